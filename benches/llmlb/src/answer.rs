@@ -1,19 +1,19 @@
-//! The answers, known to both ends: the mock writes them and the generator expects exactly them.
+//! Responses of the mock backend, which the load generator compares byte by byte.
 
 use std::time::Duration;
 
-/// Events of a stream before the usage and the end: the role, the tokens, the reason for the end.
+/// Events of a stream before the usage and `[DONE]`: the role, the tokens and the finish reason.
 const EVENTS: usize = 50;
-/// Those of a slow one: one each second for half a minute.
+/// Events of a slow stream, one per second.
 const SLOW_EVENTS: usize = 30;
-/// Length of the id that differs from answer to answer.
+/// Length of the id, which is different in each response.
 const ID: usize = 16;
 const ID_MARK: &str = "@@@@@@@@@@@@@@@@";
 
-/// The models, which differ in pace alone.
+/// Models, which differ only in their pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Model {
-    /// Streams as fast as the connection takes it.
+    /// Tokens without a pause.
     Burst,
     /// A token every 20 ms.
     Paced,
@@ -32,7 +32,7 @@ impl Model {
         }
     }
 
-    /// The pause before each token.
+    /// Returns the pause before each token.
     pub fn pace(self) -> Duration {
         match self {
             Self::Burst => Duration::ZERO,
@@ -50,7 +50,7 @@ impl Model {
     }
 }
 
-/// Bytes in which the id stands in known places.
+/// Bytes with an id at known positions.
 pub struct Template {
     bytes: Vec<u8>,
     ids: Vec<usize>,
@@ -68,7 +68,7 @@ impl Template {
         self.bytes.len()
     }
 
-    /// Appends the bytes with this id in its places.
+    /// Appends the bytes with this id to `out`.
     pub fn write(&self, id: &[u8; ID], out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&self.bytes);
@@ -77,7 +77,7 @@ impl Template {
         }
     }
 
-    /// Whether these are the bytes, with one and the same id in all its places.
+    /// True if these are the bytes, with the same id at all positions.
     pub fn matches(&self, got: &[u8]) -> bool {
         if got.len() != self.bytes.len() {
             return false;
@@ -93,8 +93,8 @@ impl Template {
         got[from..] == self.bytes[from..]
     }
 
-    /// What stands where the bytes are no longer right; ids are not looked at.
-    pub fn near_the_first_mistake(&self, got: &[u8]) -> String {
+    /// Returns the text around the first difference. Ids are not compared.
+    pub fn around_first_difference(&self, got: &[u8]) -> String {
         let is_id = |at| self.ids.iter().any(|&id| (id..id + ID).contains(&at));
         let same = |&at: &usize| got.get(at) == self.bytes.get(at) || is_id(at);
         let at = (0..got.len()).take_while(same).count();
@@ -103,16 +103,16 @@ impl Template {
     }
 }
 
-/// An id for the answer with this number.
+/// Returns the id of the response with this number.
 pub fn id(number: u64) -> [u8; ID] {
     let mut digits = [0; ID];
-    for (place, digit) in digits.iter_mut().enumerate() {
-        *digit = b"0123456789abcdef"[(number >> (60 - 4 * place) & 15) as usize];
+    for (index, digit) in digits.iter_mut().enumerate() {
+        *digit = b"0123456789abcdef"[(number >> (60 - 4 * index) & 15) as usize];
     }
     digits
 }
 
-/// The answer to a request that asks for no stream.
+/// Returns the response to a request without `stream`.
 pub fn whole(model: Model) -> Template {
     let name = model.name();
     let content = "The quick brown fox jumps over the lazy dog. ".repeat(4);
@@ -128,7 +128,7 @@ pub fn whole(model: Model) -> Template {
     ))
 }
 
-/// The events of a stream, `[DONE]` last.
+/// Returns the events of a stream, with `[DONE]` as the last.
 pub fn events(model: Model, usage: bool) -> Vec<Template> {
     let name = model.name();
     let event = |choices: &str, rest: &str| {
@@ -164,7 +164,7 @@ pub fn events(model: Model, usage: bool) -> Vec<Template> {
     all
 }
 
-/// All events of a stream as one body, and where the first event and the first token end in it.
+/// Returns all events of a stream as one body, and the ends of the first event and the first token.
 pub fn stream(model: Model, usage: bool) -> (Template, usize, usize) {
     let events = events(model, usage);
     let mut text = Vec::new();
@@ -176,7 +176,7 @@ pub fn stream(model: Model, usage: bool) -> (Template, usize, usize) {
     (Template::new(&text), role, role + events[1].len())
 }
 
-/// The answer to the question which models there are.
+/// Returns the response to `/v1/models`.
 pub fn models() -> String {
     let models = Model::ALL.map(|model| {
         let name = model.name();
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_whole_answer_with_one_id_is_right() {
+    fn template_matches_only_the_whole_response_with_one_id() {
         let (template, ..) = stream(Model::Burst, false);
         let mut text = Vec::new();
         for event in events(Model::Burst, false) {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_answer_has_about_560_bytes() {
+    fn small_response_has_about_560_bytes() {
         assert!((540..580).contains(&whole(Model::Burst).len()));
     }
 }

@@ -1,5 +1,5 @@
-//! A mock backend and a load generator. They share the answers, byte for byte, and the means to serve
-//! and watch many connections from one thread. Linux.
+//! A mock backend and a load generator. They share the exact bytes of the responses, and an event loop for
+//! many connections on one thread. Linux.
 
 mod answer;
 pub mod load;
@@ -11,12 +11,12 @@ pub mod watch;
 
 pub use answer::Model;
 
-/// The value of `--name` among the arguments.
+/// Returns the value of the option `name` on the command line.
 pub fn option(name: &str) -> Option<String> {
     std::env::args().skip_while(|word| word != name).nth(1)
 }
 
-/// The number given by `--name`, or the usual one.
-pub fn number(name: &str, usual: f64) -> f64 {
-    option(name).map_or(usual, |word| word.parse().expect(name))
+/// Returns the number after the option `name`, or the default.
+pub fn number(name: &str, default: f64) -> f64 {
+    option(name).map_or(default, |word| word.parse().expect(name))
 }

@@ -1,4 +1,4 @@
-//! Readiness of sockets, by number.
+//! Readiness of sockets, identified by numbers.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Which sockets are ready, asked for level-triggered.
+/// A level-triggered epoll instance.
 pub struct Poll {
     epoll: OwnedFd,
     events: Vec<Event>,
@@ -23,13 +23,13 @@ impl Poll {
         })
     }
 
-    /// Watches a socket for what can be read.
+    /// Registers a socket for readability.
     pub fn add(&self, socket: impl AsFd, number: usize) -> io::Result<()> {
         let data = EventData::new_u64(number as u64);
         Ok(epoll::add(&self.epoll, socket, data, EventFlags::IN)?)
     }
 
-    /// Whether it is also watched for room to write.
+    /// Registers or removes a socket for writability, in addition to readability.
     pub fn also_writable(&self, socket: impl AsFd, number: usize, also: bool) -> io::Result<()> {
         let data = EventData::new_u64(number as u64);
         let flags = if also {
@@ -40,26 +40,32 @@ impl Poll {
         Ok(epoll::modify(&self.epoll, socket, data, flags)?)
     }
 
-    /// Waits no longer than this, and puts the numbers of what is ready into `ready`.
-    pub fn wait(&mut self, most: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
+    /// Waits at most this long, and stores the numbers of the ready sockets in `ready`.
+    pub fn wait(&mut self, timeout: Option<Duration>, ready: &mut Vec<usize>) -> io::Result<()> {
         ready.clear();
         self.events.clear();
-        let most = most.map(|most| Timespec {
-            tv_sec: most.as_secs().cast_signed(),
-            tv_nsec: most.subsec_nanos().into(),
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().cast_signed(),
+            tv_nsec: timeout.subsec_nanos().into(),
         });
-        match epoll::wait(&self.epoll, spare_capacity(&mut self.events), most.as_ref()) {
+        match epoll::wait(
+            &self.epoll,
+            spare_capacity(&mut self.events),
+            timeout.as_ref(),
+        ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        #[expect(clippy::cast_possible_truncation, reason = "it was a usize")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the number was registered as a usize"
+        )]
         ready.extend(self.events.iter().map(|event| event.data.u64() as usize));
         Ok(())
     }
 }
 
-/// Lets this process hold as many connections as it may, wakes it on time, and ends it with its
-/// parent.
+/// Raises the limit of file descriptors, makes timers exact, and ends this process with its parent.
 pub fn prepare() -> io::Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -1,13 +1,13 @@
-//! Requests as the mock sees them, read no further than it must.
+//! Parsing of requests by the mock backend, limited to the fields that it needs.
 
 use memchr::memmem;
 
 use crate::answer::Model;
 
-/// How much of a body is looked at, at either end: the settings stand before or after the prompt.
-const LOOK: usize = 512;
+/// Bytes at each end of a body that are searched: the fields precede or follow the prompt.
+const SEARCHED: usize = 512;
 
-/// What a request asks for.
+/// Content of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Ask {
     Models,
@@ -19,13 +19,13 @@ pub enum Ask {
 /// A request at the start of some bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// Not all of it is there; it has at least this many bytes.
+    /// The request is incomplete, and has at least this many bytes.
     Partial(usize),
-    /// It asks for this, and has this many bytes.
+    /// The request is complete, and has this many bytes.
     Whole(Ask, usize),
 }
 
-/// Reads the request that the bytes begin with.
+/// Parses the request at the start of the bytes.
 pub fn parse(bytes: &[u8]) -> Parsed {
     let Some(end) = memmem::find(bytes, b"\r\n\r\n") else {
         return Parsed::Partial(0);
@@ -66,11 +66,11 @@ fn chat(body: &[u8]) -> Ask {
     }
 }
 
-/// What stands after the name and its colon, near either end of the body.
+/// Returns the text after the name and its colon, near either end of the body.
 fn value<'a>(body: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let ends = [
-        &body[body.len().saturating_sub(LOOK)..],
-        &body[..body.len().min(LOOK)],
+        &body[body.len().saturating_sub(SEARCHED)..],
+        &body[..body.len().min(SEARCHED)],
     ];
     ends.into_iter().find_map(|part| {
         let after = memmem::find(part, name)? + name.len();
@@ -79,7 +79,7 @@ fn value<'a>(body: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// The value of a header, whose name is given in lower case.
+/// Returns the value of a header, whose name is in lower case.
 pub fn header<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let mut from = 0;
     while let Some(end) = memchr::memchr(b'\n', &head[from..]) {
@@ -95,7 +95,7 @@ pub fn header<'a>(head: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// The number that the digits say; anything else says 0.
+/// Parses a decimal number. Returns 0 for any other text.
 pub fn decimal(digits: &[u8]) -> usize {
     std::str::from_utf8(digits)
         .ok()
@@ -115,9 +115,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_may_stand_before_or_after_the_prompt() {
+    fn fields_are_found_in_front_of_and_behind_the_prompt() {
         let long = "x".repeat(5000);
-        let asks = Ask::Stream {
+        let expected = Ask::Stream {
             model: Model::Paced,
             usage: true,
         };
@@ -129,7 +129,7 @@ mod tests {
                 r#"{{"stream_options": {{"include_usage": true}}, "model": "paced", "stream": true, "messages":"{long}"}}"#
             ),
         ] {
-            assert!(matches!(chat(&body), Parsed::Whole(ask, _) if ask == asks));
+            assert!(matches!(chat(&body), Parsed::Whole(ask, _) if ask == expected));
         }
         assert!(matches!(
             chat(r#"{"model":"burst"}"#),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_answered_once_all_of_it_is_there() {
+    fn incomplete_request_is_partial() {
         let whole = b"POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
         assert_eq!(parse(&whole[..20]), Parsed::Partial(0));
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Answers as the generator reads them.
+//! Parsing of responses by the load generator.
 
 use memchr::memmem;
 
@@ -14,14 +14,14 @@ enum Stage {
     Done,
 }
 
-/// An answer of which ever more arrives.
+/// A response that is parsed as it arrives.
 pub struct Response {
-    /// What arrived; read so far up to `at`.
+    /// Bytes that arrived. They are parsed up to `at`.
     pub raw: Vec<u8>,
     at: usize,
     stage: Stage,
     pub status: u16,
-    /// The connection ends with this answer.
+    /// True if the server closes the connection after this response.
     pub closes: bool,
     pub body: Vec<u8>,
 }
@@ -40,7 +40,7 @@ impl Default for Response {
 }
 
 impl Response {
-    /// Begins anew, for the next answer.
+    /// Resets the parser for the next response.
     pub fn clear(&mut self) {
         self.raw.clear();
         self.body.clear();
@@ -48,7 +48,7 @@ impl Response {
         self.stage = Stage::Head;
     }
 
-    /// Reads what arrived; true once the answer is complete.
+    /// Parses the bytes that arrived. Returns true if the response is complete.
     pub fn advance(&mut self) -> Result<bool, String> {
         loop {
             let rest = &self.raw[self.at..];
@@ -59,7 +59,7 @@ impl Response {
                     };
                     let head = &rest[..end + 2];
                     if !head.starts_with(b"HTTP/1.1 ") {
-                        return Err("no HTTP answer".into());
+                        return Err("not an HTTP response".into());
                     }
                     self.status = u16::try_from(decimal(&head[9..12])).unwrap_or(0);
                     self.closes = header(head, b"connection")
@@ -67,7 +67,7 @@ impl Response {
                     self.stage = match header(head, b"content-length") {
                         Some(length) => Stage::Length(decimal(length)),
                         None if header(head, b"transfer-encoding").is_some() => Stage::ChunkSize,
-                        None => return Err("an answer without a length".into()),
+                        None => return Err("a response without a length".into()),
                     };
                     self.at += end + 4;
                 }
@@ -115,7 +115,7 @@ impl Response {
                     }
                 }
                 Stage::Done if rest.is_empty() => return Ok(true),
-                Stage::Done => return Err("more than was announced".into()),
+                Stage::Done => return Err("more bytes than announced".into()),
             }
         }
     }
@@ -129,7 +129,7 @@ mod tests {
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\na\r\n0123456789\r\n0\r\n\r\n";
 
     #[test]
-    fn chunks_are_joined_however_they_arrive() {
+    fn chunks_are_joined_when_they_arrive_byte_by_byte() {
         let mut response = Response::default();
         for (n, byte) in CHUNKED.iter().enumerate() {
             response.raw.push(*byte);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_ends_where_it_says() {
+    fn bytes_after_the_end_of_a_response_are_an_error() {
         let mut response = Response::default();
         response.raw.extend_from_slice(CHUNKED);
         response.raw.push(b'x');

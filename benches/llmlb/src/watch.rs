@@ -1,8 +1,8 @@
-//! What a process and its children use.
+//! CPU time and memory of a process and its children.
 
 use std::fs;
 
-/// A process with its descendants, over the time of a run.
+/// CPU time and memory of a process and its descendants during a run.
 pub struct Watched {
     pids: Vec<u32>,
     cpu_before: f64,
@@ -11,7 +11,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Watches this process; nobody if it is 0.
+    /// Watches this process, or none if it is 0.
     pub fn new(root: u32) -> Self {
         Self {
             pids: if root == 0 { Vec::new() } else { tree(root) },
@@ -21,18 +21,18 @@ impl Watched {
         }
     }
 
-    /// What was used up to now does not count.
+    /// Starts the measurement: earlier CPU time does not count.
     pub fn begin(&mut self) {
         self.cpu_before = cpu(&self.pids);
         self.rss_before = rss(&self.pids);
     }
 
-    /// Looks at the memory.
+    /// Updates the peak memory.
     pub fn sample(&mut self) {
         self.rss_peak = self.rss_peak.max(rss(&self.pids));
     }
 
-    /// The fields of a JSON object: seconds and KiB, up to now.
+    /// Returns the fields of a JSON object: CPU seconds and memory in KiB.
     pub fn json(&self) -> String {
         let (cpu, rss) = (cpu(&self.pids) - self.cpu_before, rss(&self.pids));
         format!(
@@ -42,7 +42,7 @@ impl Watched {
     }
 }
 
-/// The process and all its descendants, as they are now.
+/// Returns the process and all its present descendants.
 fn tree(root: u32) -> Vec<u32> {
     let mut found = vec![root];
     let mut next = 0;
@@ -61,7 +61,7 @@ fn tree(root: u32) -> Vec<u32> {
     found
 }
 
-/// CPU time that these processes used so far, in seconds: exact, of all threads, also ended ones.
+/// Returns the CPU seconds of these processes, with all threads, including threads that have ended.
 fn cpu(pids: &[u32]) -> f64 {
     pids.iter().map(|&pid| clock(pid)).sum()
 }
@@ -72,18 +72,21 @@ fn clock(pid: u32) -> f64 {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: both calls write to what lives on this stack.
+    // SAFETY: both calls write only to the local variables that they get.
     let ok = unsafe {
         libc::clock_getcpuclockid(pid.cast_signed(), &raw mut clock) == 0
             && libc::clock_gettime(clock, &raw mut time) == 0
     };
-    assert!(ok, "process {pid} is gone");
-    #[expect(clippy::cast_precision_loss, reason = "seconds")]
+    assert!(ok, "process {pid} has exited");
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the precision of seconds suffices"
+    )]
     let seconds = time.tv_sec as f64 + time.tv_nsec as f64 / 1e9;
     seconds
 }
 
-/// Memory of these processes in KiB.
+/// Returns the resident memory of these processes in KiB.
 fn rss(pids: &[u32]) -> u64 {
     let of = |pid: &u32| {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

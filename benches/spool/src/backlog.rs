@@ -1,4 +1,4 @@
-//! A data directory with a million records that nobody has delivered.
+//! A data directory with a million staged records.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,28 +8,28 @@ use spool::{Durability, Staging};
 use crate::record;
 
 pub const RECORDS: usize = 1_000_000;
-/// How many are handed over at once, each with its own id.
-const AT_ONCE: usize = 1000;
+/// Records per call of `stage_all`.
+const RECORDS_PER_CALL: usize = 1000;
 
-/// Stages them, and leaves one entry as a writer does that is killed. Returns the data directory.
-pub fn make(above: &Path) -> PathBuf {
-    let data = above.join("data");
-    let place = data.join("_staging");
-    let staging = Staging::open(&place).expect("a staging directory");
-    for _ in 0..RECORDS / AT_ONCE {
-        let records: Vec<_> = (0..AT_ONCE).map(|_| record()).collect();
+/// Stages the records, and leaves one entry open as a killed process does. Returns the data directory.
+pub fn make(parent: &Path) -> PathBuf {
+    let data = parent.join("data");
+    let staging_dir = data.join("_staging");
+    let staging = Staging::open(&staging_dir).expect("a staging directory");
+    for _ in 0..RECORDS / RECORDS_PER_CALL {
+        let records: Vec<_> = (0..RECORDS_PER_CALL).map(|_| record()).collect();
         staging
             .stage_all(&records, Durability::Process)
-            .expect("they are staged");
+            .expect("staged records");
     }
-    staging.close().expect("the last seal");
-    abandon_one(&place);
+    staging.close().expect("a sealed entry");
+    abandon_one(&staging_dir);
     data
 }
 
-/// Gives the newest entry its open name back, without its last line and with half a record.
-fn abandon_one(place: &Path) {
-    let names = fs::read_dir(place).expect("the entries");
+/// Replaces the newest entry by an open one, with half a record in place of its last line.
+fn abandon_one(staging_dir: &Path) {
+    let names = fs::read_dir(staging_dir).expect("the entries");
     let newest = names.map(|file| file.expect("an entry").path()).max();
     let newest = newest.expect("at least one entry");
     let mut bytes = fs::read(&newest).expect("its lines");
@@ -39,10 +39,10 @@ fn abandon_one(place: &Path) {
     bytes.truncate(last.expect("several lines") + 1);
     bytes.extend_from_slice(br#"{"id":"01890a5d-"#);
     fs::write(newest.with_extension("jsonl.open"), bytes).expect("an open entry");
-    fs::remove_file(newest).expect("it is gone");
+    fs::remove_file(newest).expect("a removed entry");
 }
 
-/// The most memory this process has had, in MB.
+/// Returns the peak memory of this process, in MB.
 pub fn peak_memory() -> Option<f64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status

@@ -1,6 +1,6 @@
-//! What the benchmarks of spool share.
+//! Code that the benchmarks of spool share.
 //!
-//! They report to a person and end where they cannot go on, so they print and expect.
+//! The benchmarks print their results and panic on errors.
 
 pub mod backlog;
 mod load;
@@ -20,7 +20,7 @@ pub fn record() -> Record {
     record_with(Uuid::now_v7())
 }
 
-/// The same with an id of one's own.
+/// A record of 305 bytes with this id.
 pub fn record_with(id: Uuid) -> Record {
     static TEXT: LazyLock<String> = LazyLock::new(text);
     Record::parse_with_id(&TEXT, id).expect("a record")
@@ -34,12 +34,12 @@ fn text() -> String {
     format!(r#"{text}"{filler}",{rest}}}"#)
 }
 
-/// A fresh directory for one run, below the first argument or here. It is removed when dropped:
-/// at the end, so that nothing is deleted while something else is measured.
+/// Creates a directory below the last argument, or below the current directory. It is removed at the
+/// end, so that no deletion disturbs a measurement.
 pub fn directory() -> tempfile::TempDir {
     let words = std::env::args().skip(1);
-    let above = words
+    let parent = words
         .last()
         .map_or_else(|| PathBuf::from("."), PathBuf::from);
-    tempfile::tempdir_in(above).expect("a directory")
+    tempfile::tempdir_in(parent).expect("a directory")
 }

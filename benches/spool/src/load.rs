@@ -1,4 +1,4 @@
-//! Producers that stage as fast as they are acknowledged, and what they saw.
+//! Producers that stage the next record as soon as the last one is acknowledged, and their results.
 
 use std::cell::Cell;
 use std::sync::Barrier;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::record_with;
 
-/// Ids of version 7, made without asking the system for random numbers each time.
+/// A generator of UUIDs of version 7 without a system call for each.
 pub struct Ids {
     base: u128,
     count: Cell<u128>,
@@ -28,23 +28,23 @@ impl Default for Ids {
 impl Ids {
     pub fn next(&self) -> Uuid {
         self.count.set(self.count.get() + 1);
-        // Time moves on with the count, and the random part stays: no two are the same.
+        // The count is added to the time of the id, so all ids are different.
         Uuid::from_u128(self.base.wrapping_add(self.count.get() << 80))
     }
 }
 
-/// What the producers of one round saw together.
+/// Result of one round, of all producers together.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Records in a second.
+    /// Records per second.
     pub rate: f64,
-    /// How long a record took, in microseconds.
+    /// Median latency of a record, in microseconds.
     pub p50: f64,
     pub p99: f64,
 }
 
-/// Lets a number of threads stage until the time is over. Every record has an id of its own, as in
-/// life; what it costs to make one is the same for all who are compared.
+/// Stages records from a number of threads until the time is over. Every record has a new id, whose
+/// cost is the same for all contestants.
 pub fn produce(producers: usize, time: Duration, stage: impl Fn(&Record) + Sync) -> Measured {
     let start = Barrier::new(producers);
     let (mut waits, mut rate) = (Vec::new(), 0.0);

@@ -1,5 +1,5 @@
-//! Two ways to hand a record to the kernel so that the end of the process does not lose it: both in
-//! the least code, without format and checksum, and with everything around it the same.
+//! Two ways to write records that survive the end of the process, in minimal code: without format and
+//! checksum, and otherwise equal.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FallocateFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// When a segment is sealed, as spool does it.
+/// Length at which a segment is sealed, the same as in spool.
 pub const LENGTH: usize = 16 << 20;
 
 /// A file that records are added to.
 pub trait Segment: Send + Sized {
     fn create(path: &Path) -> Self;
-    /// `false`: there is no room left.
+    /// Appends a line. Returns false if the segment is full.
     fn add(&mut self, line: &[u8]) -> bool;
-    /// What a keeper syncs from time to time, while others add.
+    /// Returns a handle that a keeper syncs periodically while producers append.
     fn file(&self) -> File;
-    /// Cuts it to its length, and syncs it.
+    /// Truncates the file to its content and syncs it.
     fn seal(self);
 }
 
@@ -52,7 +52,7 @@ impl Segment for Appended {
     }
 }
 
-/// A copy into a file that was allocated before and is shared memory.
+/// A copy into the shared mapping of a preallocated file.
 pub struct Mapped {
     file: File,
     start: *mut u8,
@@ -67,8 +67,8 @@ impl Segment for Mapped {
         let mut options = File::options();
         let file = options.read(true).write(true).create_new(true);
         let file = file.open(path).expect("a file");
-        // Without its blocks a full disk would be a signal in the middle of a copy.
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LENGTH as u64).expect("room");
+        // Without preallocated blocks, a full disk would raise a signal during a copy.
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, LENGTH as u64).expect("space");
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
         let start = unsafe {
@@ -92,7 +92,7 @@ impl Segment for Mapped {
         if self.length + line.len() > LENGTH {
             return false;
         }
-        // SAFETY: the range lies in the mapping, which is as long as LENGTH, and nobody reads it.
+        // SAFETY: the range lies in the mapping, which has LENGTH bytes, and no reference to it exists.
         unsafe {
             let to = self.start.add(self.length);
             std::ptr::copy_nonoverlapping(line.as_ptr(), to, line.len());
@@ -106,14 +106,16 @@ impl Segment for Mapped {
     }
 
     fn seal(self) {
-        // SAFETY: it was mapped with this length, and nothing points into it.
-        unsafe { rustix::mm::munmap(self.start.cast(), LENGTH) }.expect("an end of the mapping");
-        self.file.set_len(self.length as u64).expect("a cut");
+        // SAFETY: the mapping has this length, and no pointer into it is used afterwards.
+        unsafe { rustix::mm::munmap(self.start.cast(), LENGTH) }.expect("munmap");
+        self.file
+            .set_len(self.length as u64)
+            .expect("a truncated file");
         self.file.sync_data().expect("a sync");
     }
 }
 
-/// Segments, one after the other.
+/// A sequence of segments, of which the last is open.
 pub struct Log<S> {
     dir: PathBuf,
     count: u32,

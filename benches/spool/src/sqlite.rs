@@ -1,5 +1,5 @@
-//! The peer: SQLite in WAL mode, which syncs at every commit, with one committer for all producers.
-//! It takes everything that is queued into one transaction and does not wait for more.
+//! SQLite as the competitor: WAL mode with a sync at every commit, and one committer for all producers.
+//! Each transaction contains all queued rows; the committer does not wait for more.
 
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use rusqlite::Connection;
 use spool::Record;
 
-/// Those who wait for the same transaction.
+/// Completion of one transaction, for which its producers wait.
 #[derive(Default)]
 struct Commit {
     is_done: Mutex<bool>,
@@ -28,15 +28,15 @@ struct Shared {
     filled: Condvar,
 }
 
-/// A database that many threads add rows to.
+/// A database to which many threads add rows.
 pub struct Grouped {
     shared: Arc<Shared>,
     committer: Option<JoinHandle<()>>,
 }
 
 impl Grouped {
-    /// With ids, a record that is staged again after an error is one row, as it is one record in a
-    /// spool. Without, it is as little as SQLite can be asked to do.
+    /// Opens a database. With ids, a record that is added twice is one row, as in spool. Without ids,
+    /// the rows have the minimum of work for SQLite.
     pub fn open(path: &Path, with_ids: bool) -> Self {
         let mut database = Connection::open(path).expect("a database");
         let mode: String = database
@@ -60,7 +60,7 @@ impl Grouped {
         }
     }
 
-    /// Adds a row. It is on the disk when this returns.
+    /// Adds a row. The row is on the disk when this returns.
     pub fn add(&self, record: Record) {
         let commit = {
             let mut queue = self.shared.queue.lock().expect("the queue");

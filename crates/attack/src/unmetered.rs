@@ -129,9 +129,9 @@ fn echoed_option(target: &Target) -> Outcome {
             let error = r#"{"error":{"message":"Timeout while downloading https://evil/stream_options.png"}}"#;
             return Reply::json(400, error);
         }
-        let asks = serde_json::from_str::<Value>(&body)
+        let includes_usage = serde_json::from_str::<Value>(&body)
             .is_ok_and(|body| body["stream_options"]["include_usage"] == true);
-        stream(asks)
+        stream(includes_usage)
     })?;
     let sandbox = target.sandbox()?;
     let server = sandbox.server().backend(&llm.url()).start()?;

@@ -6,22 +6,22 @@
 use std::collections::BinaryHeap;
 
 use crate::data_dir::{DataDir, for_each_file};
-use crate::entry::Name;
+use crate::entry::EntryName;
 use crate::error::Error;
 
 /// Maximum number of names in memory: 17 bytes each.
 const PAGE: usize = 1 << 20;
 
-/// The oldest entries of the last listing that no snapshot has used yet.
+/// The oldest entries of the last listing that are in no snapshot yet.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    /// The oldest name is the last.
-    names: Vec<Name>,
+    /// Sorted, with the oldest name last.
+    names: Vec<EntryName>,
 }
 
 impl Backlog {
-    /// Replaces the names with the oldest ones that are staged now. Returns how many entries are
-    /// staged in all.
+    /// Replaces the names with those of the oldest entries that are staged now. Returns the number
+    /// of all staged entries.
     pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
         self.list_page(data, PAGE)
     }
@@ -30,7 +30,7 @@ impl Backlog {
         *self = Self::default();
         let (mut oldest, mut count) = (BinaryHeap::new(), 0);
         for_each_file(&*data.disk, &data.staging, |name| {
-            if let Some(name) = Name::parse(name.as_ref()) {
+            if let Some(name) = EntryName::parse(name.as_ref()) {
                 count += 1;
                 oldest.push(name);
                 if oldest.len() > page {
@@ -47,13 +47,14 @@ impl Backlog {
         self.names.is_empty()
     }
 
-    /// Removes and returns the oldest name. The entry may be gone, or may be sealed since.
-    pub(crate) fn pop(&mut self) -> Option<Name> {
+    /// Removes and returns the oldest name. Since the listing, its entry may have been removed or
+    /// sealed.
+    pub(crate) fn pop(&mut self) -> Option<EntryName> {
         self.names.pop()
     }
 
-    /// Returns a name that did not fit into a snapshot.
-    pub(crate) fn put_back(&mut self, name: Name) {
+    /// Puts a name back whose entry did not fit into a snapshot.
+    pub(crate) fn put_back(&mut self, name: EntryName) {
         self.names.push(name);
     }
 }
@@ -64,7 +65,7 @@ mod tests {
     use crate::disk::RealDisk;
 
     #[test]
-    fn a_page_has_the_oldest_names_in_order_and_the_next_page_the_others() {
+    fn listing_returns_the_oldest_names_in_order_and_the_next_listing_the_others() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::new(dir.path());
         data.make(&RealDisk).unwrap();

@@ -1,7 +1,7 @@
-//! Batches: what is sent, with what it is made of.
+//! Batches: the records that are delivered together, and the lines of entries they came from.
 //!
-//! A batch is one JSON document in one file, and never changes. Each record has a line of its own,
-//! and a checksum of its own besides that of the whole, so that damage can be told to the record:
+//! A batch is a file with one JSON document, which never changes. Each record has its own line and
+//! its own checksum, so that damage can be located:
 //!
 //! ```text
 //! {"version":1,"idempotency_key":"<sha-256>","count":2,"entries":[{"name":"<uuid>.jsonl","from":1,"to":2}],"records":[
@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use crate::entry::Name;
-use crate::entry_reader::MOST_RECORDS;
+use crate::entry::EntryName;
+use crate::entry_reader::MAX_RECORDS;
 use crate::line::{self, digits};
 use crate::record::{self, Record, parse_id};
 
 pub(crate) const VERSION: u32 = 1;
-/// A batch is cut before its records exceed this: it must fit into
-/// memory, and into the reserve of a full disk. Part of the format: what was frozen by one release
-/// is finished by the next.
-pub(crate) const MOST_BYTES: usize = record::MOST_BYTES;
+/// Maximum length of the records in a batch of several records. A batch must fit into memory and
+/// into the reserve. The value is part of the format: after an upgrade, a new release must divide
+/// an unfinished snapshot into the same batches.
+pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 
-/// Which records of an entry are in a batch, by their line numbers.
+/// Consecutive records of one entry that are in a batch, by their line numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The entry's file name.
@@ -36,7 +36,7 @@ pub struct Part {
     pub to: u64,
 }
 
-/// Records that are delivered together, or not at all.
+/// Records that are delivered together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     key: String,
@@ -44,27 +44,28 @@ pub struct Batch {
     records: Vec<Record>,
 }
 
-/// What a batch says of itself before its records.
+/// First line of a batch's file.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Head {
+pub(crate) struct BatchHead {
     version: u32,
     idempotency_key: String,
     pub(crate) count: u64,
     pub(crate) entries: Vec<Part>,
 }
 
-/// What is wrong with a batch, and with which of its records, counted from 1.
+/// Damage of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Damage {
+pub(crate) struct BatchDamage {
+    /// The damaged record, counted from 1. `None`: another part of the batch is damaged.
     pub(crate) record: Option<u64>,
     pub(crate) what: String,
-    /// It is of this version, which this program does not know.
+    /// Version of a batch that a newer program wrote. Such a batch is not damaged.
     pub(crate) version: Option<u32>,
 }
 
 impl Batch {
     pub(crate) fn new(parts: Vec<Part>, records: Vec<Record>) -> Self {
-        let key = key_of(records.iter().map(Record::id));
+        let key = idempotency_key(records.iter().map(Record::id));
         Self {
             key,
             parts,
@@ -72,23 +73,24 @@ impl Batch {
         }
     }
 
-    /// The same for the same records in the same order, for ever.
+    /// Key for which the receiver accepts the batch only once. The same records in the same order
+    /// always have the same key.
     pub fn idempotency_key(&self) -> &str {
         &self.key
     }
 
-    /// What it is made of: as many lines as there are records, in the same order.
+    /// Lines of entries that the records came from, in the order of the records.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 
-    /// What is delivered.
+    /// Records of the batch.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
 
-    /// The name of its file: batches sort by the time of what is in them, and the same batch has
-    /// the same name whenever it is made.
+    /// Name of the batch's file. Names sort by the age of the entries. They depend on the content
+    /// alone, so that a repetition after a crash writes the same file.
     pub fn file_name(&self) -> String {
         let first = self.parts.first();
         let (entry, line) = first.map_or(("", 0), |part| (part.name.as_str(), part.from));
@@ -96,7 +98,7 @@ impl Batch {
         format!("{entry}-{line:08}-{}.json", &self.key[..16])
     }
 
-    /// What is posted: the same bytes on every attempt.
+    /// Body of the request that delivers the batch: the same bytes on every attempt.
     pub fn body(&self) -> Vec<u8> {
         let records: Vec<&str> = self.records.iter().map(Record::json).collect();
         format!(
@@ -107,7 +109,7 @@ impl Batch {
         .into_bytes()
     }
 
-    /// The two halves of it, always the same two. `None` for a single record.
+    /// Splits the batch, always into the same halves. Returns `None` for a single record.
     pub(crate) fn halves(&self) -> Option<[Self; 2]> {
         let middle = self.records.len() / 2;
         if middle == 0 {
@@ -127,7 +129,7 @@ impl Batch {
             self.key,
             self.records.len(),
         );
-        // Names and numbers: this does not fail.
+        // Serializing strings and numbers to memory does not fail.
         text += &serde_json::to_string(&self.parts).unwrap_or_default();
         text += r#","records":["#;
         text.reserve(
@@ -154,69 +156,73 @@ impl Batch {
         line::with_checksum(text.into_bytes())
     }
 
-    /// Reads a batch and checks all that can be checked of it.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
+    /// Parses a batch's file, and checks its checksums, its key and its count of records.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, BatchDamage> {
         let whole = line::checked(bytes.strip_suffix(b"\n").unwrap_or_default());
-        let lines = Lines::of(bytes);
+        let lines = BatchLines::new(bytes);
         if let Err(why) = whole {
-            // The whole is damaged: say where, as closely as it can be said.
-            return Err(lines.first_damaged().unwrap_or_else(|| Damage::of(why)));
+            // The checksum of the file does not match. The checksums of the records may locate the
+            // damage.
+            return Err(lines
+                .first_damaged()
+                .unwrap_or_else(|| BatchDamage::new(why)));
         }
-        let (head, lines) = (Head::read(bytes)?, lines.records()?);
+        let (head, lines) = (BatchHead::read(bytes)?, lines.records()?);
         let mut records = Vec::with_capacity(lines.len());
         for (place, json) in lines.iter().enumerate() {
-            let record = Record::parse_stored(json).map_err(|bad| Damage {
+            let record = Record::parse_stored(json).map_err(|bad| BatchDamage {
                 record: Some(place as u64 + 1),
-                ..Damage::of(bad.to_string())
+                ..BatchDamage::new(bad.to_string())
             })?;
             records.push(record);
         }
         let batch = Self::new(head.entries, records);
         if batch.key != head.idempotency_key {
-            return Err(Damage::of("its key is not that of its records"));
+            return Err(BatchDamage::new("its key is not that of its records"));
         }
         if batch.records.is_empty() || count(&batch.parts) != Some(batch.records.len() as u64) {
-            return Err(Damage::of("its entries do not add up to its records"));
+            return Err(BatchDamage::new("its entries do not add up to its records"));
         }
         Ok(batch)
     }
 }
 
-impl Head {
-    /// Reads the head alone, which is the first line of the file: its checksum is not looked at.
-    pub(crate) fn read(bytes: &[u8]) -> Result<Self, Damage> {
+impl BatchHead {
+    /// Parses the first line of a batch's file. Checks no checksum.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, BatchDamage> {
         let line = bytes.split(|byte| *byte == b'\n').next();
         let text = line.and_then(|line| std::str::from_utf8(line).ok());
         let text = text.and_then(|text| text.strip_suffix(r#","records":["#));
-        let text = text.ok_or_else(|| Damage::of("its head is not that of a batch"))?;
+        let text = text.ok_or_else(|| BatchDamage::new("its head is not that of a batch"))?;
         let head: Self = serde_json::from_str(&format!("{text}}}"))
-            .map_err(|error| Damage::of(error.to_string()))?;
+            .map_err(|error| BatchDamage::new(error.to_string()))?;
         if head.version != VERSION {
             let what = format!("its version is {}, not {VERSION}", head.version);
-            return Err(Damage {
+            return Err(BatchDamage {
                 version: Some(head.version),
-                ..Damage::of(what)
+                ..BatchDamage::new(what)
             });
         }
         if head.entries.iter().any(|part| !part.is_sound()) {
-            return Err(Damage::of("it names entries that cannot be"));
+            return Err(BatchDamage::new("it names invalid entries or lines"));
         }
         Ok(head)
     }
 }
 
 impl Part {
-    /// True if it can be of an entry. No sum of such numbers overflows.
+    /// True if the name and the numbers are possible for an entry. Sums of such numbers do not
+    /// overflow.
     pub(crate) fn is_sound(&self) -> bool {
         self.from >= 1
             && self.from <= self.to
-            && self.to <= MOST_RECORDS
-            && Name::parse(self.name.as_ref()).is_some()
+            && self.to <= MAX_RECORDS
+            && EntryName::parse(self.name.as_ref()).is_some()
     }
 }
 
-impl Damage {
-    fn of(what: impl Into<String>) -> Self {
+impl BatchDamage {
+    fn new(what: impl Into<String>) -> Self {
         Self {
             record: None,
             what: what.into(),
@@ -225,7 +231,7 @@ impl Damage {
     }
 }
 
-impl std::fmt::Display for Damage {
+impl std::fmt::Display for BatchDamage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.record {
             Some(record) => write!(f, "record {record}: {}", self.what),
@@ -234,34 +240,35 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// A batch's file by its lines.
-struct Lines<'a> {
+/// Lines of a batch's file.
+struct BatchLines<'a> {
     lines: Vec<&'a [u8]>,
 }
 
-impl<'a> Lines<'a> {
-    fn of(bytes: &'a [u8]) -> Self {
+impl<'a> BatchLines<'a> {
+    fn new(bytes: &'a [u8]) -> Self {
         let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
         Self {
             lines: text.split(|byte| *byte == b'\n').collect(),
         }
     }
 
-    /// What is between the first and the last line, without the commas.
-    fn records(&self) -> Result<Vec<&'a str>, Damage> {
+    /// Returns the JSON of the records: the lines between the first and the last, without the
+    /// commas.
+    fn records(&self) -> Result<Vec<&'a str>, BatchDamage> {
         let [_, records @ .., _] = &*self.lines else {
-            return Err(Damage::of("it has no records"));
+            return Err(BatchDamage::new("no records"));
         };
         let plain = |line: &&'a [u8]| {
             let line: &'a [u8] = line;
             std::str::from_utf8(line.strip_suffix(b",").unwrap_or(line)).ok()
         };
         let records: Option<Vec<&str>> = records.iter().map(plain).collect();
-        records.ok_or_else(|| Damage::of("it is not UTF-8"))
+        records.ok_or_else(|| BatchDamage::new("not UTF-8"))
     }
 
-    /// The first record whose text does not match its checksum.
-    fn first_damaged(&self) -> Option<Damage> {
+    /// Finds the first record that does not match its checksum.
+    fn first_damaged(&self) -> Option<BatchDamage> {
         let [_, records @ .., last] = &*self.lines else {
             return None;
         };
@@ -272,9 +279,9 @@ impl<'a> Lines<'a> {
             let line = records.get(place).copied().unwrap_or_default();
             let line = line.strip_suffix(b",").unwrap_or(line);
             if digits(crc32fast::hash(line)) != check.as_bytes() {
-                return Some(Damage {
+                return Some(BatchDamage {
                     record: Some(place as u64 + 1),
-                    ..Damage::of("its checksum does not match")
+                    ..BatchDamage::new("its checksum does not match")
                 });
             }
         }
@@ -282,14 +289,14 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// How many lines there are in these parts.
+/// Returns the number of lines in these parts; `None` on overflow.
 fn count(parts: &[Part]) -> Option<u64> {
     parts
         .iter()
         .try_fold(0_u64, |sum, part| sum.checked_add(part.to - part.from + 1))
 }
 
-/// The first `middle` lines of these parts, and the rest.
+/// Divides parts into the first `middle` lines and the rest.
 fn divide(parts: &[Part], middle: u64) -> [Vec<Part>; 2] {
     let [mut before, mut after] = [Vec::new(), Vec::new()];
     let mut left = middle;
@@ -313,8 +320,8 @@ fn divide(parts: &[Part], middle: u64) -> [Vec<Part>; 2] {
     [before, after]
 }
 
-/// Whether a file can be a batch, by its name: `{uuid}-{line}-{key}.json`.
-pub(crate) fn is_name(name: &str) -> bool {
+/// True if a file name is that of a batch: `{uuid}-{line}-{key}.json`.
+pub(crate) fn is_batch_name(name: &str) -> bool {
     let Some(stem) = name.strip_suffix(".json") else {
         return false;
     };
@@ -326,8 +333,8 @@ pub(crate) fn is_name(name: &str) -> bool {
         if key.len() == 16 && digits(key, 16) && digits(line, 8) && parse_id(entry).is_ok())
 }
 
-/// The key of a batch: SHA-256 over the ids of its records, in order, one per line.
-fn key_of(ids: impl Iterator<Item = Uuid>) -> String {
+/// Returns the key of a batch: SHA-256 over the ids of its records, in order, one per line.
+fn idempotency_key(ids: impl Iterator<Item = Uuid>) -> String {
     let mut hash = Sha256::new();
     for id in ids {
         hash.update(id.hyphenated().encode_lower(&mut Uuid::encode_buffer()));
@@ -357,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_read_as_it_was_written_and_is_json_to_everyone() {
+    fn batch_is_read_as_it_was_written_and_is_valid_json() {
         let batch = batch();
         let bytes = batch.encode();
         assert_eq!(Batch::decode(&bytes), Ok(batch.clone()));
@@ -371,10 +378,10 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_that_of_the_ids_in_their_order() {
+    fn key_depends_on_the_ids_and_their_order() {
         let batch = batch();
         let [a, b] = batch.records() else {
-            panic!("two were given");
+            panic!("the batch has two records");
         };
         let key = |records: Vec<Record>| Batch::new(Vec::new(), records).key;
         let same = key(vec![a.clone(), b.clone()]);
@@ -384,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_is_told_to_the_record() {
+    fn damaged_record_is_located() {
         let batch = batch();
         let bytes = batch.encode();
         for (place, record) in batch.records().iter().enumerate() {
@@ -400,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_have_all_records_and_lines_once_and_in_order() {
+    fn halves_have_every_record_and_line_once_and_in_order() {
         let name = |number: u8| format!("01890a5d-ac96-774b-bcce-b302099a80{number:02x}.jsonl");
         let part = |number, from, to| Part {
             name: name(number),
@@ -421,19 +428,19 @@ mod tests {
         );
         for batch in [&a, &b, &c, &d] {
             assert_eq!(Batch::decode(&batch.encode()).as_ref(), Ok(batch));
-            assert!(is_name(&batch.file_name()));
+            assert!(is_batch_name(&batch.file_name()));
         }
         assert_eq!(c.halves().unwrap()[0].halves(), None);
     }
 
     #[test]
-    fn no_flipped_byte_and_no_cut_goes_unnoticed() {
+    fn every_flipped_byte_and_every_truncation_is_detected() {
         let bytes = batch().encode();
         for at in 0..bytes.len() {
             let mut flipped = bytes.clone();
             flipped[at] ^= 0x01;
             assert!(Batch::decode(&flipped).is_err(), "byte {at}");
-            assert!(Batch::decode(&bytes[..at]).is_err(), "cut at {at}");
+            assert!(Batch::decode(&bytes[..at]).is_err(), "truncated at {at}");
         }
     }
 }

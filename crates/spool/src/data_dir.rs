@@ -1,30 +1,30 @@
-//! The data directory: what lies where.
+//! Directories of a data directory, and file operations that use the disk alone, not the reserve.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::{Disk, Reading, RealDisk};
+use crate::disk::{Disk, DiskReader, RealDisk};
 use crate::error::Error;
 use crate::sys;
 
-/// The directories of one spool.
+/// Paths of the directories in one data directory.
 #[derive(Clone, Debug)]
 pub(crate) struct DataDir {
-    /// What they are on.
+    /// Disk that the directories are on; a fake one in tests.
     pub(crate) disk: Arc<dyn Disk>,
     /// Entries, until they are consolidated.
     pub(crate) staging: PathBuf,
-    /// Batches that wait for delivery.
+    /// Batches that are pending.
     pub(crate) spool: PathBuf,
-    /// Which batches were delivered.
+    /// Journal of the outcomes of batches.
     pub(crate) sent: PathBuf,
-    /// Batches that have no destination.
+    /// Batches that were archived because no destination is configured.
     pub(crate) archive: PathBuf,
-    /// Totals by day, and which entries are in them.
+    /// Totals by day, and the journal of the consolidated entries.
     pub(crate) usage: PathBuf,
-    /// What cannot be read or delivered, each with a reason.
+    /// Damaged files and rejected batches, each with a file that names the reason.
     pub(crate) failed: PathBuf,
 }
 
@@ -67,19 +67,21 @@ impl DataDir {
     }
 }
 
-/// Anything longer is none of ours, except entries and books, which are read by lines.
-const MOST_BYTES: u64 = 16 << 20;
+/// Maximum length of a file that is read into memory. Entries and journals may be longer: they are
+/// read line by line.
+const MAX_BYTES: u64 = 16 << 20;
 
-/// The content of a file, unless it is longer than anything we write.
+/// Returns the content of a file; `None` if the file is longer than any that spool writes.
 pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
-    Reading::open(disk, path)?
-        .take(MOST_BYTES + 1)
+    DiskReader::open(disk, path)?
+        .take(MAX_BYTES + 1)
         .read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= MOST_BYTES).then_some(bytes))
+    Ok((bytes.len() as u64 <= MAX_BYTES).then_some(bytes))
 }
 
-/// Calls `each` with the files of a directory, in no order. A directory that is not there has none.
+/// Calls `each` with the names of the regular files in a directory, in no order. A missing
+/// directory counts as empty.
 pub(crate) fn for_each_file(
     disk: &dyn Disk,
     dir: &Path,
@@ -96,8 +98,8 @@ pub(crate) fn for_each_file(
     }
 }
 
-/// Gives a file another name, in place of whatever has that name, in a directory that may be on
-/// another file system. Then it is copied: a crash may leave both, the new one complete.
+/// Renames a file and replaces a regular file at the new path. If the new path is on another file
+/// system the file is copied and then removed: a crash may leave both, but the copy is complete.
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     check_replaceable(to)?;
     match disk.rename(from, to) {
@@ -109,13 +111,13 @@ pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> 
     disk.remove(from)
 }
 
-/// The name of a file while it is written.
-pub(crate) fn half_of(path: &Path) -> PathBuf {
+/// Path of a file while it is being written.
+pub(crate) fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.tmp"))
 }
 
-/// Only files are replaced: anything else that has the name of one is not ours. (S8)
+/// Refuses to replace anything but a regular file: spool did not create it. (S8)
 fn check_replaceable(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(found) if !found.is_file() => Err(sys::not_a_file()),
@@ -123,27 +125,27 @@ fn check_replaceable(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies a file of any length, complete or not at all.
+/// Copies a file of any length. A crash leaves the complete copy or none.
 fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     check_replaceable(to)?;
-    let mut source = Reading::open(disk, from)?;
-    let half = half_of(to);
-    match disk.remove(&half) {
+    let mut source = DiskReader::open(disk, from)?;
+    let temporary = temporary_path(to);
+    match disk.remove(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let file = disk.create(&half)?;
+    let file = disk.create(&temporary)?;
     let copied = append_all(disk, &mut source, &file)
         .and_then(|()| disk.sync(&file))
-        .and_then(|()| disk.rename(&half, to));
+        .and_then(|()| disk.rename(&temporary, to));
     if copied.is_err() {
-        // A full disk must not fill with halves of files.
-        let _ = disk.remove(&half);
+        // The unfinished file would take space on a full disk.
+        let _ = disk.remove(&temporary);
     }
     copied
 }
 
-fn append_all(disk: &dyn Disk, source: &mut Reading<'_>, file: &File) -> io::Result<()> {
+fn append_all(disk: &dyn Disk, source: &mut DiskReader<'_>, file: &File) -> io::Result<()> {
     let mut piece = vec![0; 64 * 1024];
     loop {
         match source.read(&mut piece) {
@@ -155,25 +157,30 @@ fn append_all(disk: &dyn Disk, source: &mut Reading<'_>, file: &File) -> io::Res
     }
 }
 
-/// Puts a whole file in place on the disk: complete or absent, whatever happens. Its name is on the
-/// disk once the directory is synced.
-pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
+/// Writes a file that is complete or absent after a crash. The caller must sync the directory to
+/// make the file's name durable, and must be the only writer of this file.
+pub(crate) fn write_atomically(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+) -> Result<(), Error> {
     let path = dir.join(name);
-    let half = half_of(&path);
+    let temporary = temporary_path(&path);
     let failed = |error| Error::new("write", &path, error);
     check_replaceable(&path).map_err(failed)?;
-    // A crash may have left half of it; whoever calls this is the only one who writes here.
-    match disk.remove(&half) {
+    // A crash may have left a part of the file at the temporary path.
+    match disk.remove(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    let file = disk.create(&half).map_err(failed)?;
+    let file = disk.create(&temporary).map_err(failed)?;
     let placed = (disk.append(&file, bytes))
         .and_then(|()| disk.sync(&file))
-        .and_then(|()| disk.rename(&half, &path));
+        .and_then(|()| disk.rename(&temporary, &path));
     if placed.is_err() {
-        // A full disk must not fill with halves of files.
-        let _ = disk.remove(&half);
+        // The unfinished file would take space on a full disk.
+        let _ = disk.remove(&temporary);
     }
     placed.map_err(failed)
 }
@@ -182,9 +189,9 @@ pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Re
 mod tests {
     use super::*;
 
-    /// S8: what is not ours is never destroyed.
+    /// S8: files of other programs are never destroyed.
     #[test]
-    fn file_is_not_written_over_something_that_is_no_file() {
+    fn write_rename_and_copy_refuse_to_replace_anything_but_a_regular_file() {
         for what in ["directory", "link", "socket"] {
             let dir = tempfile::tempdir().unwrap();
             let [path, other] = ["x", "y"].map(|name| dir.path().join(name));
@@ -195,7 +202,7 @@ mod tests {
             }
             let kind = || path.symlink_metadata().unwrap().file_type();
             let before = kind();
-            let refused = place(&RealDisk, dir.path(), "x", b"text").unwrap_err();
+            let refused = write_atomically(&RealDisk, dir.path(), "x", b"text").unwrap_err();
             assert!(
                 refused.to_string().contains("not a regular file"),
                 "{refused}"
@@ -213,7 +220,7 @@ mod tests {
             );
             assert_eq!(kind(), before, "{what}");
             let left = dir.path().read_dir().unwrap().count();
-            assert_eq!(left, 2, "half a file is left beside a {what}");
+            assert_eq!(left, 2, "a temporary file is left beside the {what}");
         }
     }
 }

@@ -15,24 +15,25 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{decode, encode};
-use crate::data_dir::{place, read_bounded};
+use crate::data_dir::{read_bounded, write_atomically};
 use crate::delivery::{DeliveryLock, RunError};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::manager::{BatchStore, Found, SpoolManager, State};
+use crate::journal::{decode, encode};
+use crate::manager::{BatchStore, DeliveryState, LoadedBatch, SpoolManager};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
 const NAME: &str = "destination.json";
-/// How many names of batches are in memory at a time.
+/// Maximum number of batch names in memory.
 const PAGE: usize = 1024;
-/// How long a process that delivers is waited for before its destination is written.
-const MOST_TRIES: u32 = 20;
+/// Attempts to acquire the delivery lock of a running delivery, with a pause after each.
+const MAX_TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Content of `destination.json`.
 #[derive(Serialize, Deserialize)]
-struct Noted {
+struct DestinationFile {
     version: u32,
     to: String,
     since: Moment,
@@ -42,9 +43,9 @@ struct Noted {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangedDestination {
-    /// The destination before.
+    /// Old destination.
     pub from: Option<String>,
-    /// Batches that the old destination may have. They are in `failed/`, as ambiguous.
+    /// Number of batches that the old destination may have. They are in `failed/`, as ambiguous.
     pub ambiguous: u64,
 }
 
@@ -53,8 +54,8 @@ pub fn destination(data: &Path) -> Result<Option<String>, Error> {
     read(&RealDisk, data)
 }
 
-/// Makes sure that a data directory delivers to this destination, or to none, and writes it there
-/// if it has none. A process calls this before it stages records for a destination.
+/// Checks that a data directory delivers to this destination, or to none. Writes the destination if
+/// the directory has none. A process calls this before it stages records for a destination.
 ///
 /// ```
 /// use spool::{RunError, claim_destination, destination};
@@ -67,7 +68,7 @@ pub fn destination(data: &Path) -> Result<Option<String>, Error> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn claim_destination(data: &Path, to: Option<&str>) -> Result<(), RunError> {
-    for _ in 0..MOST_TRIES {
+    for _ in 0..MAX_TRIES {
         if compare(&RealDisk, data, to)?.is_some() || to.is_none() {
             return Ok(());
         }
@@ -77,37 +78,37 @@ pub fn claim_destination(data: &Path, to: Option<&str>) -> Result<(), RunError> 
             Err(error) => return Err(error),
         }
     }
-    // The first run writes it.
+    // Another process is delivering. The first run with a destination writes it.
     Ok(())
 }
 
-/// The same for the only process that delivers.
+/// [`claim_destination`] for the owner of the delivery lock.
 pub(crate) fn claim(disk: &dyn Disk, data: &Path, to: Option<&str>) -> Result<(), RunError> {
     if compare(disk, data, to)?.is_none()
         && let Some(to) = to
     {
         match write(disk, data, to) {
-            // A full disk must not keep delivery from making room. The next run writes it.
-            Err(error) if error.is_full() => tracing::debug!(%error, "no destination is written"),
+            // Delivery frees space on a full disk, so it continues. The next run writes the file.
+            Err(error) if error.is_full() => tracing::debug!(%error, "destination not written"),
             written => written.map_err(RunError::Disk)?,
         }
     }
     Ok(())
 }
 
-/// Gives a data directory another destination, or none. Batches that wait go there from then on,
-/// except those that the old one may have: they are put into `failed/`, as ambiguous.
+/// Gives a data directory another destination, or none. Pending batches are delivered to the new
+/// destination, except those that the old one may have: they move to `failed/` as ambiguous.
 pub fn change_destination(data: &Path, to: Option<&str>) -> Result<ChangedDestination, RunError> {
     let _lock = DeliveryLock::acquire(data)?;
     let from = match read(&RealDisk, data) {
-        // It is replaced.
+        // A damaged destination file is replaced below.
         Err(error) if error.is_damage() => None,
         from => from.map_err(RunError::Disk)?,
     };
     let mut changed = ChangedDestination { from, ambiguous: 0 };
     if changed.from.as_deref() != to {
-        let why = "ambiguous: the destination was changed, and the old one may have it";
-        changed.ambiguous = forget_attempts(&SpoolManager::of(data), why)?;
+        let reason = "ambiguous: the destination was changed, and the old one may have the batch";
+        changed.ambiguous = forget_attempts(&SpoolManager::new(data), reason)?;
     }
     match to {
         Some(to) => write(&RealDisk, data, to),
@@ -117,25 +118,26 @@ pub fn change_destination(data: &Path, to: Option<&str>) -> Result<ChangedDestin
     Ok(changed)
 }
 
-/// Makes batches that wait as good as new, unless a destination may have them.
-fn forget_attempts(store: &SpoolManager, why: &str) -> Result<u64, Error> {
+/// Resets the delivery state of pending batches. Batches that the old destination may have fail
+/// with the reason instead. Returns the number of failed batches.
+fn forget_attempts(store: &SpoolManager, reason: &str) -> Result<u64, Error> {
     store.tidy()?;
     let (mut ambiguous, mut after) = (0, None);
     loop {
         let names = store.pending(after.as_deref(), PAGE)?;
         for name in &names {
             let state = store.state(name)?;
-            if state == State::default() {
+            if state == DeliveryState::default() {
                 continue;
             }
-            let Found::Batch(batch) = store.take(name)? else {
+            let LoadedBatch::Batch(batch) = store.load_for_delivery(name)? else {
                 continue;
             };
             if state.is_unknown() {
-                store.fail(&batch, &state, why)?;
+                store.fail(&batch, &state, reason)?;
                 ambiguous += 1;
             } else {
-                store.set_state(name, &State::default())?;
+                store.set_state(name, &DeliveryState::default())?;
             }
         }
         after = names.last().cloned();
@@ -145,14 +147,14 @@ fn forget_attempts(store: &SpoolManager, why: &str) -> Result<u64, Error> {
     }
 }
 
-/// Returns the destination that is written, if it is the one that is asked for.
+/// Returns the stored destination, or an error if it differs from the requested one.
 fn compare(disk: &dyn Disk, data: &Path, to: Option<&str>) -> Result<Option<String>, RunError> {
     match read(disk, data).map_err(RunError::Disk)? {
-        Some(noted) if to != Some(&*noted) => Err(RunError::OtherDestination {
-            asked: to.map(str::to_owned),
-            noted,
+        Some(stored) if to != Some(&*stored) => Err(RunError::OtherDestination {
+            requested: to.map(str::to_owned),
+            stored,
         }),
-        noted => Ok(noted),
+        stored => Ok(stored),
     }
 }
 
@@ -163,26 +165,26 @@ fn read(disk: &dyn Disk, data: &Path) -> Result<Option<String>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::read(&path, error)),
     };
-    let noted = check(&bytes).map_err(|why| Error::damage(&path, why))?;
-    Ok(Some(noted.to))
+    let file = check(&bytes).map_err(|reason| Error::damage(&path, reason))?;
+    Ok(Some(file.to))
 }
 
-fn check(bytes: &[u8]) -> Result<Noted, String> {
-    let noted: Noted = decode(bytes)?;
-    if noted.version == VERSION {
-        Ok(noted)
+fn check(bytes: &[u8]) -> Result<DestinationFile, String> {
+    let file: DestinationFile = decode(bytes)?;
+    if file.version == VERSION {
+        Ok(file)
     } else {
-        Err(format!("its version is {}, not {VERSION}", noted.version))
+        Err(format!("its version is {}, not {VERSION}", file.version))
     }
 }
 
 fn write(disk: &dyn Disk, data: &Path, to: &str) -> Result<(), Error> {
-    let noted = Noted {
+    let file = DestinationFile {
         version: VERSION,
         to: to.to_owned(),
         since: SystemTime::now().into(),
     };
-    place(disk, data, NAME, &encode(&noted))?;
+    write_atomically(disk, data, NAME, &encode(&file))?;
     sync(disk, data)
 }
 

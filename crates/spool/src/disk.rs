@@ -1,5 +1,5 @@
-//! The few acts on a disk. Everything this crate reads or writes goes through them, so that a test
-//! can fail or crash at every single one.
+//! Disk operations. This crate reads and writes files only through [`Disk`], so that a test can
+//! inject an error or a crash at every operation.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,40 +9,41 @@ use std::path::Path;
 
 use crate::sys;
 
-/// A disk, or what a test makes of one.
+/// Operations on files and directories. Tests implement it with disks that fail or crash.
 pub(crate) trait Disk: fmt::Debug + Send + Sync {
-    /// Makes a directory and those above it, where they are missing, on the disk.
+    /// Creates a directory and its missing parents, and syncs their names.
     fn make_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Makes a new file for this user alone. It is an error if there is one.
+    /// Creates a file that only this user may access. Fails if the path exists.
     fn create(&self, path: &Path) -> io::Result<File>;
-    /// Writes to a place in a file.
+    /// Writes bytes at an offset of a file.
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Adds bytes to the end of a file that was opened for that, or has just been made.
+    /// Appends bytes to a file that was opened for appending or has just been created.
     fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
-    /// Waits until a file's content is on the disk.
+    /// Syncs a file's content.
     fn sync(&self, file: &File) -> io::Result<()>;
-    /// Waits until the names in a directory are on the disk.
+    /// Syncs the names in a directory.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Gives a file another name, in place of whatever has that name.
+    /// Renames a file and replaces what the new path names.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Cuts the end of a file off.
+    /// Sets the length of a file.
     fn truncate(&self, file: &File, length: u64) -> io::Result<()>;
-    /// Opens a file to read it. Anything but a regular file is an error, and is not waited for.
+    /// Opens a file for reading. Fails at once for anything but a regular file: opening a named
+    /// pipe would block.
     fn open(&self, path: &Path) -> io::Result<File> {
         sys::open(path, false)
     }
-    /// Opens a file to read and write it. Anything but a regular file is an error, and is not waited
-    /// for.
+    /// Opens a file for reading and writing. Fails at once for anything but a regular file.
     fn open_to_write(&self, path: &Path) -> io::Result<File> {
         sys::open(path, true)
     }
-    /// Reads the next bytes of an open file. 0: its end.
+    /// Reads the next bytes of an open file. Returns 0 at its end.
     fn read(&self, mut file: &File, into: &mut [u8]) -> io::Result<usize> {
         file.read(into)
     }
-    /// Calls `each` with every name in a directory, in no order, and whether it is a regular file.
+    /// Calls `each` with every name in a directory, in no order, and with `true` for a regular
+    /// file.
     fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
         for file in std::fs::read_dir(dir)? {
             let file = file?;
@@ -51,7 +52,8 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
         }
         Ok(())
     }
-    /// True if something has this name, whatever it is. An error is not taken for "no".
+    /// True if the path exists, as a file of any type. An error is returned and does not count as
+    /// absence.
     fn exists(&self, path: &Path) -> io::Result<bool> {
         match path.symlink_metadata() {
             Ok(_) => Ok(true),
@@ -59,26 +61,26 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
             Err(error) => Err(error),
         }
     }
-    /// Tells processes apart. What one of them remembers of its files is nothing that another one
-    /// knows: a test can end one and begin another.
+    /// Identifies the process in statics that cache the state of files. A test that simulates a
+    /// restart returns another number, so that the cache of the process before is not used.
     fn process(&self) -> usize {
         0
     }
-    /// Called before something is written in another way: the record of a lock. A test can crash
-    /// here, too.
+    /// Called in front of a write of a lock record, which tenure does without this trait. A test
+    /// can inject a crash here.
     fn before_record(&self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// An open file whose content is read through the seam.
+/// Reader of an open file that reads through [`Disk`].
 #[derive(Debug)]
-pub(crate) struct Reading<'a> {
+pub(crate) struct DiskReader<'a> {
     disk: &'a dyn Disk,
     file: File,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> DiskReader<'a> {
     pub(crate) fn open(disk: &'a dyn Disk, path: &Path) -> io::Result<Self> {
         let file = disk.open(path)?;
         Ok(Self { disk, file })
@@ -89,7 +91,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-impl Read for Reading<'_> {
+impl Read for DiskReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.disk.read(&self.file, into)
     }
@@ -109,14 +111,14 @@ impl Disk for RealDisk {
             self.make_dir(above)?;
         }
         match sys::make_dir(dir) {
-            // Somebody else was quicker.
+            // Another process created the directory meanwhile.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
             made => made?,
         }
-        // What is in it is as safe as its own name.
+        // Files in the directory are lost with the directory's name if that is not durable.
         let synced = self.sync_dir(above.unwrap_or(Path::new(".")));
         if synced.is_err() {
-            // It is made and synced again when it is needed next.
+            // The next call must sync the name again, which it does only for a missing directory.
             let _ = std::fs::remove_dir(dir);
         }
         synced

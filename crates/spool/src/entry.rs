@@ -1,4 +1,4 @@
-//! The files of the staging directory, by their names.
+//! Names of entries: the files of the staging directory.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,44 +7,44 @@ use uuid::Uuid;
 
 use crate::record::parse_id;
 
-/// What a file in the staging directory is.
+/// Type of an entry, which the ending of its file name tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// `{uuid}.json`: one record, dropped in by any program.
+pub(crate) enum EntryKind {
+    /// `{uuid}.json`: one record, written by any program.
     Single,
-    /// `{uuid}.jsonl`: many records, complete.
+    /// `{uuid}.jsonl`: many records, and no writer adds more.
     Sealed,
-    /// `{uuid}.jsonl.open`: many records, being written.
+    /// `{uuid}.jsonl.open`: many records; its writer may add more.
     Open,
 }
 
-/// An entry's name.
+/// File name of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Name {
+pub(crate) struct EntryName {
     pub(crate) id: Uuid,
-    pub(crate) kind: Kind,
+    pub(crate) kind: EntryKind,
 }
 
-impl Name {
-    /// The name of an entry; `None` for every other file.
+impl EntryName {
+    /// Parses a file name. Returns `None` if no entry can have it.
     pub(crate) fn parse(name: &OsStr) -> Option<Self> {
         let (stem, ending) = name.to_str()?.split_once('.')?;
         let kind = match ending {
-            "json" => Kind::Single,
-            "jsonl" => Kind::Sealed,
-            "jsonl.open" => Kind::Open,
+            "json" => EntryKind::Single,
+            "jsonl" => EntryKind::Sealed,
+            "jsonl.open" => EntryKind::Open,
             _ => return None,
         };
         let id = parse_id(stem).ok()?;
-        // A UUID can be written in several ways; an entry's name only in one.
+        // A UUID has several spellings. Only one counts, so that an entry has only one name.
         (id.to_string() == stem).then_some(Self { id, kind })
     }
 
     pub(crate) fn path_in(self, staging: &Path) -> PathBuf {
         let ending = match self.kind {
-            Kind::Single => "json",
-            Kind::Sealed => "jsonl",
-            Kind::Open => "jsonl.open",
+            EntryKind::Single => "json",
+            EntryKind::Sealed => "jsonl",
+            EntryKind::Open => "jsonl.open",
         };
         staging.join(format!("{}.{ending}", self.id))
     }
@@ -55,17 +55,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn name_is_parsed_as_it_was_written() {
         let id = Uuid::now_v7();
-        for kind in [Kind::Single, Kind::Sealed, Kind::Open] {
-            let name = Name { id, kind };
+        for kind in [EntryKind::Single, EntryKind::Sealed, EntryKind::Open] {
+            let name = EntryName { id, kind };
             let path = name.path_in(Path::new("/s"));
-            assert_eq!(Name::parse(path.file_name().unwrap()), Some(name));
+            assert_eq!(EntryName::parse(path.file_name().unwrap()), Some(name));
         }
     }
 
     #[test]
-    fn other_files_are_not_entries() {
+    fn names_of_other_files_are_not_entry_names() {
         for name in [
             "",
             ".consolidation.lock",
@@ -77,7 +77,7 @@ mod tests {
             "936da01f-9abd-4d9d-80c7-02af85c822a8.json",
             ".01890a5d-ac96-774b-bcce-b302099a8057.json.tmp",
         ] {
-            assert_eq!(Name::parse(OsStr::new(name)), None, "{name}");
+            assert_eq!(EntryName::parse(OsStr::new(name)), None, "{name}");
         }
     }
 }

@@ -1,31 +1,34 @@
-//! The only reader of the entry format: consolidation, recovery, the report and `verify` read through
-//! it, so that all of them take the same lines for records.
+//! The only reader of the entry format. Consolidation, recovery, the report and `verify` use it, so
+//! that all of them find the same records.
 //!
-//! An entry that cannot be read, or is of another version, is an error, and is left where it is.
+//! Reading an entry of another version is an error, as an I/O error is. Such an entry stays in
+//! place.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::disk::{Disk, Reading};
-use crate::entry::{Kind, Name};
+use crate::disk::{Disk, DiskReader};
+use crate::entry::{EntryKind, EntryName};
 use crate::error::Error;
 use crate::line::{self, Line};
 use crate::lines::Lines;
 use crate::record::{self, Record};
 
-/// Maximum number of a record: no writer makes an entry with more bytes than this, let alone lines.
-/// A larger number was made up, and would make sums overflow.
-pub(crate) const MOST_RECORDS: u64 = 1 << 24;
+/// Maximum number of a record in an entry. No entry has as many bytes, so that a higher number is
+/// damage. The bound keeps sums of line numbers from overflowing.
+pub(crate) const MAX_RECORDS: u64 = 1 << 24;
 
-/// Maximum length of a file with a single record. White space may be taken out of it.
-const LONGEST_SINGLE: u64 = 4 * record::MOST_BYTES as u64;
+/// Maximum length of a file with a single record. White space, which is removed, may make it longer
+/// than a record.
+const MAX_SINGLE_BYTES: u64 = 4 * record::MAX_BYTES as u64;
 
 /// Reads the lines of an entry, one at a time.
 pub(crate) struct EntryReader<R> {
     path: PathBuf,
     lines: Lines<R>,
+    /// Number of lines that were read.
     place: u64,
     /// The highest number of a record so far.
     highest: u64,
@@ -33,27 +36,27 @@ pub(crate) struct EntryReader<R> {
 
 /// A line of an entry.
 pub(crate) struct EntryLine<'a> {
-    /// Which line of the file it is, counted from 1.
+    /// Position of the line in the file, counted from 1.
     pub(crate) place: u64,
-    /// As it is in the file, with its end if it has one.
+    /// Bytes of the line, with its newline if it has one.
     pub(crate) text: &'a [u8],
-    /// Where the next line begins.
+    /// Offset of the next line in the file.
     pub(crate) end: u64,
-    /// What it says, or why it says nothing. Numbers of records only grow, and are bounded.
+    /// Parsed line, or its damage. The numbers of records grow from line to line.
     pub(crate) content: Result<Line, &'static str>,
 }
 
 impl EntryLine<'_> {
-    /// True if the line has its end: otherwise its writer may have been interrupted.
+    /// True if the line has its newline. A line without it may be incomplete.
     pub(crate) fn is_ended(&self) -> bool {
         self.text.ends_with(b"\n")
     }
 }
 
-impl<'a> EntryReader<Reading<'a>> {
-    /// Opens an entry with many records. `None`: it is gone.
+impl<'a> EntryReader<DiskReader<'a>> {
+    /// Opens an entry with many records. Returns `None` if it does not exist.
     pub(crate) fn open(disk: &'a dyn Disk, path: &Path) -> Result<Option<Self>, Error> {
-        match Reading::open(disk, path) {
+        match DiskReader::open(disk, path) {
             Ok(file) => Ok(Some(Self::new(path, file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(Error::read(path, error)),
@@ -62,7 +65,7 @@ impl<'a> EntryReader<Reading<'a>> {
 }
 
 impl<R: Read> EntryReader<R> {
-    /// Reads what is in a file. The path is for messages.
+    /// Creates a reader of an open file. The path is only used in errors.
     pub(crate) fn new(path: &Path, file: R) -> Self {
         Self {
             path: path.to_owned(),
@@ -72,7 +75,7 @@ impl<R: Read> EntryReader<R> {
         }
     }
 
-    /// The next line; `None` at the end of the file.
+    /// Returns the next line; `None` at the end of the file.
     pub(crate) fn next(&mut self) -> Result<Option<EntryLine<'_>>, Error> {
         let Self {
             path,
@@ -90,11 +93,13 @@ impl<R: Read> EntryReader<R> {
                 return Err(Error::version(path, version, line::VERSION));
             }
             Ok(Line::Record { number, .. } | Line::Sealed { records: number })
-                if number > MOST_RECORDS =>
+                if number > MAX_RECORDS =>
             {
-                Err("its number is larger than that of any record")
+                Err("its number is above the maximum")
             }
-            Ok(Line::Record { number, .. }) if number <= *highest => Err("it is out of order"),
+            Ok(Line::Record { number, .. }) if number <= *highest => {
+                Err("its number is out of order")
+            }
             Ok(Line::Record { number, record }) => {
                 *highest = number;
                 Ok(Line::Record { number, record })
@@ -111,26 +116,26 @@ impl<R: Read> EntryReader<R> {
 }
 
 /// Content of a file with a single record.
-pub(crate) enum Single {
+pub(crate) enum SingleRecordFile {
     Record(Record),
-    /// No record, and why.
+    /// Content that is not a record, and the reason.
     Bad(Vec<u8>, String),
-    /// More than a record can have. It is not read.
+    /// The file is longer than a record can be, and is not read.
     TooLong(String),
 }
 
-impl Single {
-    /// Reads `{id}.json`. `None`: it is gone.
+impl SingleRecordFile {
+    /// Reads `{id}.json`. Returns `None` if it does not exist.
     pub(crate) fn read(disk: &dyn Disk, path: &Path, id: Uuid) -> Result<Option<Self>, Error> {
         let mut bytes = Vec::new();
-        let read = Reading::open(disk, path)
-            .and_then(|file| file.take(LONGEST_SINGLE + 1).read_to_end(&mut bytes));
+        let read = DiskReader::open(disk, path)
+            .and_then(|file| file.take(MAX_SINGLE_BYTES + 1).read_to_end(&mut bytes));
         match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             read => read.map_err(|error| Error::read(path, error))?,
         };
-        if bytes.len() as u64 > LONGEST_SINGLE {
-            let why = format!("it is longer than {LONGEST_SINGLE} bytes");
+        if bytes.len() as u64 > MAX_SINGLE_BYTES {
+            let why = format!("longer than {MAX_SINGLE_BYTES} bytes");
             return Ok(Some(Self::TooLong(why)));
         }
         let parsed = std::str::from_utf8(&bytes)
@@ -143,25 +148,29 @@ impl Single {
     }
 }
 
-/// Reads all that consolidation will read of an entry, and returns how much that is. `None`: it is
-/// gone.
+/// Reads an entry as consolidation will read it, and returns its length. Returns `None` if the
+/// entry does not exist.
 ///
-/// An error in the middle of an entry is thus found before the first batch is written. What was just
-/// read is in the kernel's memory: reading it again costs little.
-pub(crate) fn probe(disk: &dyn Disk, staging: &Path, name: Name) -> Result<Option<u64>, Error> {
+/// This finds an I/O error in the middle of an entry while the entry can still be left out of the
+/// snapshot. Consolidation then reads the content from the page cache.
+pub(crate) fn probe(
+    disk: &dyn Disk,
+    staging: &Path,
+    name: EntryName,
+) -> Result<Option<u64>, Error> {
     let path = name.path_in(staging);
-    if name.kind == Kind::Single {
-        let single = Single::read(disk, &path, name.id)?;
+    if name.kind == EntryKind::Single {
+        let single = SingleRecordFile::read(disk, &path, name.id)?;
         return Ok(single.map(|single| match single {
-            Single::Record(record) => record.json().len() as u64,
-            Single::Bad(bytes, _) => bytes.len() as u64,
-            Single::TooLong(_) => LONGEST_SINGLE,
+            SingleRecordFile::Record(record) => record.json().len() as u64,
+            SingleRecordFile::Bad(bytes, _) => bytes.len() as u64,
+            SingleRecordFile::TooLong(_) => MAX_SINGLE_BYTES,
         }));
     }
     let Some(mut entry) = EntryReader::open(disk, &path)? else {
         return Ok(None);
     };
-    // The first line says the version.
+    // The first line has the version, which this checks.
     entry.next()?;
     let rest = entry.lines.skip_to_end();
     rest.map(Some).map_err(|error| Error::read(&path, error))

@@ -1,14 +1,14 @@
-//! The records of an entry, as consolidation takes them. What is not good is set aside.
+//! The records of an entry as consolidation reads them. Damaged lines go to `failed/`.
 
 use std::path::{Path, PathBuf};
 
 use crate::data_dir::DataDir;
-use crate::disk::{Disk, Reading};
-use crate::entry::{Kind, Name};
-use crate::entry_reader::{EntryReader, Single};
+use crate::disk::{Disk, DiskReader};
+use crate::entry::{EntryKind, EntryName};
+use crate::entry_reader::{EntryReader, SingleRecordFile};
 use crate::error::Error;
 use crate::line::Line;
-use crate::quarantine::{Pile, move_aside, set_aside};
+use crate::quarantine::{QuarantineBuffer, move_aside, set_aside};
 use crate::record::Record;
 
 /// Reads an entry record by record.
@@ -18,37 +18,39 @@ pub(crate) struct EntryRecords<'a> {
     name: &'a str,
     path: PathBuf,
     source: Source<'a>,
-    /// Which line was read last.
+    /// Position of the line that was read last.
     place: u64,
-    /// The highest number that was seen, or that the seal speaks of.
+    /// The highest number of a record so far, also according to the seal.
     highest: u64,
-    /// The last line is the seal; of a single record: it is good.
+    /// True if the seal was read, or the single record is valid.
     is_whole: bool,
-    /// Which lines no good record came of: the first and the last of each range.
+    /// Ranges of record numbers without a valid record: the first and the last of each.
     aside: Vec<[u64; 2]>,
-    /// Those lines.
-    pile: Pile,
+    /// Damaged lines that are not in `failed/` yet.
+    quarantine: QuarantineBuffer,
 }
 
 enum Source<'a> {
-    /// Until it is taken.
-    Single(Option<Single>),
-    Lines(EntryReader<Reading<'a>>),
+    /// `None` once its record was returned.
+    Single(Option<SingleRecordFile>),
+    Lines(EntryReader<DiskReader<'a>>),
 }
 
 impl<'a> EntryRecords<'a> {
-    /// `None` if there is no such entry.
+    /// Opens an entry. Returns `None` if it does not exist.
     pub(crate) fn open(
         disk: &'a dyn Disk,
         data: &'a DataDir,
         name: &'a str,
     ) -> Result<Option<Self>, Error> {
         let path = data.staging.join(name);
-        let source = match Name::parse(name.as_ref()) {
-            Some(Name {
+        let source = match EntryName::parse(name.as_ref()) {
+            Some(EntryName {
                 id,
-                kind: Kind::Single,
-            }) => Single::read(disk, &path, id)?.map(|single| Source::Single(Some(single))),
+                kind: EntryKind::Single,
+            }) => {
+                SingleRecordFile::read(disk, &path, id)?.map(|single| Source::Single(Some(single)))
+            }
             _ => EntryReader::open(disk, &path)?.map(Source::Lines),
         };
         Ok(source.map(|source| Self {
@@ -61,15 +63,15 @@ impl<'a> EntryRecords<'a> {
             highest: 0,
             is_whole: false,
             aside: Vec::new(),
-            pile: Pile::new(format!("{name}.lines")),
+            quarantine: QuarantineBuffer::new(format!("{name}.lines")),
         }))
     }
 
-    /// The next good record, with the number of its line.
+    /// Returns the next valid record and its number.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Record)>, Error> {
         if let Source::Single(single) = &mut self.source {
             return match single.take() {
-                Some(single) => self.take_single(single),
+                Some(single) => self.read_single(single),
                 None => Ok(None),
             };
         }
@@ -97,45 +99,48 @@ impl<'a> EntryRecords<'a> {
                     self.is_whole = true;
                     self.skip_to(records);
                 }
-                Err(_) if is_first && !has_a_good_line(self.disk, &self.path)? => {
-                    let why = "it is not an entry, although it is called one; to stage lines of \
+                Err(_) if is_first && !has_valid_line(self.disk, &self.path)? => {
+                    let why = "not an entry, although its name is that of one; to stage lines of \
                                JSON, use `llmlb usage stage` or `Staging`";
                     move_aside(self.disk, &self.path, &self.data.failed, self.name, why)?;
                     return Ok(None);
                 }
                 Err(why) => {
-                    self.pile.add(line.place, line.text, why);
-                    if self.pile.is_full() {
-                        self.pile.set_aside(self.disk, &self.data.failed)?;
+                    self.quarantine.add(line.place, line.text, why);
+                    if self.quarantine.is_full() {
+                        self.quarantine.set_aside(self.disk, &self.data.failed)?;
                     }
                 }
             }
         }
     }
 
-    fn take_single(&mut self, single: Single) -> Result<Option<(u64, Record)>, Error> {
+    fn read_single(&mut self, single: SingleRecordFile) -> Result<Option<(u64, Record)>, Error> {
         let (disk, failed) = (self.disk, &self.data.failed);
         self.place = 1;
         self.highest = 1;
         match single {
-            Single::Record(record) => {
+            SingleRecordFile::Record(record) => {
                 self.is_whole = true;
                 return Ok(Some((1, record)));
             }
-            Single::Bad(bytes, why) => set_aside(disk, failed, self.name, &bytes, &why)?,
-            Single::TooLong(why) => move_aside(disk, &self.path, failed, self.name, &why)?,
+            SingleRecordFile::Bad(bytes, why) => set_aside(disk, failed, self.name, &bytes, &why)?,
+            SingleRecordFile::TooLong(why) => {
+                move_aside(disk, &self.path, failed, self.name, &why)?;
+            }
         }
         self.aside.push([1, 1]);
         Ok(None)
     }
 
-    /// Sets a record aside whose line was good.
+    /// Sets aside a record that consolidation rejects although its line is intact.
     pub(crate) fn set_aside(&mut self, number: u64, record: &Record, why: &str) {
         self.aside.push([number, number]);
-        self.pile.add(self.place, record.json().as_bytes(), why);
+        self.quarantine
+            .add(self.place, record.json().as_bytes(), why);
     }
 
-    /// No good record has these numbers.
+    /// Notes that the numbers up to this one have no valid record.
     fn skip_to(&mut self, number: u64) {
         if number > self.highest {
             self.aside.push([self.highest + 1, number]);
@@ -143,20 +148,21 @@ impl<'a> EntryRecords<'a> {
         }
     }
 
-    /// True if nothing is missing at the end of what was read.
+    /// True if the end of the entry is not missing. Valid once all records were read.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// How many lines the entry has, and which of them no good record came of; those are set aside.
+    /// Moves the damaged lines to `failed/`. Returns the number of records that the entry had, and
+    /// the ranges of numbers without a valid record.
     pub(crate) fn account(mut self) -> Result<(u64, Vec<[u64; 2]>), Error> {
-        self.pile.set_aside(self.disk, &self.data.failed)?;
+        self.quarantine.set_aside(self.disk, &self.data.failed)?;
         Ok((self.highest, self.aside))
     }
 }
 
-/// True if any line is one of an entry: one of ours whose first line is damaged still has good ones.
-fn has_a_good_line(disk: &dyn Disk, path: &Path) -> Result<bool, Error> {
+/// True if any line is intact. A file without intact lines was not written by spool.
+fn has_valid_line(disk: &dyn Disk, path: &Path) -> Result<bool, Error> {
     let Some(mut lines) = EntryReader::open(disk, path)? else {
         return Ok(false);
     };

@@ -1,4 +1,4 @@
-//! What can go wrong, said so that a person can act on it.
+//! Errors of staging, consolidation and delivery.
 
 use std::fmt;
 use std::io;
@@ -9,13 +9,13 @@ const READ: &str = "read";
 const USE: &str = "use";
 const VERSION: &str = "use this version of";
 
-/// Why something could not be staged, consolidated or delivered.
+/// Error of staging, consolidation or delivery, with the operation and the path that it is about.
 ///
-/// After an error of [`Staging::stage`](crate::Staging::stage) it is unknown whether the record is
-/// on the disk: stage the same record again, its id keeps it from being counted twice.
+/// After an error of [`Staging::stage`](crate::Staging::stage) the record may or may not be on the
+/// disk. Stage the same record again: its id prevents double counting.
 #[derive(Clone)]
 pub struct Error {
-    act: &'static str,
+    operation: &'static str,
     path: PathBuf,
     source: Arc<io::Error>,
 }
@@ -25,53 +25,54 @@ impl Error {
         Self::new(READ, path, source)
     }
 
-    /// What is wrong with it, in words.
-    pub(crate) fn damage(path: &Path, what: impl Into<String>) -> Self {
-        Self::new(USE, path, io::Error::other(what.into()))
+    /// Error for a file whose content is invalid.
+    pub(crate) fn damage(path: &Path, reason: impl Into<String>) -> Self {
+        Self::new(USE, path, io::Error::other(reason.into()))
     }
 
-    /// A file of a version that this program does not know. It is kept as it is.
+    /// Error for a file of an unknown version. The file is neither moved nor changed.
     pub(crate) fn version(path: &Path, found: u32, known: u32) -> Self {
-        let what = format!(
+        let reason = format!(
             "its version is {found}, this program knows {known}; use the program that wrote it"
         );
-        Self::new(VERSION, path, io::Error::other(what))
+        Self::new(VERSION, path, io::Error::other(reason))
     }
 
-    pub(crate) fn new(act: &'static str, path: &Path, source: io::Error) -> Self {
+    /// Error for a failed operation; `operation` is a verb that completes "cannot ... PATH".
+    pub(crate) fn new(operation: &'static str, path: &Path, source: io::Error) -> Self {
         Self {
-            act,
+            operation,
             path: path.to_owned(),
             source: Arc::new(source),
         }
     }
 
-    /// The disk, or the user's share of it, is full.
+    /// True if the disk is full or the user's quota is exhausted.
     pub fn is_full(&self) -> bool {
         is_full(&self.source)
     }
 
-    /// The disk can only be read.
+    /// True if the file system is read-only.
     pub fn is_read_only(&self) -> bool {
         self.source.kind() == io::ErrorKind::ReadOnlyFilesystem
     }
 
-    /// Something is there, and cannot be read; others may be.
+    /// True if a file exists and cannot be read.
     pub(crate) fn is_unreadable(&self) -> bool {
-        self.act == READ
+        self.operation == READ
     }
 
-    /// Something could be read, and makes no sense.
+    /// True if a file was read and its content is invalid.
     pub(crate) fn is_damage(&self) -> bool {
-        self.act == USE
+        self.operation == USE
     }
 
-    /// A file of a version that this program does not know.
+    /// True if a file has a version that this program does not know.
     pub(crate) fn is_version(&self) -> bool {
-        self.act == VERSION
+        self.operation == VERSION
     }
 
-    /// A file that cannot be used now and is left where it is; others can be.
+    /// True if the file cannot be used now and is left in place. Other files are still processed.
     pub(crate) fn stays_in_place(&self) -> bool {
         self.is_unreadable() || self.is_version()
     }
@@ -81,7 +82,7 @@ impl Error {
         &self.path
     }
 
-    /// What the system said.
+    /// Underlying I/O error.
     pub fn io_error(&self) -> &io::Error {
         &self.source
     }
@@ -103,14 +104,14 @@ impl fmt::Display for Error {
         write!(
             f,
             "cannot {} {}: {}",
-            self.act,
+            self.operation,
             self.path.display(),
             words.to_lowercase()
         )
     }
 }
 
-/// The same text as `Display`: this is what people see when `main` returns an error.
+/// Prints the text of `Display`, because Rust prints errors that `main` returns with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,4 +1,4 @@
-//! The fields of a JSON object that are asked for, each as the text that it is.
+//! Selected fields of a JSON object, each as the JSON text of its value.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,16 +7,16 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// They are few: no map is needed to find one.
+/// Selected fields of a JSON object. There are few, so that a list is faster than a map.
 pub(crate) struct Fields<'a> {
     found: Vec<(Cow<'a, str>, &'a RawValue)>,
-    /// The object has no fields at all.
+    /// True if the object has no fields at all.
     pub(crate) is_empty: bool,
 }
 
 impl<'a> Fields<'a> {
-    /// Reads an object. Of several fields with the same name the last counts; but an id that appears
-    /// twice is no id.
+    /// Parses an object and keeps the fields that `is_wanted` selects. Of several fields with the
+    /// same name the last counts, but a second `id` is an error.
     pub(crate) fn read(
         json: &'a str,
         is_wanted: impl Fn(&str) -> bool,
@@ -27,7 +27,7 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// The JSON text of a field.
+    /// Returns the JSON text of a field's value.
     pub(crate) fn get(&self, name: &str) -> Option<&'a str> {
         let mut found = self.found.iter();
         found
@@ -35,7 +35,7 @@ impl<'a> Fields<'a> {
             .map(|field| field.1.get())
     }
 
-    /// A field that is text.
+    /// Returns the content of a field whose value is a string.
     pub(crate) fn text(&self, name: &str) -> Option<Cow<'a, str>> {
         text(self.get(name)?).ok()
     }
@@ -46,22 +46,24 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The text of a JSON value, if it is a string.
+/// Returns the content of a JSON string, and an error for any other value. `json` must be valid
+/// JSON.
 pub(crate) fn text(json: &str) -> Result<Cow<'_, str>, serde_json::Error> {
     let inner = json
         .strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'));
     match inner {
-        // It was read as JSON before: without escapes it is what it says.
+        // A valid JSON string without escapes is its own content.
         Some(inner) if !inner.contains('\\') => Ok(Cow::Borrowed(inner)),
         _ => serde_json::from_str::<Text<'_>>(json).map(|text| text.0),
     }
 }
 
-/// Copied only if it has escapes.
+/// A JSON string; its content is copied only if it has escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
+/// Deserializes an object into the [`Fields`] that the predicate selects.
 struct Wanted<F>(F);
 
 impl<'de, F: Fn(&str) -> bool> DeserializeSeed<'de> for Wanted<F> {
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_found_as_it_is_written() {
+    fn selected_fields_are_returned_as_they_are_written() {
         let json = r#"{"a\u0062":"x\"y","n": 1e400 ,"n":2.50,"other":[1,{"n":3}],"o":{"a": 1}}"#;
         let fields = Fields::read(json, |name| name != "other").unwrap();
         assert_eq!(fields.get("ab"), Some(r#""x\"y""#));

@@ -1,7 +1,8 @@
-//! Whole files of the data directory: on the disk or, if that was too full for them, in the reserve.
+//! Files of the data directory that are written as a whole: on the disk or, while the disk is full,
+//! in the reserve.
 //!
-//! A file that the reserve holds counts, whatever the disk has under its name, until it is written
-//! to the disk by [`flush`].
+//! A file in the reserve takes precedence over a file with the same name on the disk, until
+//! [`flush`] writes it to the disk.
 
 use std::io;
 use std::path::Path;
@@ -9,62 +10,69 @@ use std::path::Path;
 use crate::data_dir;
 use crate::disk::Disk;
 use crate::error::{Error, is_full};
-use crate::reserve::{Reserve, Use};
+use crate::reserve::{Reserve, ReserveUse};
 
-/// Puts a whole file in place: complete or absent, whatever happens. On a full disk it is stored in
-/// the reserve. Its name is on the disk once the directory is synced.
-pub(crate) fn place(disk: &dyn Disk, dir: &Path, name: &str, bytes: &[u8]) -> Result<(), Error> {
-    place_for(disk, dir, name, bytes, Use::NewFile)
-}
-
-/// The same for a batch, which leaves room in the reserve for what is noted about it.
-pub(crate) fn place_batch(
+/// Writes a file that is complete or absent after a crash; on a full disk it goes into the reserve.
+/// The caller must sync the directory to make the file's name durable.
+pub(crate) fn write_atomically(
     disk: &dyn Disk,
     dir: &Path,
     name: &str,
     bytes: &[u8],
 ) -> Result<(), Error> {
-    place_for(disk, dir, name, bytes, Use::MoreBatches)
+    write_for(disk, dir, name, bytes, ReserveUse::NewFile)
 }
 
-/// The same for half of a batch that is split. Batches that wait may have filled their part of the
-/// reserve: their halves must still fit, or no rejected batch would leave a full disk.
-pub(crate) fn place_half(
+/// Writes a batch as [`write_atomically`] does, but leaves room in the reserve for the notes about
+/// its delivery.
+pub(crate) fn write_batch(
     disk: &dyn Disk,
     dir: &Path,
     name: &str,
     bytes: &[u8],
 ) -> Result<(), Error> {
-    place_for(disk, dir, name, bytes, Use::Batch)
+    write_for(disk, dir, name, bytes, ReserveUse::MoreBatches)
 }
 
-fn place_for(
+/// Writes half of a split batch as [`write_atomically`] does. Pending batches may have filled their
+/// part of the reserve. The halves may exceed that part: otherwise no rejected batch could be split
+/// while the disk is full.
+pub(crate) fn write_half_batch(
     disk: &dyn Disk,
     dir: &Path,
     name: &str,
     bytes: &[u8],
-    what: Use,
+) -> Result<(), Error> {
+    write_for(disk, dir, name, bytes, ReserveUse::Batch)
+}
+
+fn write_for(
+    disk: &dyn Disk,
+    dir: &Path,
+    name: &str,
+    bytes: &[u8],
+    purpose: ReserveUse,
 ) -> Result<(), Error> {
     let path = dir.join(name);
-    let file = Located::new(&path);
+    let file = ReserveFile::new(&path);
     let failed = |error| Error::new("write", &path, error);
-    if file.is_held(disk).map_err(failed)? {
-        return file.hold(disk, bytes, what).map_err(failed);
+    if file.is_in_reserve(disk).map_err(failed)? {
+        return file.store(disk, bytes, purpose).map_err(failed);
     }
-    match data_dir::place(disk, dir, name, bytes) {
-        Err(error) if error.is_full() => file.hold(disk, bytes, what).map_err(|_| error),
+    match data_dir::write_atomically(disk, dir, name, bytes) {
+        Err(error) if error.is_full() => file.store(disk, bytes, purpose).map_err(|_| error),
         placed => placed,
     }
 }
 
-/// The content of a file that the reserve holds.
+/// Returns the content of a file from the reserve; `None` if the reserve does not have the file.
 pub(crate) fn held(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let file = Located::new(path);
-    let held = file.reserve.read(disk)?;
-    Ok(held.file(&file.key).map(<[u8]>::to_vec))
+    let file = ReserveFile::new(path);
+    let contents = file.reserve.read(disk)?;
+    Ok(contents.file(&file.key).map(<[u8]>::to_vec))
 }
 
-/// The content of a file, unless it is longer than anything we write.
+/// Returns the content of a file; `None` if the file is longer than any that spool writes.
 pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Vec<u8>>> {
     match held(disk, path)? {
         Some(bytes) => Ok(Some(bytes)),
@@ -72,20 +80,21 @@ pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Ve
     }
 }
 
-/// True if something has this name. An error is not taken for "no".
+/// True if the path exists on the disk or in the reserve. An error is returned and does not count
+/// as absence.
 pub(crate) fn exists(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
-    Ok(disk.exists(path)? || Located::new(path).is_held(disk)?)
+    Ok(disk.exists(path)? || ReserveFile::new(path).is_in_reserve(disk)?)
 }
 
-/// Removes a file. It is an error if there is none.
+/// Removes a file. Fails if there is none.
 pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    let file = Located::new(path);
-    if !file.is_held(disk)? {
+    let file = ReserveFile::new(path);
+    if !file.is_in_reserve(disk)? {
         return disk.remove(path);
     }
-    // An older version must not come back once the reserve has forgotten the newer one. The disk that
-    // had no room for the file may have kept half of it, too.
-    for path in [path, &data_dir::half_of(path)] {
+    // Without its newer version in the reserve, an older version on the disk would count again. A
+    // failed write may have left a temporary file as well.
+    for path in [path, &data_dir::temporary_path(path)] {
         match disk.remove(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => {
@@ -95,31 +104,31 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
         }
     }
     file.reserve
-        .change(disk, |held| drop(held.remove(&file.key)))
+        .change(disk, |contents| drop(contents.remove(&file.key)))
 }
 
-/// Gives a file another name, in place of whatever has that name.
+/// Renames a file and replaces a file at the new path.
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
-    let [source, target] = [from, to].map(Located::new);
-    let hold = || {
-        let too_long = || io::Error::other("longer than anything we write");
+    let [source, target] = [from, to].map(ReserveFile::new);
+    let store_in_reserve = || {
+        let too_long = || io::Error::other("longer than any file that spool writes");
         let bytes = read_bounded(disk, from)?.ok_or_else(too_long)?;
-        target.hold(disk, &bytes, Use::NewFile)
+        target.store(disk, &bytes, ReserveUse::NewFile)
     };
-    if source.is_held(disk)? || target.is_held(disk)? {
-        hold()?;
+    if source.is_in_reserve(disk)? || target.is_in_reserve(disk)? {
+        store_in_reserve()?;
     } else {
         match data_dir::rename(disk, from, to) {
-            // That there is no reserve must not look as if there were no such file.
-            Err(error) if is_full(&error) => hold().map_err(|_| error)?,
+            // An error of the reserve could be `NotFound`, which callers take for a missing file.
+            Err(error) if is_full(&error) => store_in_reserve().map_err(|_| error)?,
             renamed => return renamed,
         }
     }
     remove(disk, from)
 }
 
-/// Moves a file into another directory, which may be on another file system. On the disk when this
-/// returns. A file that is gone was moved before a crash.
+/// Moves a file into another directory, which may be on another file system, and syncs both
+/// directories. A missing file is no error: it was moved before a crash.
 pub(crate) fn move_file(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Error> {
     match rename(disk, from, to) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -134,17 +143,18 @@ pub(crate) fn move_file(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), E
     Ok(())
 }
 
-/// Calls `each` with the files of a directory, in no order. A directory that is not there has none.
+/// Calls `each` with the names of a directory's files on the disk and in the reserve, in no order.
+/// A missing directory counts as empty.
 pub(crate) fn for_each_file(
     disk: &dyn Disk,
     dir: &Path,
     mut each: impl FnMut(&str),
 ) -> Result<(), Error> {
     let failed = |error| Error::new("list", dir, error);
-    let held = Reserve::beside(dir).read(disk).map_err(failed)?;
+    let contents = Reserve::beside(dir).read(disk).map_err(failed)?;
     data_dir::for_each_file(disk, dir, &mut each)?;
     let dir_name = dir.file_name().and_then(|name| name.to_str());
-    for key in dir_name.into_iter().flat_map(|dir| held.keys(dir)) {
+    for key in dir_name.into_iter().flat_map(|dir| contents.keys(dir)) {
         if let Some((_, name)) = key.split_once('/')
             && !disk.exists(&dir.join(name)).map_err(failed)?
         {
@@ -154,23 +164,23 @@ pub(crate) fn for_each_file(
     Ok(())
 }
 
-/// Writes the files of these directories that the reserve holds to the disk, as far as there is room.
-/// The caller is the only one who may change them.
+/// Moves the files of these directories from the reserve to the disk, as far as the disk has room.
+/// The caller must be the only process that may change these files.
 pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
     for dir in dirs {
         let (reserve, dir_name) = (Reserve::beside(dir), dir.file_name());
         let failed = |error| Error::new("write to", reserve.path(), error);
-        let held = reserve.read(disk).map_err(failed)?;
+        let contents = reserve.read(disk).map_err(failed)?;
         let Some(dir_name) = dir_name.and_then(|name| name.to_str()) else {
             continue;
         };
-        for key in held.keys(dir_name) {
-            if let (Some((_, name)), Some(bytes)) = (key.split_once('/'), held.file(key)) {
-                data_dir::place(disk, dir, name, bytes)?;
+        for key in contents.keys(dir_name) {
+            if let (Some((_, name)), Some(bytes)) = (key.split_once('/'), contents.file(key)) {
+                data_dir::write_atomically(disk, dir, name, bytes)?;
                 let synced = disk.sync_dir(dir);
                 synced.map_err(|error| Error::new("sync", dir, error))?;
                 reserve
-                    .change(disk, |held| drop(held.remove(key)))
+                    .change(disk, |contents| drop(contents.remove(key)))
                     .map_err(failed)?;
             }
         }
@@ -178,13 +188,14 @@ pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A file's name in the reserve of its data directory.
-struct Located {
+/// A file of a data directory, as the reserve names it.
+struct ReserveFile {
     reserve: Reserve,
+    /// Directory and file name.
     key: String,
 }
 
-impl Located {
+impl ReserveFile {
     fn new(path: &Path) -> Self {
         let dir = path.parent().unwrap_or(Path::new(""));
         let part = |path: &Path| {
@@ -197,12 +208,12 @@ impl Located {
         }
     }
 
-    fn is_held(&self, disk: &dyn Disk) -> io::Result<bool> {
+    fn is_in_reserve(&self, disk: &dyn Disk) -> io::Result<bool> {
         Ok(self.reserve.read(disk)?.file(&self.key).is_some())
     }
 
-    /// Stores the file in the reserve. On the disk when this returns.
-    fn hold(&self, disk: &dyn Disk, bytes: &[u8], what: Use) -> io::Result<()> {
-        self.reserve.hold(disk, &self.key, bytes, what)
+    /// Stores the file in the reserve, and syncs it.
+    fn store(&self, disk: &dyn Disk, bytes: &[u8], purpose: ReserveUse) -> io::Result<()> {
+        self.reserve.store(disk, &self.key, bytes, purpose)
     }
 }

@@ -1,11 +1,10 @@
-//! Nothing lost, nothing counted twice.
+//! Durable staging and delivery of records. No record is lost, and no record is counted twice.
 //!
-//! Producers stage records on disk; one consolidator folds a fixed snapshot of them into batches;
-//! batches wait until an external API has accepted them.
+//! Producers stage records on disk. One consolidator at a time writes a fixed snapshot of them into
+//! batches. Batches stay on disk until an external API has accepted them.
 
 mod backlog;
 mod batch;
-mod book;
 mod cancel;
 mod consolidate;
 mod data_dir;
@@ -13,13 +12,16 @@ mod delivery;
 mod destination;
 mod disk;
 mod entry;
+mod entry_journal;
 mod entry_reader;
 mod entry_records;
 mod error;
 mod fields;
 mod files;
+mod fingerprint;
 #[cfg(feature = "http")]
 mod http;
+mod journal;
 mod known_ids;
 mod line;
 mod lines;
@@ -30,13 +32,11 @@ mod recover;
 mod reserve;
 mod run;
 mod schedule;
-mod set;
+mod snapshot;
 mod staged;
 mod staging;
 mod staging_lock;
-mod stamp;
 mod sys;
-mod taken;
 mod tally;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
@@ -56,8 +56,8 @@ pub use error::Error;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
 pub use manager::{
-    BatchStore, Failed, Found, Keep, Kept, KeptIn, Pause, PutBefore, SpoolManager, Standing, State,
-    Waiting,
+    BatchStore, DeliveryState, EarlierBatch, Failed, FileTotals, Keep, KeptIn, LoadedBatch, Pause,
+    PendingBatch, SpoolManager, Standing,
 };
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, Runner, run};
@@ -68,7 +68,7 @@ pub use staging_lock::{LockError, LockRecord, StagingLock};
 pub use tally::{Tally, TallyRow, tally};
 pub use verify::{Books, Busy, Problem, verify};
 
-/// The README's example is compiled and run.
+/// Compiles and runs the example of the README as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,12 +1,12 @@
 //! Lines of an entry: readable by `cat` and `jq`, each with a number and a checksum.
 //!
 //! ```text
-//! {"entry":"<uuid>","version":1,"crc":"xxxxxxxx"}              the first
+//! {"entry":"<uuid>","version":1,"crc":"xxxxxxxx"}              the first line
 //! {"id":"<uuid>","record":{..},"n":1,"crc":"xxxxxxxx"}         one for each record, numbered from 1
-//! {"sealed":2,"crc":"xxxxxxxx"}                                the last: how many there are
+//! {"sealed":2,"crc":"xxxxxxxx"}                                the seal: the number of the last record
 //! ```
 //!
-//! The checksum is the CRC-32 of everything before `,"crc"`, in eight hexadecimal digits.
+//! The checksum is the CRC-32 of the text in front of `,"crc"`, in eight hexadecimal digits.
 
 use std::io::Write as _;
 
@@ -14,14 +14,14 @@ use uuid::Uuid;
 
 use crate::record::{Record, parse_id};
 
-/// What a reader must know of the format to go on.
+/// Version of the entry format. A reader leaves entries of other versions alone.
 pub(crate) const VERSION: u32 = 1;
-/// Length of the shortest line with a record: one that has nothing but its id.
+/// Minimum length of a line with a record: the record has only an id.
 pub(crate) const SHORTEST: u64 = 124;
-/// `,"crc":"xxxxxxxx"}`
+/// Length of `,"crc":"xxxxxxxx"}`.
 const CHECKSUM_LENGTH: usize = 18;
 
-/// One line.
+/// Content of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     Entry { id: Uuid, version: u32 },
@@ -29,15 +29,15 @@ pub(crate) enum Line {
     Sealed { records: u64 },
 }
 
-/// A record's line but for its number, which is known when it is its turn: the rest is prepared
-/// where nobody waits for it.
-pub(crate) struct Prepared<'a> {
+/// The line of a record without its number, which is known only under the lock of the open entry.
+/// The checksum of the rest is computed in front of that, so that other producers wait less.
+pub(crate) struct PreparedLine<'a> {
     id: Uuid,
     json: &'a str,
     checksum: crc32fast::Hasher,
 }
 
-impl<'a> Prepared<'a> {
+impl<'a> PreparedLine<'a> {
     pub(crate) fn new(record: &'a Record) -> Self {
         let mut prepared = Self {
             id: record.id(),
@@ -57,7 +57,7 @@ impl<'a> Prepared<'a> {
         [br#"{"id":""#, id, br#"","record":"#, self.json.as_bytes()]
     }
 
-    /// Adds the line to a buffer.
+    /// Appends the line to a buffer.
     pub(crate) fn write(self, to: &mut Vec<u8>, number: u64) {
         for part in self.parts(&mut Uuid::encode_buffer()) {
             to.extend(part);
@@ -86,7 +86,7 @@ fn write(to: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     add_checksum(to, start);
 }
 
-/// Ends a JSON object that has been begun with its checksum, and the line.
+/// Completes a JSON object that lacks its closing brace with its checksum and the end of the line.
 pub(crate) fn with_checksum(mut text: Vec<u8>) -> Vec<u8> {
     add_checksum(&mut text, 0);
     text
@@ -103,7 +103,7 @@ fn end(to: &mut Vec<u8>, checksum: u32) {
     to.extend(b"\"}\n");
 }
 
-/// A checksum as it is written.
+/// Returns a checksum as eight hexadecimal digits.
 pub(crate) fn digits(checksum: u32) -> [u8; 8] {
     let mut digits = [0; 8];
     for (place, digit) in digits.iter_mut().enumerate() {
@@ -113,32 +113,33 @@ pub(crate) fn digits(checksum: u32) -> [u8; 8] {
     digits
 }
 
-/// Reads a line without its end, or says what is wrong with it.
+/// Parses a line, given without its newline. The error names the damage.
 pub(crate) fn read(line: &[u8]) -> Result<Line, &'static str> {
-    parse(checked(line)?).ok_or("it is none of ours")
+    parse(checked(line)?).ok_or("not a line of an entry")
 }
 
-/// What a line says before its checksum, if that matches.
+/// Returns the text in front of a line's checksum, if the checksum matches.
 pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
     let (text, checksum) = line
         .split_at_checked(line.len().wrapping_sub(CHECKSUM_LENGTH))
-        .ok_or("it is too short")?;
+        .ok_or("too short to have a checksum")?;
     let digits = checksum
         .strip_prefix(b",\"crc\":\"")
         .and_then(|rest| rest.strip_suffix(b"\"}"))
-        .ok_or("it has no checksum")?;
-    // As it is written, so that not even a capital goes unnoticed.
+        .ok_or("no checksum")?;
+    // The digits are compared as text: a capital letter in their place is damage, too.
     if self::digits(crc32fast::hash(text)) != digits {
         return Err("its checksum does not match");
     }
-    std::str::from_utf8(text).map_err(|_| "it is not UTF-8")
+    std::str::from_utf8(text).map_err(|_| "not UTF-8")
 }
 
-/// What we wrote ourselves needs no JSON parser.
+/// Parses the text in front of a checksum. Only spool writes it, always in the same form, so that
+/// no JSON parser is needed.
 fn parse(text: &str) -> Option<Line> {
     if let Some(rest) = text.strip_prefix(r#"{"id":""#) {
         let (id, rest) = rest.split_once(r#"","record":"#)?;
-        // The last one is ours, whatever the record says.
+        // The record may contain the same text. The line's number is the last occurrence.
         let (json, number) = rest.rsplit_once(r#","n":"#)?;
         return Some(Line::Record {
             number: number.parse().ok()?,
@@ -167,7 +168,7 @@ mod tests {
         let record = Record::parse(r#"{"a":"}\",\"crc\":\"00000000\"}","é":1}"#).unwrap();
         let mut bytes = Vec::new();
         write_entry(&mut bytes, id);
-        Prepared::new(&record).write(&mut bytes, 1);
+        PreparedLine::new(&record).write(&mut bytes, 1);
         write_sealed(&mut bytes, 1);
         let lines = [
             Line::Entry {
@@ -181,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn shortest_line_is_as_short_as_is_said() {
+    fn line_of_an_empty_record_has_the_minimum_length() {
         let mut line = Vec::new();
-        Prepared::new(&Record::parse("{}").unwrap()).write(&mut line, 1);
+        PreparedLine::new(&Record::parse("{}").unwrap()).write(&mut line, 1);
         assert_eq!(line.len() as u64, SHORTEST);
     }
 
     #[test]
-    fn what_is_written_is_read_and_is_json_to_everyone() {
+    fn lines_are_read_as_they_were_written_and_are_valid_json() {
         let (bytes, expected) = lines();
         let text = String::from_utf8(bytes).unwrap();
         let read: Vec<_> = text
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn no_flipped_bit_goes_unnoticed() {
+    fn every_flipped_bit_is_detected() {
         let (bytes, _) = lines();
         for line in bytes
             .split(|byte| *byte == b'\n')
@@ -220,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn no_beginning_of_a_line_passes_for_one() {
+    fn every_truncated_line_is_detected() {
         let (bytes, _) = lines();
         for line in bytes
             .split(|byte| *byte == b'\n')

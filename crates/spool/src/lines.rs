@@ -1,17 +1,18 @@
-//! The lines of a file, one at a time, however long the file is.
+//! Reading a file line by line, in bounded memory.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use crate::record;
 
-/// The longest line that can be one of ours: a record, its id, its number and its checksum.
-const LONGEST: u64 = record::MOST_BYTES as u64 + 1024;
+/// Maximum length of a line of an entry: a record, its id, its number and its checksum.
+const MAX_LENGTH: u64 = record::MAX_BYTES as u64 + 1024;
 
-/// Reads lines. One that is too long comes in pieces, none of which is a good line.
+/// Reader of lines. A line that is too long is returned in pieces, none of which has a valid
+/// checksum.
 pub(crate) struct Lines<R> {
     reader: BufReader<R>,
     text: Vec<u8>,
-    /// Where the last line ends in the file.
+    /// Offset of the end of the last line that was read.
     end: u64,
 }
 
@@ -24,18 +25,18 @@ impl<R: Read> Lines<R> {
         }
     }
 
-    /// The next line with its end, if it has one, and where it ends in the file. `None` at the end of
-    /// the file.
+    /// Returns the next line, with its newline if it has one, and the offset of its end. `None` at
+    /// the end of the file.
     pub(crate) fn next(&mut self) -> io::Result<Option<(&[u8], u64)>> {
         self.text.clear();
         let read = (&mut self.reader)
-            .take(LONGEST)
+            .take(MAX_LENGTH)
             .read_until(b'\n', &mut self.text)?;
         self.end += read as u64;
         Ok((read > 0).then_some((&*self.text, self.end)))
     }
 
-    /// Reads the rest of the file, and returns its length.
+    /// Reads the rest of the file, and returns the length of the file.
     pub(crate) fn skip_to_end(&mut self) -> io::Result<u64> {
         loop {
             let read = match self.reader.fill_buf() {

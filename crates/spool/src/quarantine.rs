@@ -1,4 +1,5 @@
-//! What cannot be read is set aside with a reason, never dropped.
+//! Quarantine: damaged files, lines and records go to `failed/` with a reason, and are never
+//! deleted.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -6,17 +7,17 @@ use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-use crate::book::{decode, encode};
-use crate::disk::{Disk, Reading};
+use crate::disk::{Disk, DiskReader};
 use crate::error::Error;
-use crate::files::{self, move_file, place, read_bounded};
+use crate::files::{self, move_file, read_bounded, write_atomically};
+use crate::journal::{decode, encode};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
 const ENDING: &str = ".reason.json";
 
-/// Keeps these bytes in `failed/` under this name, with the reason beside them. Doing it again
-/// changes nothing.
+/// Writes these bytes to `failed/` under this name, with a file that has the reason. Repeating it
+/// after a crash changes nothing.
 pub(crate) fn set_aside(
     disk: &dyn Disk,
     failed: &Path,
@@ -27,19 +28,20 @@ pub(crate) fn set_aside(
     let checksum = format!("{:08x}", crc32fast::hash(bytes));
     let (name, is_there) = free_name(disk, failed, name, &checksum)?;
     if is_there {
-        // Its name may not be on the disk yet.
+        // A crash may have come between the rename of the file and the sync of the directory.
         return disk
             .sync_dir(failed)
             .map_err(|error| Error::new("sync", failed, error));
     }
-    // The reason first: what is there has one.
+    // The reason is written first, so that a crash leaves no file without a reason.
     Reason::new(&name, reason, Some(checksum)).write(disk, failed)?;
-    place(disk, failed, &name, bytes)?;
+    write_atomically(disk, failed, &name, bytes)?;
     disk.sync_dir(failed)
         .map_err(|error| Error::new("sync", failed, error))
 }
 
-/// The same for a file that is too long to be copied.
+/// Moves a file to `failed/`, with a file that has the reason. Unlike [`set_aside`], it reads the
+/// file in bounded memory.
 pub(crate) fn move_aside(
     disk: &dyn Disk,
     path: &Path,
@@ -53,7 +55,8 @@ pub(crate) fn move_aside(
     move_file(disk, path, &failed.join(name))
 }
 
-/// A name that nothing has, or (`true`) that the same thing has: what is there is never replaced.
+/// Returns a name that no file in `failed/` has, or the name and `true` if a file with this
+/// checksum has it. Files in `failed/` are never replaced.
 fn free_name(
     disk: &dyn Disk,
     failed: &Path,
@@ -63,8 +66,8 @@ fn free_name(
     let mut free = name.to_owned();
     for number in 1.. {
         let path = failed.join(&free);
-        let is_taken = files::exists(disk, &path);
-        if !is_taken.map_err(|error| Error::read(&path, error))? {
+        let exists = files::exists(disk, &path);
+        if !exists.map_err(|error| Error::read(&path, error))? {
             break;
         }
         if checksum_of(disk, &path).is_ok_and(|found| found == checksum) {
@@ -79,7 +82,7 @@ pub(crate) fn checksum_of(disk: &dyn Disk, path: &Path) -> io::Result<String> {
     if let Some(bytes) = files::held(disk, path)? {
         return Ok(format!("{:08x}", crc32fast::hash(&bytes)));
     }
-    let (mut file, mut checksum) = (Reading::open(disk, path)?, crc32fast::Hasher::new());
+    let (mut file, mut checksum) = (DiskReader::open(disk, path)?, crc32fast::Hasher::new());
     let mut piece = vec![0; 64 * 1024];
     loop {
         match file.read(&mut piece)? {
@@ -89,20 +92,21 @@ pub(crate) fn checksum_of(disk: &dyn Disk, path: &Path) -> io::Result<String> {
     }
 }
 
-/// Lines that are set aside together, in one file.
+/// Damaged lines of one entry, which are written to `failed/` in one file.
 #[derive(Debug)]
-pub(crate) struct Pile {
+pub(crate) struct QuarantineBuffer {
     name: String,
     bytes: Vec<u8>,
     reasons: Vec<String>,
     count: u64,
 }
 
-const MOST_PILED: usize = 4 << 20;
-/// How many reasons are written down.
-const MOST_REASONS: usize = 20;
+/// Length at which the lines in memory are written.
+const MAX_BUFFERED: usize = 4 << 20;
+/// Maximum number of lines whose damage the reason names; the others are counted.
+const MAX_REASONS: usize = 20;
 
-impl Pile {
+impl QuarantineBuffer {
     pub(crate) fn new(name: String) -> Self {
         Self {
             name,
@@ -112,9 +116,10 @@ impl Pile {
         }
     }
 
-    /// What is too much to be kept in memory is set aside at once; always the same.
+    /// True if the lines must be written now to bound memory. It depends on the lines alone, so
+    /// that a repetition after a crash writes the same files.
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes.len() > MOST_PILED
+        self.bytes.len() > MAX_BUFFERED
     }
 
     pub(crate) fn add(&mut self, line: u64, bytes: &[u8], why: &str) {
@@ -122,31 +127,32 @@ impl Pile {
         if !bytes.ends_with(b"\n") {
             self.bytes.push(b'\n');
         }
-        if self.reasons.len() < MOST_REASONS {
+        if self.reasons.len() < MAX_REASONS {
             self.reasons.push(format!("line {line}: {why}"));
         }
         self.count += 1;
     }
 
-    /// Doing it again changes nothing.
+    /// Writes the lines to `failed/`, and empties the buffer. Repeating it after a crash changes
+    /// nothing.
     pub(crate) fn set_aside(&mut self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         if self.count == 0 {
             return Ok(());
         }
-        let pile = std::mem::replace(self, Self::new(self.name.clone()));
-        pile.write(disk, failed)
+        let lines = std::mem::replace(self, Self::new(self.name.clone()));
+        lines.write(disk, failed)
     }
 
     fn write(self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         let mut why = self.reasons.join("; ");
-        if self.count > MOST_REASONS as u64 {
+        if self.count > MAX_REASONS as u64 {
             why = format!("{why}; and so on, {} lines in all", self.count);
         }
         set_aside(disk, failed, &self.name, &self.bytes, &why)
     }
 }
 
-/// Why something is in `failed/`: `{name}.reason.json` beside it.
+/// Reason why a file is in `failed/`. It is stored beside the file in `{name}.reason.json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Reason {
     version: u32,
@@ -154,21 +160,21 @@ pub(crate) struct Reason {
     #[serde(rename = "reason")]
     pub(crate) why: String,
     pub(crate) at: Moment,
-    /// Of what was set aside, if it is not a batch, which has its own.
+    /// Checksum of the file. A batch has none here, since it contains its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checksum: Option<String>,
-    /// Of a batch: how many records, and how often it was tried.
+    /// Details of a batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) batch: Option<BatchReason>,
 }
 
-/// What is known of a batch that could not be delivered.
+/// Attempts to deliver a batch that is in `failed/`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct BatchReason {
     pub(crate) records: u64,
     pub(crate) attempts: u32,
     pub(crate) first_attempt: Option<Moment>,
-    /// The destination may have it.
+    /// True if an attempt has an unknown outcome: the destination may have the batch.
     pub(crate) ambiguous: bool,
 }
 
@@ -184,7 +190,7 @@ impl Reason {
         }
     }
 
-    /// Reads the file of a reason, and checks all that can be checked of it.
+    /// Parses the file of a reason, and checks its version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let reason: Self = decode(bytes)?;
         if reason.version == VERSION {
@@ -198,16 +204,16 @@ impl Reason {
         format!("{name}{ENDING}")
     }
 
-    /// Of what a file is the reason.
-    pub(crate) fn of(file_name: &str) -> Option<&str> {
+    /// Returns the name of the file that this reason is about; `None` if the file is not a reason.
+    pub(crate) fn parse_file_name(file_name: &str) -> Option<&str> {
         file_name.strip_suffix(ENDING)
     }
 
     pub(crate) fn write(&self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         let path = failed.join(&self.name);
         tracing::warn!(path = %path.display(), reason = self.why, "set aside");
-        place(disk, failed, &Self::file_name(&self.name), &encode(self))?;
-        // Before what it is about: that must not be there without it.
+        write_atomically(disk, failed, &Self::file_name(&self.name), &encode(self))?;
+        // The reason must be durable when its file appears in `failed/`.
         disk.sync_dir(failed)
             .map_err(|error| Error::new("sync", failed, error))
     }

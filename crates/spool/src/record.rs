@@ -1,4 +1,4 @@
-//! One unit of what is staged: a JSON object with an id.
+//! Records: JSON objects with an id.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use uuid::{Uuid, Version};
 use crate::fields::{Fields, text};
 use crate::time::new_id;
 
-/// The longest record that is taken.
-pub(crate) const MOST_BYTES: usize = 1 << 20;
+/// Maximum length of a record.
+pub(crate) const MAX_BYTES: usize = 1 << 20;
 
-/// A JSON object with an `id`, kept as the text it came in: unknown fields, the order of fields,
-/// Unicode and numbers of any size survive.
+/// A JSON object with an `id`. Its text is kept: unknown fields, the order of fields, Unicode and
+/// numbers of any size are preserved.
 ///
 /// ```
 /// use spool::Record;
 ///
 /// let record = Record::parse(r#"{ "tokens": 12345678901234567890123 }"#)?;
-/// assert!(record.json().starts_with(r#"{"id":""#)); // it had none and was given one
+/// assert!(record.json().starts_with(r#"{"id":""#)); // a record without an id gets one
 /// assert!(record.json().ends_with(r#","tokens":12345678901234567890123}"#));
 /// assert_eq!(Record::parse(record.json())?, record);
 /// # Ok::<(), spool::BadRecord>(())
@@ -25,21 +25,21 @@ pub(crate) const MOST_BYTES: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     id: Uuid,
-    /// One line: no white space outside of strings.
+    /// JSON on one line, without white space between tokens.
     json: String,
 }
 
-/// Why a text is no record.
+/// Reason why a text is not a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRecord(String);
 
 impl Record {
-    /// Reads a record. One without an id is given a new one.
+    /// Parses a record. A record without an id gets a new one.
     pub fn parse(json: &str) -> Result<Self, BadRecord> {
         Self::parse_or(json, new_id)
     }
 
-    /// Reads a record. One without an id takes this one, such as that in its file's name.
+    /// Parses a record. A record without an id gets this one, such as that in its file's name.
     pub fn parse_with_id(json: &str, id: Uuid) -> Result<Self, BadRecord> {
         Self::parse_or(json, || id)
     }
@@ -57,16 +57,16 @@ impl Record {
             json.insert_str(1, &format!(r#""id":"{id}"{comma}"#));
             id
         };
-        if json.len() > MOST_BYTES {
-            let long = json.len();
-            return Err(bad(format!("it has {long} bytes, more than {MOST_BYTES}")));
+        if json.len() > MAX_BYTES {
+            let length = json.len();
+            return Err(bad(format!("{length} bytes, more than {MAX_BYTES}")));
         }
         Ok(Self { id, json })
     }
 
-    /// A record whose writer vouches for it: `json` is a JSON object on one line, at most 1 MiB
-    /// long, and its `id` is this one, a UUID of version 7. Saves the reading; what is wrong with
-    /// it is found when it is consolidated, and put into quarantine.
+    /// Creates a record without parsing it. The caller must ensure that `json` is a JSON object on
+    /// one line, at most 1 MiB long, whose `id` is this one, a UUID of version 7. Consolidation
+    /// checks the record, and moves an invalid one to `failed/`.
     ///
     /// ```
     /// use spool::Record;
@@ -80,9 +80,9 @@ impl Record {
         Self { id, json }
     }
 
-    /// Reads a record that was checked when it was consolidated.
+    /// Parses a record of a batch. Consolidation has checked it, so that only its id is parsed.
     pub(crate) fn parse_stored(json: &str) -> Result<Self, BadRecord> {
-        // Where nearly all have it.
+        // Fast path: in nearly all records the id is the first field.
         let first = json.strip_prefix(r#"{"id":""#);
         let first = first.and_then(|rest| rest.split_once('"'));
         let id = if let Some(id) = first.and_then(|(text, _)| parse_id(text).ok()) {
@@ -90,28 +90,28 @@ impl Record {
         } else {
             let found =
                 Fields::read(json, |name| name == "id").map_err(|error| bad(error.to_string()))?;
-            id_in(&found)?.ok_or_else(|| bad("it has no id"))?
+            id_in(&found)?.ok_or_else(|| bad("no id"))?
         };
         Ok(Self::trusted(id, json.to_owned()))
     }
 
-    /// A record that was checked when it was staged.
+    /// Creates a record that was checked when it was staged.
     pub(crate) fn trusted(id: Uuid, json: String) -> Self {
         Self { id, json }
     }
 
-    /// What tells it from every other record.
+    /// Id of the record, which no other record has.
     pub fn id(&self) -> Uuid {
         self.id
     }
 
-    /// Its text, on one line.
+    /// JSON text of the record, on one line.
     pub fn json(&self) -> &str {
         &self.json
     }
 
-    /// Those of its fields that are wanted. One that its writer vouched for may turn out to be no
-    /// record.
+    /// Parses the record, and returns the fields that `is_wanted` selects. Fails if the record was
+    /// created with [`Record::from_trusted`] and is not valid.
     pub(crate) fn fields(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Fields<'_>, BadRecord> {
         let is_wanted = |name: &str| name == "id" || is_wanted(name);
         let fields = Fields::read(&self.json, is_wanted).map_err(|error| bad(error.to_string()))?;
@@ -121,7 +121,7 @@ impl Record {
         Ok(fields)
     }
 
-    /// A field that is text, and not empty.
+    /// Returns a field whose value is a string that is not empty.
     #[cfg(feature = "http")]
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         let fields = self.fields(|field| field == name).ok()?;
@@ -129,13 +129,13 @@ impl Record {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// Tells this text from another one with the same id.
+    /// CRC-32 of the text. It distinguishes records with the same id.
     pub(crate) fn checksum(&self) -> u32 {
         crc32fast::hash(self.json.as_bytes())
     }
 }
 
-/// Reads the id of a record or of a file: a UUID of version 7, so that ids sort by time.
+/// Parses the id of a record or of an entry: a UUID of version 7, so that ids sort by time.
 pub(crate) fn parse_id(text: &str) -> Result<Uuid, BadRecord> {
     match Uuid::try_parse(text) {
         Ok(id) if id.get_version() == Some(Version::SortRand) => Ok(id),
@@ -144,7 +144,7 @@ pub(crate) fn parse_id(text: &str) -> Result<Uuid, BadRecord> {
     }
 }
 
-/// The id among the fields of an object.
+/// Returns the id among the fields of an object, if it has one.
 fn id_in(fields: &Fields<'_>) -> Result<Option<Uuid>, BadRecord> {
     let id = fields
         .get("id")
@@ -156,8 +156,8 @@ fn bad(why: impl Into<String>) -> BadRecord {
     BadRecord(why.into())
 }
 
-/// Deeper than many parsers go: whoever reads it must be able to.
-const DEEPEST: usize = 100;
+/// Maximum depth of nested values. Many parsers of receivers accept little more.
+const MAX_DEPTH: usize = 100;
 
 /// Removes white space between the tokens of valid JSON.
 fn without_space(json: &str) -> Result<String, BadRecord> {
@@ -176,8 +176,8 @@ fn without_space(json: &str) -> Result<String, BadRecord> {
                 '}' | ']' => depth = depth.saturating_sub(1),
                 _ => {}
             }
-            if depth > DEEPEST {
-                return Err(bad(format!("it is nested more than {DEEPEST} deep")));
+            if depth > MAX_DEPTH {
+                return Err(bad(format!("nested more than {MAX_DEPTH} deep")));
             }
         }
         kept.push(char);
@@ -200,7 +200,7 @@ mod tests {
     const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
     #[test]
-    fn what_a_record_says_survives_to_the_digit() {
+    fn parsing_preserves_numbers_strings_and_the_order_of_fields() {
         let text = format!(
             "{{ \"id\" : \"{ID}\",\r\n\t\"n\": 1e400, \"text\": \" a \\\" b\\\\\", \"é\": [ 1.10, {{ }} ] }}\n"
         );
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_an_id_takes_the_one_it_is_given() {
+    fn record_without_an_id_gets_the_given_one() {
         let id = Uuid::try_parse(ID).unwrap();
         let given = |text| Record::parse_with_id(text, id).unwrap().json().to_owned();
         assert_eq!(given("{}"), format!(r#"{{"id":"{ID}"}}"#));
@@ -222,11 +222,11 @@ mod tests {
         );
         let own = Uuid::now_v7();
         let record = Record::parse_with_id(&format!(r#"{{"id":"{own}"}}"#), id).unwrap();
-        assert_eq!(record.id(), own, "its own id goes first");
+        assert_eq!(record.id(), own, "the record's own id takes precedence");
     }
 
     #[test]
-    fn what_is_no_record_is_refused_with_the_reason() {
+    fn invalid_records_are_rejected_with_the_reason() {
         for (text, why) in [
             ("", "EOF"),
             ("[]", "a JSON object"),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_read_however_its_id_is_written() {
+    fn stored_record_is_parsed_with_any_spelling_of_its_id() {
         for text in [
             format!(r#"{{"id":"{ID}","n":1}}"#),
             format!(r#"{{"n":1,"id":"{ID}"}}"#),

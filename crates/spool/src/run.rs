@@ -1,9 +1,12 @@
-//! One run: what is staged is folded into batches, and what waits is delivered.
+//! One run: consolidates the staged entries and delivers or archives the pending batches.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::consolidate::{Consolidated, Kept, Options, consolidate_on};
+use uuid::Uuid;
+
+use crate::consolidate::{Consolidated, ConsolidatorState, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{
     Clock, Delivered, DeliveryLock, DeliveryOptions, Progress, RealClock, RunError, Sink, Watch,
@@ -16,17 +19,17 @@ use crate::reserve::{self, Reserve};
 use crate::staging_lock::LockError;
 use crate::time::new_id;
 
-/// Where batches go.
+/// Destination of batches.
 #[derive(Clone, Copy)]
 pub enum Destination<'a> {
-    /// To something that takes them.
+    /// Batches are sent to this sink.
     To(&'a dyn Sink),
-    /// Nowhere: they are kept in `archive/`.
+    /// Batches are moved to `archive/`.
     Archive,
 }
 
 impl Destination<'_> {
-    /// What to call it; none if batches are archived.
+    /// Name of the sink, or `None` if batches are archived.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::To(sink) => Some(sink.name()),
@@ -35,27 +38,27 @@ impl Destination<'_> {
     }
 }
 
-/// What a run did.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Run {
-    /// What was folded into batches.
+    /// Entries and records that were consolidated.
     pub consolidated: Consolidated,
-    /// What was delivered.
+    /// Batches and records that were delivered or failed.
     pub delivered: Delivered,
-    /// Staged entries that cannot be read now, or are of a newer version, and why; not more than 100.
-    /// They are left where they are and tried again in every run.
+    /// Errors of staged entries that cannot be read or have a newer version, at most 100. The
+    /// entries stay in place, and every run tries them again.
     pub unreadable: Vec<crate::Error>,
-    /// How many records were archived.
+    /// Number of records that were archived.
     pub archived: u64,
-    /// What kept it from doing all its work.
+    /// Error that kept the run from completing its work.
     pub trouble: Option<Arc<RunError>>,
-    /// Why there is no reserve for a full disk: nothing can be staged until there is room for one.
+    /// Error of creating the reserve for a full disk. Staging fails until the reserve exists.
     pub no_reserve: Option<crate::Error>,
 }
 
-/// Runs for one data directory, again and again. What the books say is kept in between, and read
-/// again only if another process has written to them.
+/// Repeated runs for one data directory. The content of the journals stays in memory between runs.
+/// It is read again only if another process has written to them.
 ///
 /// ```
 /// use spool::{Destination, Runner, Watch};
@@ -73,16 +76,31 @@ pub struct Run {
 pub struct Runner {
     disk: Arc<dyn Disk>,
     data: PathBuf,
-    /// What was consolidated, and what cannot be.
-    kept: Kept,
-    /// With what became of the batches.
+    consolidator: ConsolidatorState,
     store: SpoolManager,
     /// Length of the reserve for a full disk.
     pub(crate) reserve: usize,
 }
 
-/// Folds what is staged into batches and delivers what waits, until there is nothing left that can
-/// be done now. Only one process at a time does this for a data directory; the others are told.
+/// Inputs of one run.
+struct RunInputs<'a> {
+    clock: &'a dyn Clock,
+    options: &'a Options,
+    delivery: &'a DeliveryOptions,
+    destination: Destination<'a>,
+    watch: &'a Watch<'a>,
+    /// Identifies the run in the delivery state of batches.
+    id: Uuid,
+}
+
+/// Result of consolidating one snapshot.
+struct ConsolidationStep {
+    entries: usize,
+    disk_full: Option<LockError>,
+}
+
+/// Consolidates the staged entries and delivers the pending batches, until nothing more can be done
+/// now. One process at a time does this for a data directory; others get [`RunError::Busy`].
 ///
 /// ```
 /// use spool::{Answer, Batch, Destination, Durability, Record, Sink, Staging, Watch, run};
@@ -117,7 +135,7 @@ pub fn run(
 }
 
 impl Runner {
-    /// Nothing is read or made before the first run.
+    /// Creates a runner for a data directory. Files are read and created by the first run.
     pub fn new(data: impl AsRef<Path>) -> Self {
         Self::on(Arc::new(RealDisk), data.as_ref())
     }
@@ -125,14 +143,14 @@ impl Runner {
     pub(crate) fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {
         Self {
             data: data.to_owned(),
-            kept: Kept::default(),
+            consolidator: ConsolidatorState::default(),
             store: SpoolManager::on(Arc::clone(&disk), data),
             disk,
             reserve: reserve::BYTES,
         }
     }
 
-    /// As [`run`] does.
+    /// Runs once, as [`run`] does.
     pub fn run(
         &mut self,
         options: &Options,
@@ -143,7 +161,7 @@ impl Runner {
         self.run_by(&RealClock, options, delivery, destination, watch)
     }
 
-    /// The same, by this clock.
+    /// Runs once with this clock.
     pub(crate) fn run_by(
         &mut self,
         clock: &dyn Clock,
@@ -152,110 +170,147 @@ impl Runner {
         destination: Destination<'_>,
         watch: &Watch<'_>,
     ) -> Result<Run, RunError> {
-        let done = self.try_run(clock, options, delivery, destination, watch);
-        if done.as_ref().map_or(true, |done| done.trouble.is_some()) {
-            // What was written is not known for sure: the books are read again.
-            self.kept.forget();
+        let done = self.try_run(&RunInputs {
+            clock,
+            options,
+            delivery,
+            destination,
+            watch,
+            id: new_id(),
+        });
+        if done.as_ref().map_or(true, |run| run.trouble.is_some()) {
+            // After an error the journals on the disk may differ from the state in memory.
+            self.consolidator.forget();
             self.store = SpoolManager::on(Arc::clone(&self.disk), &self.data);
         }
-        self.store.rest();
-        self.kept.book.take_if(|book| book.rest().is_err());
+        self.store.stop_writing();
+        let journal = &mut self.consolidator.journal;
+        journal.take_if(|journal| journal.stop_writing().is_err());
         done
     }
 
-    fn try_run(
+    fn try_run(&mut self, inputs: &RunInputs<'_>) -> Result<Run, RunError> {
+        let _lock = DeliveryLock::acquire_after_readers(&self.data, &inputs.watch.cancel)?;
+        destination::claim(&*self.disk, &self.data, inputs.destination.name())?;
+        // The reserve is created again after delivery has freed space. Only that error is reported.
+        let _ = self.create_reserve();
+        reserve::remove_old(&*self.disk, &DataDir::new(&self.data));
+        self.store.refresh();
+        // Entries that are staged from now on are left for the next run. Otherwise fast producers
+        // could prolong this run forever.
+        let data = DataDir::on(Arc::clone(&self.disk), &self.data);
+        let staged = self.consolidator.list(&data).map_err(RunError::Disk)?;
+        let mut run = Run::default();
+        while self.run_round(inputs, staged, &mut run)?.is_continue() {}
+        run.unreadable = self.consolidator.unreadable.errors();
+        if let Some(error) = &self.consolidator.unreadable_totals {
+            run.add_trouble(RunError::Disk(error.clone()));
+        }
+        run.no_reserve = self.create_reserve().err();
+        Ok(run)
+    }
+
+    fn create_reserve(&self) -> Result<(), crate::Error> {
+        let reserve = Reserve::new(&DataDir::new(&self.data).staging);
+        reserve.create(&*self.disk, self.reserve)
+    }
+
+    /// Consolidates one snapshot and delivers the pending batches. `Break` ends the run.
+    fn run_round(
         &mut self,
-        clock: &dyn Clock,
-        options: &Options,
-        delivery: &DeliveryOptions,
-        destination: Destination<'_>,
-        watch: &Watch<'_>,
-    ) -> Result<Run, RunError> {
-        let Self {
-            disk,
-            data,
-            kept,
-            store,
-            reserve: reserve_bytes,
-        } = self;
-        let (disk, data) = (&*disk, data.as_path());
-        let _lock = DeliveryLock::acquire_after_readers(data, &watch.cancel)?;
-        destination::claim(&**disk, data, destination.name())?;
-        let reserve = Reserve::new(&DataDir::new(data).staging);
-        // It is tried again, and reported, at the end.
-        let _ = reserve.create(&**disk, *reserve_bytes);
-        reserve::remove_old(&**disk, &DataDir::new(data));
-        store.refresh();
-        let (mut all, mut goes_on) = (Run::default(), true);
-        let id = new_id();
-        // What is staged from now on is for the next run: producers must not keep this one going.
-        let staged = kept
-            .list(&DataDir::on(Arc::clone(disk), data))
-            .map_err(RunError::Disk)?;
-        loop {
-            match store.flush_reserve() {
-                // There is no room yet.
-                Err(error) if error.is_full() => {}
-                flushed => flushed?,
+        inputs: &RunInputs<'_>,
+        staged: usize,
+        run: &mut Run,
+    ) -> Result<ControlFlow<()>, RunError> {
+        self.flush_reserve()?;
+        let consolidation = self.consolidate_snapshot(inputs, run);
+        let left_before = run.records_that_left();
+        let delivery = match self.deliver_pending(inputs, run) {
+            Ok(delivery) => delivery,
+            Err(error) => {
+                run.trouble = Some(Arc::new(error.into()));
+                return Ok(ControlFlow::Break(()));
             }
-            let (folded, full) = match consolidate_on(disk, data, options, kept) {
-                Ok(folded) => (folded, None),
-                // Somebody else folds: there may still be something to deliver.
+        };
+        let has_more_entries = consolidation.entries > 0 && run.consolidated.entries < staged;
+        let has_freed_space =
+            consolidation.disk_full.is_some() && run.records_that_left() > left_before;
+        if delivery.is_continue()
+            && !inputs.watch.cancel.is_cancelled()
+            && (has_more_entries || has_freed_space)
+        {
+            return Ok(ControlFlow::Continue(()));
+        }
+        if let Some(error) = consolidation.disk_full {
+            run.add_trouble(error.into());
+        }
+        Ok(ControlFlow::Break(()))
+    }
+
+    /// Writes the content of the reserve to the disk. On a full disk it stays in the reserve.
+    fn flush_reserve(&self) -> Result<(), crate::Error> {
+        match self.store.flush_reserve() {
+            Err(error) if error.is_full() => Ok(()),
+            flushed => flushed,
+        }
+    }
+
+    /// Consolidates one snapshot. Errors do not end the run: pending batches can still be
+    /// delivered, and their delivery frees space.
+    fn consolidate_snapshot(&mut self, inputs: &RunInputs<'_>, run: &mut Run) -> ConsolidationStep {
+        let consolidator = &mut self.consolidator;
+        let mut disk_full = None;
+        let consolidated =
+            match consolidate_on(&self.disk, &self.data, inputs.options, consolidator) {
+                Ok(consolidated) => consolidated,
                 Err(LockError::InUse { pid, .. }) => {
-                    tracing::info!(pid, "another process consolidates");
-                    (Consolidated::default(), None)
+                    tracing::info!(pid, "another process is consolidating");
+                    Consolidated::default()
                 }
-                // What is delivered makes room.
-                Err(error) if error.is_full() => (Consolidated::default(), Some(error)),
-                // What waits is delivered all the same.
+                Err(error) if error.is_full() => {
+                    disk_full = Some(error);
+                    Consolidated::default()
+                }
                 Err(error) => {
-                    all.trouble = Some(Arc::new(error.into()));
-                    (Consolidated::default(), None)
+                    run.trouble = Some(Arc::new(error.into()));
+                    Consolidated::default()
                 }
             };
-            let records = folded.records as u64;
-            if records > 0 {
-                (watch.progress)(Progress::Consolidated { records });
-            }
-            all.add_consolidated(folded);
-            let before = all.left_the_spool();
-            if goes_on {
-                let mut step = |all: &mut Run| match destination {
-                    Destination::To(sink) => {
-                        let done = deliver(store, sink, delivery, clock, watch, id)?;
-                        goes_on = !done.is_stopped;
-                        all.add_delivered(done);
-                        Ok(())
-                    }
-                    Destination::Archive => {
-                        let (records, done) = archive(store, watch)?;
-                        all.archived += records;
-                        all.add_delivered(done);
-                        Ok::<_, crate::Error>(())
-                    }
-                };
-                if let Err(error) = step(&mut all) {
-                    all.trouble = Some(Arc::new(error.into()));
-                    break;
-                }
-            }
-            let has_delivered = all.left_the_spool() > before;
-            let is_more = folded.entries > 0 && all.consolidated.entries < staged;
-            let goes_round = goes_on && (is_more || full.is_some() && has_delivered);
-            if watch.cancel.is_cancelled() || !goes_round {
-                if let Some(error) = full {
-                    all.trouble.get_or_insert(Arc::new(error.into()));
-                }
-                break;
-            }
+        let records = consolidated.records as u64;
+        if records > 0 {
+            (inputs.watch.progress)(Progress::Consolidated { records });
         }
-        all.unreadable = kept.unreadable.errors();
-        if let Some(error) = &kept.unreadable_totals {
-            let error = RunError::Disk(error.clone());
-            all.trouble.get_or_insert(Arc::new(error));
+        run.add_consolidated(consolidated);
+        ConsolidationStep {
+            entries: consolidated.entries,
+            disk_full,
         }
-        all.no_reserve = reserve.create(&**disk, *reserve_bytes).err();
-        Ok(all)
+    }
+
+    /// Delivers or archives the pending batches. `Break`: the destination accepts nothing for now.
+    fn deliver_pending(
+        &self,
+        inputs: &RunInputs<'_>,
+        run: &mut Run,
+    ) -> Result<ControlFlow<()>, crate::Error> {
+        let RunInputs { clock, watch, .. } = inputs;
+        let delivered = match inputs.destination {
+            Destination::To(sink) => {
+                deliver(&self.store, sink, inputs.delivery, *clock, watch, inputs.id)?
+            }
+            Destination::Archive => {
+                let (records, delivered) = archive(&self.store, watch)?;
+                run.archived += records;
+                delivered
+            }
+        };
+        let is_stopped = delivered.is_stopped;
+        run.add_delivered(delivered);
+        Ok(if is_stopped {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        })
     }
 }
 
@@ -283,7 +338,13 @@ impl Run {
         all.last_error = more.last_error.or(all.last_error.take());
     }
 
-    fn left_the_spool(&self) -> u64 {
+    /// Adds an error, unless there is one already.
+    fn add_trouble(&mut self, error: RunError) {
+        self.trouble.get_or_insert_with(|| Arc::new(error));
+    }
+
+    /// Number of records that left the spool: delivered, failed or archived.
+    fn records_that_left(&self) -> u64 {
         self.delivered.records + self.delivered.failed + self.archived
     }
 }

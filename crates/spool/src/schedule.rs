@@ -1,8 +1,8 @@
-//! When to run next. Runs never overlap: a time that comes while one is going is skipped.
+//! Times of periodic runs. Runs never overlap: a time that passes during a run is skipped.
 
 use std::time::{Duration, Instant};
 
-/// Times at a fixed distance, counted from the first.
+/// Run times at a fixed interval, counted from the first run.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,18 +20,18 @@ pub struct Schedule {
     next: Option<Instant>,
 }
 
-/// The next time.
+/// Next run of a [`Schedule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tick {
-    /// How long it is until then.
+    /// Time until the next run.
     pub wait: Duration,
-    /// How many times came and went while the last run was going.
+    /// Number of run times that passed during the last run.
     pub skipped: u64,
 }
 
 impl Schedule {
-    /// At least a millisecond lies between two times.
+    /// Creates a schedule with this interval. Intervals below one millisecond are raised to it.
     pub fn new(every: Duration) -> Self {
         Self {
             every: every.max(Duration::from_millis(1)),
@@ -39,7 +39,7 @@ impl Schedule {
         }
     }
 
-    /// Called when a run has ended: when is the next?
+    /// Returns the next run. Call this when a run has ended.
     pub fn tick(&mut self) -> Tick {
         self.tick_at(Instant::now())
     }
@@ -50,10 +50,10 @@ impl Schedule {
             wait: due.saturating_duration_since(now),
             skipped: 0,
         };
-        let late = now.saturating_duration_since(due);
+        let delay = now.saturating_duration_since(due);
         let mut next = due;
-        if late > Duration::ZERO {
-            let missed = late.as_nanos() / self.every.as_nanos() + 1;
+        if delay > Duration::ZERO {
+            let missed = delay.as_nanos() / self.every.as_nanos() + 1;
             tick.skipped = u64::try_from(missed).unwrap_or(u64::MAX);
             let ahead = self
                 .every
@@ -77,13 +77,13 @@ mod tests {
         let start = Instant::now();
         let tick = |wait, skipped| Tick { wait, skipped };
         assert_eq!(schedule.tick_at(start), tick(Duration::ZERO, 0));
-        // A run of ten minutes.
+        // After a run of ten minutes.
         let now = start + hour / 6;
         assert_eq!(schedule.tick_at(now), tick(hour * 5 / 6, 0));
-        // A run of two hours and a half, from the first hour on.
+        // After a run of two and a half hours that started at the first hour.
         let now = start + hour + hour * 5 / 2;
         assert_eq!(schedule.tick_at(now), tick(hour / 2, 2));
-        // In step with the first again.
+        // Later runs keep the phase of the first one.
         assert_eq!(schedule.tick_at(start + hour * 4), tick(hour, 0));
     }
 }

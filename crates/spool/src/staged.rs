@@ -1,14 +1,14 @@
-//! A look at the staging directory, without changing anything.
+//! Inspection of the staging directory, which changes nothing.
 
 use std::path::Path;
 
 use crate::data_dir::DataDir;
-use crate::entry::Name;
+use crate::entry::EntryName;
 use crate::entry_reader::probe;
 use crate::error::Error;
 
-/// Maximum number of files that are named; more are counted.
-const MOST_NAMED: usize = 100;
+/// Maximum number of files that are named; the others are only counted.
+const MAX_NAMED: usize = 100;
 
 /// Content of a staging directory.
 #[derive(Clone, Debug, Default)]
@@ -16,19 +16,19 @@ const MOST_NAMED: usize = 100;
 pub struct Staged {
     /// Entries that are not in batches yet.
     pub entries: u64,
-    /// How many of them cannot be read now, or are of a newer version.
+    /// Number of these entries that cannot be read now, or have a newer version.
     pub unreadable: u64,
-    /// Why, for each of the first 100.
+    /// Errors of the first 100 unreadable entries.
     pub errors: Vec<Error>,
-    /// Files that are not entries, by their names or because they are no regular files. They are left
-    /// alone: an entry is called `{uuid}.json` or `{uuid}.jsonl`, with a lower-case UUIDv7.
+    /// Number of foreign files, which spool leaves alone. An entry is a regular file named
+    /// `{uuid}.json` or `{uuid}.jsonl`, with a lower-case UUIDv7.
     pub foreign: u64,
-    /// The names of the first 100.
+    /// Names of the first 100 foreign files.
     pub foreign_names: Vec<String>,
 }
 
-/// Looks at what is staged under a data directory. Every entry is read, so that what cannot be read is
-/// known. A directory that is not there has none.
+/// Counts the entries that are staged in a data directory. Reads every entry to find those that
+/// cannot be read. A missing directory counts as empty.
 ///
 /// ```
 /// use spool::{Durability, Record, Staging, staged};
@@ -51,13 +51,13 @@ pub fn staged(data: &Path) -> Result<Staged, Error> {
 pub(crate) fn staged_in(data: &DataDir) -> Result<Staged, Error> {
     let (mut staged, mut names) = (Staged::default(), Vec::new());
     let listed = data.disk.list(&data.staging, &mut |name, is_file| {
-        match Name::parse(name).filter(|_| is_file) {
+        match EntryName::parse(name).filter(|_| is_file) {
             Some(name) => names.push(name),
-            // Ours, for our own use.
+            // Names that begin with a dot are spool's own files, such as its lock and its reserve.
             None if name.to_string_lossy().starts_with('.') => {}
             None => {
                 staged.foreign += 1;
-                if staged.foreign_names.len() < MOST_NAMED {
+                if staged.foreign_names.len() < MAX_NAMED {
                     staged
                         .foreign_names
                         .push(name.to_string_lossy().into_owned());
@@ -73,12 +73,12 @@ pub(crate) fn staged_in(data: &DataDir) -> Result<Staged, Error> {
     staged.foreign_names.sort_unstable();
     for name in names {
         match probe(&*data.disk, &data.staging, name) {
-            // It moved on.
+            // The entry was consolidated since it was listed.
             Ok(None) => continue,
             Ok(Some(_)) => {}
             Err(error) => {
                 staged.unreadable += 1;
-                if staged.errors.len() < MOST_NAMED {
+                if staged.errors.len() < MAX_NAMED {
                     staged.errors.push(error);
                 }
             }

@@ -1,4 +1,4 @@
-//! One consolidator at a time.
+//! Lock of a staging directory: one consolidator at a time.
 
 use std::fmt;
 use std::io;
@@ -10,23 +10,32 @@ use serde_json::Value;
 use tenure::{Key, ReadLock, Store, Tenure};
 
 use crate::disk::{Disk, RealDisk};
-use crate::entry::Name;
+use crate::entry::EntryName;
 use crate::error::{Error, is_full};
 use crate::files;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 
 const FILE: &str = ".consolidation.lock";
 const POD_NAME: &str = "pod_name";
 const CONSUMED: &str = "consumed_ids";
-/// For a set of which nobody said how large its batches are.
-const ONE_BY_ONE: usize = 1;
+/// Batch size of a snapshot that is known only by the entry names in a lock record.
+const UNKNOWN_BATCH_SIZE: usize = 1;
 
-/// Sole ownership of a staging directory.
+/// Fate of the lock file when the lock is released.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnRelease {
+    RemoveFile,
+    /// A full disk has no space for a new lock file, so the file stays for the next owner.
+    KeepFile,
+}
+
+/// Exclusive ownership of a staging directory.
 ///
-/// Its record names the entries that are being consolidated. If the owner crashes, the next one
-/// takes the record over and finishes that same set before it begins another.
+/// The lock record names the entries that are being consolidated. If the owner crashes, the next
+/// owner inherits the lock record and finishes that snapshot before it begins another.
 ///
-/// Dropping it lets go of the lock alone: file and record stay, as after a crash.
+/// Dropping the value releases only the kernel's lock: lock file and lock record stay, as after a
+/// crash.
 ///
 /// ```
 /// use spool::StagingLock;
@@ -39,117 +48,121 @@ const ONE_BY_ONE: usize = 1;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-#[must_use = "the directory is let go as soon as the lock is dropped"]
+#[must_use = "dropping the lock releases the staging directory"]
 pub struct StagingLock {
     tenure: Option<Tenure>,
     disk: Arc<dyn Disk>,
     staging: PathBuf,
     path: PathBuf,
     record: LockRecord,
-    set: Option<Set>,
-    /// A set was begun, and it is not known which.
-    has_lost_set: bool,
+    snapshot: Option<Snapshot>,
+    /// A crashed owner had begun a snapshot, and its file is damaged.
+    has_lost_snapshot: bool,
 }
 
-/// What the owner of a staging directory says about itself.
+/// Description of the owner of a staging directory, readable by other processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockRecord {
-    /// Its process.
+    /// Process id of the owner.
     pub pid: u32,
-    /// Which of several machines or pods it is.
+    /// Name of the owner's machine or pod.
     pub pod_name: String,
-    /// When it took the directory.
+    /// Time at which the owner acquired the lock.
     pub started_at: Option<SystemTime>,
-    /// The file names of the entries that are being consolidated.
+    /// File names of the entries that are being consolidated.
     pub consumed_ids: Vec<String>,
 }
 
-/// Why a staging directory could not be owned.
+/// Error of acquiring or using a [`StagingLock`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
-    /// Somebody else consolidates it. Nothing was changed.
+    /// Another process owns the staging directory. Nothing was changed.
     #[non_exhaustive]
     InUse {
-        /// Its process, if it is proven.
+        /// Process id of the owner, if it is proven.
         pid: Option<u32>,
-        /// Its pod, if it says so.
+        /// Pod of the owner, if its lock record names one.
         pod_name: Option<String>,
     },
-    /// The lock could not be taken for another reason.
+    /// The lock could not be acquired for another reason.
     Lock(tenure::Error),
-    /// An entry, or the lock's record, could not be read or written.
+    /// An entry, the snapshot or the lock record could not be read or written.
     Disk(Error),
 }
 
 impl StagingLock {
-    /// Owns a staging directory, or says who does. `consumed_ids` are the entries that will be
-    /// consolidated, if they are known already. If a crashed owner had begun a set, that set is in
-    /// the record instead.
+    /// Acquires the lock of a staging directory. `consumed_ids` are the entries that will be
+    /// consolidated, if they are known already. If a crashed owner had begun a snapshot, its
+    /// entries are in the lock record instead.
     pub fn acquire(
         staging: &Path,
         pod_name: &str,
         consumed_ids: &[String],
     ) -> Result<Self, LockError> {
         let disk = Arc::new(RealDisk);
-        Self::hold(disk, staging, pod_name, false)?.begin(consumed_ids)
+        Self::lock(disk, staging, pod_name, OnRelease::RemoveFile)?
+            .resume_or_begin_snapshot(consumed_ids)
     }
 
-    /// The same for a consolidator, which must be able to own the directory on a full disk: the file is
-    /// kept when the lock is released.
+    /// Acquires the lock for a consolidator. The lock file is kept on release, because a
+    /// consolidator must be able to acquire the lock on a full disk.
     pub(crate) fn acquire_to_consolidate(
         disk: Arc<dyn Disk>,
         staging: &Path,
         pod_name: &str,
     ) -> Result<Self, LockError> {
-        Self::hold(disk, staging, pod_name, true)?.begin(&[])
+        Self::lock(disk, staging, pod_name, OnRelease::KeepFile)?.resume_or_begin_snapshot(&[])
     }
 
-    fn begin(mut self, consumed_ids: &[String]) -> Result<Self, LockError> {
+    /// Continues with the snapshot of a crashed owner, or begins one with these entries if there
+    /// are any.
+    fn resume_or_begin_snapshot(mut self, consumed_ids: &[String]) -> Result<Self, LockError> {
         let lock = &mut self;
         let staging = &lock.staging;
-        lock.set = match Set::read(&*lock.disk, staging) {
-            // Nothing can be told from it: what is staged is a new set.
+        lock.snapshot = match Snapshot::read(&*lock.disk, staging) {
+            // The entries of a damaged snapshot are unknown. All staged entries form a new
+            // snapshot.
             Err(error) if error.is_damage() => {
-                tracing::warn!(%error, "a set that was begun is put out of the way");
+                tracing::warn!(%error, "damaged snapshot moved aside");
                 let aside = error.path().with_extension("damaged");
                 files::rename(&*lock.disk, error.path(), &aside)
                     .map_err(|failed| LockError::Disk(Error::new("rename", &aside, failed)))?;
-                lock.has_lost_set = true;
+                lock.has_lost_snapshot = true;
                 None
             }
-            set => set.map_err(LockError::Disk)?,
+            snapshot => snapshot.map_err(LockError::Disk)?,
         };
-        if let Some(set) = &lock.set {
-            // Its writer may have ended before its name was on the disk.
+        if let Some(snapshot) = &lock.snapshot {
+            // The writer of the snapshot may have ended before the directory was synced.
             lock.disk
                 .sync_dir(staging)
                 .map_err(|error| LockError::Disk(Error::new("sync", staging, error)))?;
-            // The set is what counts; the record repeats it for people.
-            lock.record.consumed_ids.clone_from(&set.entries);
+            // The snapshot file decides. The lock record repeats its entries for people.
+            lock.record.consumed_ids.clone_from(&snapshot.entries);
         } else if !lock.record.consumed_ids.is_empty() {
-            // The lock record alone names a set. Entries that are gone were consolidated: their owner ended
-            // after it deleted the set and before it updated its lock record.
+            // Only the lock record names entries. Missing entries were consolidated: their owner
+            // ended after it deleted the snapshot and before it updated its lock record.
             let mut names = lock.record.consumed_ids.clone();
             names.retain(|name| lock.disk.exists(&staging.join(name)).unwrap_or(true));
             if names.is_empty() {
-                lock.tell(names)?;
+                lock.update_record(names)?;
             } else {
-                lock.freeze(names, ONE_BY_ONE)?;
+                lock.freeze(names, UNKNOWN_BATCH_SIZE)?;
             }
         } else if !consumed_ids.is_empty() {
-            lock.freeze(Vec::from(consumed_ids), ONE_BY_ONE)?;
+            lock.freeze(Vec::from(consumed_ids), UNKNOWN_BATCH_SIZE)?;
         }
         Ok(self)
     }
 
-    /// Takes the lock alone, and changes nothing of what somebody may have begun.
-    fn hold(
+    /// Acquires the lock without reading or changing the snapshot.
+    fn lock(
         disk: Arc<dyn Disk>,
         staging: &Path,
         pod_name: &str,
-        keep_file: bool,
+        on_release: OnRelease,
     ) -> Result<Self, LockError> {
         let path = staging.join(FILE);
         let key = Key::file(&path).map_err(LockError::Lock)?;
@@ -159,114 +172,118 @@ impl StagingLock {
             .field(POD_NAME, pod_name)
             .field(CONSUMED, Vec::<String>::new())
             .inherit(CONSUMED)
-            .keep_file(keep_file)
+            .keep_file(on_release == OnRelease::KeepFile)
             .try_acquire()
-            .map_err(refused)?;
+            .map_err(lock_error)?;
         Ok(Self {
-            record: LockRecord::of(&tenure),
+            record: LockRecord::new(&tenure),
             tenure: Some(tenure),
             disk,
             staging: staging.to_owned(),
             path,
-            set: None,
-            has_lost_set: false,
+            snapshot: None,
+            has_lost_snapshot: false,
         })
     }
 
-    /// Keeps consolidators out while the directory is read. It creates and writes nothing, also if
-    /// this process is killed. `None`: there is no lock file, and no consolidator is kept out.
+    /// Excludes consolidators while the directory is read. Creates and writes no file. Returns
+    /// `None` if there is no lock file; consolidators are not excluded then.
     pub(crate) fn read_lock(staging: &Path) -> Result<Option<ReadLock>, LockError> {
         let key = Key::file(staging.join(FILE)).map_err(LockError::Lock)?;
-        Store::default().read_lock(&key).map_err(refused)
+        Store::default().read_lock(&key).map_err(lock_error)
     }
 
-    /// What others read about this owner.
+    /// Lock record of this owner.
     pub fn record(&self) -> &LockRecord {
         &self.record
     }
 
-    /// The lock file.
+    /// Path of the lock file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The set that is being consolidated, if there is one.
-    pub(crate) fn set(&self) -> Option<&Set> {
-        self.set.as_ref()
+    /// Snapshot that is being consolidated, if there is one.
+    pub(crate) fn snapshot(&self) -> Option<&Snapshot> {
+        self.snapshot.as_ref()
     }
 
-    /// True if the set that was begun is damaged.
-    pub(crate) fn has_lost_set(&self) -> bool {
-        self.has_lost_set
+    /// True if a crashed owner had begun a snapshot and its file is damaged.
+    pub(crate) fn has_lost_snapshot(&self) -> bool {
+        self.has_lost_snapshot
     }
 
-    /// Fixes what is consolidated, and how. On the disk when this returns.
+    /// Begins a snapshot of these entries with this batch size. Synced when this returns.
     pub(crate) fn freeze(
         &mut self,
         names: Vec<String>,
         batch_size: usize,
     ) -> Result<(), LockError> {
-        let set = Set::new(names.clone(), batch_size);
-        set.begin(&*self.disk, &self.staging)
+        let snapshot = Snapshot::new(names.clone(), batch_size);
+        snapshot
+            .begin(&*self.disk, &self.staging)
             .map_err(LockError::Disk)?;
-        self.set = Some(set);
-        self.tell(names)
+        self.snapshot = Some(snapshot);
+        self.update_record(names)
     }
 
-    /// Ends a set of which nothing has come yet: its entries are for the next one.
-    pub(crate) fn let_set_go(&mut self) -> Result<(), LockError> {
-        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
-        self.set = None;
-        self.tell(Vec::new())
+    /// Ends a snapshot of which no batch was written. Its entries go into the next snapshot.
+    pub(crate) fn abandon_snapshot(&mut self) -> Result<(), LockError> {
+        Snapshot::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
+        self.snapshot = None;
+        self.update_record(Vec::new())
     }
 
-    /// Leaves entries of the set where they are. On the disk when this returns.
+    /// Excludes entries from the snapshot; their files stay. Synced when this returns.
     pub(crate) fn exclude(&mut self, entries: Vec<String>) -> Result<(), LockError> {
-        match &mut self.set {
-            Some(set) => set
+        match &mut self.snapshot {
+            Some(snapshot) => snapshot
                 .exclude(&*self.disk, &self.staging, entries)
                 .map_err(LockError::Disk),
             None => Ok(()),
         }
     }
 
-    /// Notes that all batches are on the disk. On the disk when this returns.
+    /// Marks all batches of the snapshot as written. Synced when this returns.
     pub(crate) fn mark_written(&mut self) -> Result<(), LockError> {
-        match &mut self.set {
-            Some(set) => set
+        match &mut self.snapshot {
+            Some(snapshot) => snapshot
                 .mark_written(&*self.disk, &self.staging)
                 .map_err(LockError::Disk),
             None => Ok(()),
         }
     }
 
-    /// The reserve notes that all batches are on the disk.
-    pub(crate) fn is_written_in_reserve(&mut self) {
-        if let Some(set) = &mut self.set {
-            set.is_written = true;
+    /// Marks all batches of the snapshot as written, in memory only. The reserve already says so on
+    /// the disk.
+    pub(crate) fn note_written_in_reserve(&mut self) {
+        if let Some(snapshot) = &mut self.snapshot {
+            snapshot.is_written = true;
         }
     }
 
-    /// Deletes exactly the consumed entries. Missing ones are no error; if one cannot be deleted,
-    /// the record stays as it is, and the next owner goes on.
+    /// Deletes exactly the consumed entries. Missing entries are no error. If an entry cannot be
+    /// deleted, snapshot and lock record stay, and the next owner continues.
     pub(crate) fn clean_up(&mut self) -> Result<(), LockError> {
-        let Some(set) = self.set.clone() else {
+        let Some(snapshot) = self.snapshot.clone() else {
             return Ok(());
         };
-        if !set.is_written {
-            // Half of the set must not be taken for the whole of it after a crash.
+        if !snapshot.is_written {
+            // After a crash during the deletion, the remaining entries alone would give other
+            // batches.
             self.mark_written()?;
         }
-        for name in set.consumed() {
+        for name in snapshot.consumed() {
             self.remove(name)?;
         }
         self.disk
             .sync_dir(&self.staging)
             .map_err(|error| LockError::Disk(Error::new("sync", &self.staging, error)))?;
-        // Only now: a name that came back with the power would otherwise be taken for a new entry.
-        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
-        self.set = None;
-        self.tell(Vec::new())
+        // The deletions are synced first: an entry that reappears after a power failure would
+        // otherwise be consolidated again.
+        Snapshot::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
+        self.snapshot = None;
+        self.update_record(Vec::new())
     }
 
     fn remove(&self, name: &str) -> Result<(), LockError> {
@@ -279,45 +296,45 @@ impl StagingLock {
         }
     }
 
-    /// Success: deletes the consumed entries and the lock.
+    /// Deletes the consumed entries and releases the lock. Call this after success.
     pub fn release_with_cleanup(mut self) -> Result<(), LockError> {
         self.clean_up()?;
         self.release()
     }
 
-    /// Failure: removes the lock and leaves the entries. The next owner begins anew.
+    /// Releases the lock and leaves the entries. The next owner begins a new snapshot.
     ///
-    /// Once batches were written from the set this is wrong: drop the lock instead, so that the
-    /// next owner goes on with the same set.
+    /// Call this only if no batch of the snapshot was written. Otherwise drop the lock, so that the
+    /// next owner continues with the same snapshot.
     pub fn release_only(mut self) -> Result<(), LockError> {
         self.release()
     }
 
     fn release(&mut self) -> Result<(), LockError> {
-        Set::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
-        self.about_to_write()?;
+        Snapshot::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
+        self.before_record_write()?;
         match self.tenure.take() {
             Some(tenure) => tenure.release().map_err(LockError::Lock),
             None => Ok(()),
         }
     }
 
-    fn about_to_write(&self) -> Result<(), LockError> {
+    fn before_record_write(&self) -> Result<(), LockError> {
         self.disk
             .before_record()
             .map_err(|error| LockError::Disk(Error::new("write", &self.path, error)))
     }
 
-    /// Says in the record what is consolidated.
-    fn tell(&mut self, names: Vec<String>) -> Result<(), LockError> {
-        self.about_to_write()?;
+    /// Writes the names of the entries that are being consolidated to the lock record.
+    fn update_record(&mut self, names: Vec<String>) -> Result<(), LockError> {
+        self.before_record_write()?;
         if let Some(tenure) = &mut self.tenure {
             match tenure.set_field(CONSUMED, names).map_err(LockError::Lock) {
-                // The set counts; the record is for people.
+                // Recovery uses the snapshot file. The lock record only informs people.
                 Err(error) if error.is_full() => tracing::debug!(%error, "lock record not updated"),
-                told => told?,
+                updated => updated?,
             }
-            self.record = LockRecord::of(tenure);
+            self.record = LockRecord::new(tenure);
         }
         Ok(())
     }
@@ -328,13 +345,13 @@ impl Drop for StagingLock {
         if let Some(tenure) = self.tenure.take()
             && let Err(error) = tenure.leave()
         {
-            tracing::warn!(%error, "letting go of a staging directory");
+            tracing::warn!(%error, "staging lock not released");
         }
     }
 }
 
 impl LockRecord {
-    fn of(tenure: &Tenure) -> Self {
+    fn new(tenure: &Tenure) -> Self {
         let record = tenure.record();
         let names = record.field(CONSUMED).and_then(Value::as_array);
         Self {
@@ -345,8 +362,9 @@ impl LockRecord {
                 .into_iter()
                 .flatten()
                 .filter_map(|name| text(Some(name)))
-                // Whatever a record says: nothing but entries is ever read or deleted.
-                .filter(|name| Name::parse(name.as_ref()).is_some())
+                // Other processes can write the lock record. Only names of entries are accepted, so
+                // that no other file is read or deleted.
+                .filter(|name| EntryName::parse(name.as_ref()).is_some())
                 .collect(),
         }
     }
@@ -356,7 +374,7 @@ fn text(value: Option<&Value>) -> Option<String> {
     value?.as_str().map(str::to_owned)
 }
 
-fn refused(error: tenure::Error) -> LockError {
+fn lock_error(error: tenure::Error) -> LockError {
     match error.holder() {
         Some(holder) => LockError::InUse {
             pid: holder.pid(),
@@ -369,7 +387,7 @@ fn refused(error: tenure::Error) -> LockError {
 }
 
 impl LockError {
-    /// The disk, or the user's share of it, is full.
+    /// True if the disk is full or the user's quota is exhausted.
     pub fn is_full(&self) -> bool {
         match self {
             Self::InUse { .. } => false,

@@ -1,4 +1,4 @@
-//! Times as they are written down: RFC 3339, UTC, to the millisecond.
+//! Times in files: RFC 3339, UTC, to the millisecond.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,13 +9,14 @@ use uuid::Uuid;
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A moment, to the millisecond. Wall clocks jump: nothing is decided by one alone.
+/// A wall-clock time in milliseconds since 1970. Wall clocks jump, so that no decision may depend
+/// on one alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(i64);
 
 impl Moment {
-    /// When an id was made, if it can be written down.
-    pub(crate) fn of(id: Uuid) -> Self {
+    /// Returns the time in a UUID of version 7; 1970 if the year has more than four digits.
+    pub(crate) fn from_id(id: Uuid) -> Self {
         let time = id.get_timestamp().map(|time| time.to_unix());
         let (seconds, nanos) = time.unwrap_or_default();
         let time = i64::try_from(seconds)
@@ -25,26 +26,26 @@ impl Moment {
         Self(millis + i64::from(nanos / 1_000_000))
     }
 
-    /// How long it is since another one; none if the clock went back.
+    /// Returns the time that has passed since `earlier`; zero if the clock went back.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         let millis = self.0.saturating_sub(earlier.0);
         Duration::from_millis(u64::try_from(millis).unwrap_or_default())
     }
 
-    /// The last multiple of such a length, counted from 1970.
+    /// Rounds down to a multiple of `length`, counted from 1970.
     pub(crate) fn floor(self, length: Duration) -> Self {
         let millis = i64::try_from(length.as_millis()).unwrap_or(i64::MAX).max(1);
         Self(self.0 - self.0.rem_euclid(millis))
     }
 
-    /// Its hour, in UTC: `2026-11-16T13`.
+    /// Returns the hour in UTC: `2026-11-16T13`.
     pub(crate) fn hour(self) -> String {
         let mut text = self.to_string();
         text.truncate(13);
         text
     }
 
-    /// Its day, in UTC: `2026-11-16`.
+    /// Returns the day in UTC: `2026-11-16`.
     pub(crate) fn day(self) -> String {
         let mut text = self.hour();
         text.truncate(10);
@@ -100,8 +101,9 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
-/// A new id: later ones sort after earlier ones. A clock that is before 1970 is no reason to fail.
+/// Returns a new id, which sorts after the ones that were made earlier.
 pub(crate) fn new_id() -> Uuid {
+    // `Uuid::now_v7` panics on a clock that is set to a time before 1970.
     if SystemTime::now() < SystemTime::UNIX_EPOCH {
         return Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 0, 0));
     }
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_read_as_it_is_written() {
+    fn time_is_read_as_it_was_written() {
         let moment = Moment(1_763_251_200_123);
         let text = serde_json::to_string(&moment).unwrap();
         assert_eq!(text, r#""2025-11-16T00:00:00.123Z""#);
@@ -122,11 +124,11 @@ mod tests {
     }
 
     #[test]
-    fn an_id_says_its_hour() {
+    fn hour_of_an_id_is_that_of_its_timestamp() {
         let id = Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap();
-        assert_eq!(Moment::of(id).hour(), "2023-06-30T03");
-        // The last that can be written; years have four digits.
+        assert_eq!(Moment::from_id(id).hour(), "2023-06-30T03");
+        // The largest timestamp is beyond the year 9999, the last that can be written.
         let last = Uuid::try_parse("ffffffff-ffff-7fff-bfff-ffffffffffff").unwrap();
-        assert_eq!(Moment::of(last).hour().len(), 13);
+        assert_eq!(Moment::from_id(last).hour().len(), 13);
     }
 }

@@ -1,57 +1,58 @@
-//! Entries that cannot be read now. Each is logged when that begins and when it ends.
+//! Entries that cannot be read now. Each is logged when it becomes unreadable and when it is
+//! readable again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Maximum number of entries that are named; more are counted.
-const MOST_NAMED: usize = 100;
+/// Maximum number of entries that are named; the others are only counted.
+const MAX_NAMED: usize = 100;
 
-/// The entries that were left where they are, from one consolidation to the next.
+/// Unreadable entries, which stay in the staging directory and are tried again in every run.
 #[derive(Debug, Default)]
-pub(crate) struct Unreadable {
+pub(crate) struct UnreadableEntries {
     named: BTreeMap<PathBuf, Error>,
-    /// In this round, named or not.
+    /// Number of unreadable entries since the last listing, named or not.
     count: usize,
 }
 
-impl Unreadable {
-    /// A new round begins: what is gone by now is forgotten.
+impl UnreadableEntries {
+    /// Starts counting anew, and forgets entries that do not exist any more.
     pub(crate) fn begin(&mut self, is_there: impl Fn(&Path) -> bool) {
         self.count = 0;
         self.named.retain(|path, _| {
             let stays = is_there(path);
             if !stays {
-                tracing::info!(path = %path.display(), "an unreadable entry is gone");
+                tracing::info!(path = %path.display(), "unreadable entry was removed");
             }
             stays
         });
     }
 
-    /// An entry cannot be read.
+    /// Adds an entry that cannot be read. The path of the error is that of the entry.
     pub(crate) fn add(&mut self, error: Error) {
         self.count += 1;
         let path = error.path().to_owned();
-        if !self.named.contains_key(&path) && self.named.len() < MOST_NAMED {
-            tracing::warn!(%error, "an entry is left out until it can be read");
+        if !self.named.contains_key(&path) && self.named.len() < MAX_NAMED {
+            tracing::warn!(%error, "entry is left out until it can be read");
             self.named.insert(path, error);
         }
     }
 
-    /// An entry could be read.
+    /// Removes an entry that could be read.
     pub(crate) fn remove(&mut self, path: &Path) {
         if !self.named.is_empty() && self.named.remove(path).is_some() {
-            tracing::info!(path = %path.display(), "an entry can be read again");
+            tracing::info!(path = %path.display(), "entry can be read again");
         }
     }
 
-    /// How many there were in this round.
+    /// Returns the number of unreadable entries since the last listing.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Why each cannot be read; not more than so many.
+    /// Returns the errors of the named entries, at most 100.
     pub(crate) fn errors(&self) -> Vec<Error> {
         self.named.values().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Real processes on one data directory, killed at random moments, and what the kernel saw them do.
+//! Processes that share a data directory and are killed at random, and the order of their system calls.
 //! (S1, S3, S5)
 
 #![cfg(target_os = "linux")]
@@ -16,14 +16,14 @@ use spool::{
     BatchStore, Durability, LockError, Options, Record, SpoolManager, Staging, consolidate,
 };
 
-/// Where a child of a test finds its data directory.
+/// Environment variable with the data directory of a child process.
 const DATA: &str = "SPOOL_TEST_DATA";
 
 fn data() -> PathBuf {
     std::env::var_os(DATA).unwrap().into()
 }
 
-/// One of the ignored tests below, as a process of its own.
+/// Returns a command that runs one of the ignored tests below as a process.
 fn command(role: &str, data: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -40,8 +40,8 @@ fn record() -> Record {
 }
 
 #[test]
-#[ignore = "another test runs it as a process"]
-fn produces() {
+#[ignore = "run by another test as a process"]
+fn producer() {
     let acks = data().join(format!("acks-{}", std::process::id()));
     let mut acks = OpenOptions::new()
         .append(true)
@@ -57,18 +57,18 @@ fn produces() {
             Durability::Power
         };
         staging.stage(&record, durability).unwrap();
-        // Only what was acknowledged is noted, in one write.
+        // The id is written only after `stage` has returned, and in one write.
         acks.write_all(format!("{}\n", record.id()).as_bytes())
             .unwrap();
     }
 }
 
 #[test]
-#[ignore = "another test runs it as a process"]
-fn consolidates() {
+#[ignore = "run by another test as a process"]
+fn consolidator() {
     let mut options = Options::default();
     options.batch_size = 7;
-    options.most_entries = 2;
+    options.max_entries = 2;
     loop {
         match consolidate(&data(), &options) {
             Ok(done) if done.entries == 0 => thread::sleep(Duration::from_millis(1)),
@@ -78,24 +78,21 @@ fn consolidates() {
     }
 }
 
-/// Children that are gone when the test is.
-struct Crowd(Vec<(&'static str, Child)>);
+/// Child processes, killed on drop.
+struct Children(Vec<(&'static str, Child)>);
 
-impl Crowd {
-    fn kill(&mut self, place: usize) -> &'static str {
-        let (role, mut child) = self.0.swap_remove(place);
+impl Children {
+    fn kill(&mut self, index: usize) -> &'static str {
+        let (role, mut child) = self.0.swap_remove(index);
         let ended = child.try_wait().unwrap();
-        assert!(
-            ended.is_none(),
-            "one that {role} ended by itself: {ended:?}"
-        );
+        assert!(ended.is_none(), "{role} ended by itself: {ended:?}");
         child.kill().unwrap();
         child.wait().unwrap();
         role
     }
 }
 
-impl Drop for Crowd {
+impl Drop for Children {
     fn drop(&mut self) {
         for (_, child) in &mut self.0 {
             let _ = child.kill();
@@ -105,26 +102,26 @@ impl Drop for Crowd {
 }
 
 #[test]
-fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
+fn acknowledged_records_are_batched_once_under_kill_nine() {
     let dir = tempfile::tempdir().unwrap();
     let start = |role: &'static str| (role, command(role, dir.path()).spawn().unwrap());
-    let mut crowd = Crowd(Vec::new());
-    for role in ["produces", "consolidates"] {
-        crowd.0.extend((0..4).map(|_| start(role)));
+    let mut children = Children(Vec::new());
+    for role in ["producer", "consolidator"] {
+        children.0.extend((0..4).map(|_| start(role)));
     }
-    // The same storm every time, as far as the victims go.
+    // A fixed seed: the order of the victims is the same in every run.
     let mut seed = 0x9e37_79b9_u32;
     for _ in 0..100 {
         seed ^= seed << 13;
         seed ^= seed >> 17;
         seed ^= seed << 5;
         thread::sleep(Duration::from_millis(u64::from(seed % 20)));
-        let victim = seed as usize % crowd.0.len();
-        let role = crowd.kill(victim);
-        crowd.0.push(start(role));
+        let victim = seed as usize % children.0.len();
+        let role = children.kill(victim);
+        children.0.push(start(role));
     }
-    while !crowd.0.is_empty() {
-        crowd.kill(0);
+    while !children.0.is_empty() {
+        children.kill(0);
     }
     while consolidate(dir.path(), &Options::default())
         .unwrap()
@@ -133,21 +130,21 @@ fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
     {}
 
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    let spool = SpoolManager::of(dir.path());
+    let spool = SpoolManager::new(dir.path());
     for name in spool.pending(None, usize::MAX).unwrap() {
         for record in spool.load(&name).unwrap().records() {
             *counts.entry(record.id().to_string()).or_default() += 1;
         }
     }
-    let doubled = counts.values().filter(|count| **count > 1).count();
-    assert_eq!(doubled, 0, "of {}", counts.len());
+    let repeated = counts.values().filter(|count| **count > 1).count();
+    assert_eq!(repeated, 0, "of {} records", counts.len());
     let mut acknowledged = 0;
     for file in fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
         if !file.file_name().to_string_lossy().starts_with("acks-") {
             continue;
         }
         let acks = fs::read_to_string(file.path()).unwrap();
-        // The kill may have come in the midst of the last line.
+        // The last line may be torn by the kill.
         for id in acks
             .split_inclusive('\n')
             .filter_map(|line| line.strip_suffix('\n'))
@@ -158,7 +155,7 @@ fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
     }
     assert!(
         acknowledged > 100,
-        "{acknowledged} is too few to say anything"
+        "only {acknowledged} acknowledged records"
     );
     let left = fs::read_dir(dir.path().join("_staging")).unwrap();
     let left: Vec<_> = left.map(|file| file.unwrap().file_name()).collect();
@@ -170,9 +167,9 @@ fn nothing_acknowledged_is_lost_or_doubled_under_kill_nine() {
 }
 
 #[test]
-#[ignore = "another test runs it under strace"]
-fn stages_a_few() {
-    // None of these directories is there yet.
+#[ignore = "run by another test under strace"]
+fn traced_producer() {
+    // None of these directories exists yet.
     let staging = Staging::open(data().join("new/deep/_staging")).unwrap();
     let mut acks = fs::File::create(data().join("acknowledgements")).unwrap();
     for _ in 0..3 {
@@ -182,10 +179,10 @@ fn stages_a_few() {
 }
 
 #[test]
-fn every_acknowledgement_follows_the_sync_of_its_data_and_its_name() {
+fn stage_returns_only_after_data_and_directory_entry_are_synced() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("trace");
-    let role = command("stages_a_few", dir.path());
+    let role = command("traced_producer", dir.path());
     let status = Command::new("strace")
         .args([
             "-f",
@@ -226,13 +223,13 @@ fn every_acknowledgement_follows_the_sync_of_its_data_and_its_name() {
             acknowledged += 1;
             assert!(
                 data_synced,
-                "data before acknowledgement {acknowledged}:\n{trace}"
+                "data is not synced before acknowledgement {acknowledged}:\n{trace}"
             );
             assert!(
                 name_synced,
-                "name before acknowledgement {acknowledged}:\n{trace}"
+                "name is not synced before acknowledgement {acknowledged}:\n{trace}"
             );
-            assert_eq!(parents.len(), 3, "and those of new directories:\n{trace}");
+            assert_eq!(parents.len(), 3, "parents of new directories:\n{trace}");
         }
     }
     assert_eq!(acknowledged, 3, "{trace}");

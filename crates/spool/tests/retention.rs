@@ -1,4 +1,5 @@
-//! Bounds for `archive/` and `failed/`: nothing is deleted without one, and the books balance after it.
+//! Bounds for `archive/` and `failed/`: no file is deleted without a bound, and the books balance after
+//! deletions.
 
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
@@ -7,20 +8,20 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use spool::{
-    Answer, Batch, DeliveryLock, DeliveryOptions, Destination, Durability, Keep, Kept, KeptIn,
-    Options, Record, Sink, SpoolManager, Staging, Watch, run, verify,
+    Answer, Batch, DeliveryLock, DeliveryOptions, Destination, Durability, FileTotals, Keep,
+    KeptIn, Options, Record, Sink, SpoolManager, Staging, Watch, run, verify,
 };
 
-/// Accepts every record but those that say otherwise.
-struct Picky;
+/// Rejects batches that contain a record with a `word` that starts with "bad".
+struct RejectsBadWords;
 
-impl Sink for Picky {
+impl Sink for RejectsBadWords {
     fn name(&self) -> &'static str {
-        "picky"
+        "rejects bad words"
     }
 
     fn send(&self, batch: &Batch) -> Answer {
-        // An id may have the letters "bad", too.
+        // The key is part of the pattern because an id may contain "bad".
         if String::from_utf8_lossy(&batch.body()).contains(r#""word":"bad"#) {
             Answer::rejected("no")
         } else {
@@ -48,9 +49,9 @@ fn deliver(data: &Path, words: &[&str], to: Destination<'_>) {
     .unwrap();
 }
 
-fn prune(data: &Path, dir: KeptIn, keep: Keep) -> Kept {
+fn prune(data: &Path, dir: KeptIn, keep: Keep) -> FileTotals {
     let _lock = DeliveryLock::acquire(data).unwrap();
-    SpoolManager::of(data).prune(dir, &keep).unwrap()
+    SpoolManager::new(data).prune(dir, &keep).unwrap()
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -62,11 +63,12 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// Makes files as old as their place in the order of names says, in hours: the last is the youngest.
-fn age(dir: &Path) {
+/// Sets the ages of files by the order of their names: the last is one hour old, each other one an hour
+/// older than the next.
+fn set_ages(dir: &Path) {
     let names = names(dir);
-    for (place, name) in names.iter().enumerate() {
-        let hours = names.len() - place;
+    for (index, name) in names.iter().enumerate() {
+        let hours = names.len() - index;
         let written = SystemTime::now() - Duration::from_secs(3600 * hours as u64);
         let file = File::options().write(true).open(dir.join(name)).unwrap();
         file.set_modified(written).unwrap();
@@ -79,26 +81,30 @@ fn archive_keeps_the_youngest_batches_within_its_bounds() {
     let (data, archive) = (dir.path(), dir.path().join("archive"));
     deliver(data, &["a", "b", "c", "d"], Destination::Archive);
     fs::write(archive.join("notes.txt"), "mine").unwrap();
-    age(&archive);
+    set_ages(&archive);
     let all = names(&archive);
     assert_eq!(prune(data, KeptIn::Archive, Keep::default()).files, 0);
-    assert_eq!(names(&archive), all, "without a bound nothing is deleted");
+    assert_eq!(names(&archive), all, "deleted without a bound");
 
-    let kept = SpoolManager::of(data).kept(KeptIn::Archive).unwrap();
+    let kept = SpoolManager::new(data).kept(KeptIn::Archive).unwrap();
     assert_eq!(kept.files, 5);
     let keep = Keep {
         max_bytes: Some(kept.bytes - 1),
         ..Keep::default()
     };
     assert_eq!(prune(data, KeptIn::Archive, keep).files, 1);
-    assert_eq!(names(&archive), all[1..], "the oldest is gone");
-    // The ages are 5 h for the one that is gone, then 4, 3 and 2 h.
+    assert_eq!(names(&archive), all[1..], "the oldest batch is deleted");
+    // The deleted batch was 5 h old, the others are 4, 3 and 2 h old.
     let keep = Keep {
         max_age: Some(Duration::from_secs(3600 * 5 / 2)),
         ..Keep::default()
     };
     assert_eq!(prune(data, KeptIn::Archive, keep).files, 2);
-    assert_eq!(names(&archive), all[3..], "what is not ours stays");
+    assert_eq!(
+        names(&archive),
+        all[3..],
+        "the youngest batch and the foreign file"
+    );
 
     let books = verify(data, &Watch::silent()).unwrap();
     assert!(books.balance(), "{:?}", books.problems);
@@ -112,7 +118,7 @@ fn failed_batches_that_are_deleted_still_count_as_failed() {
     deliver(
         data,
         &["good", "bad one", "good", "bad two"],
-        Destination::To(&Picky),
+        Destination::To(&RejectsBadWords),
     );
     fs::write(failed.join("notes.txt"), "mine").unwrap();
     let before = verify(data, &Watch::silent()).unwrap();
@@ -122,9 +128,13 @@ fn failed_batches_that_are_deleted_still_count_as_failed() {
         ..Keep::default()
     };
     assert_eq!(prune(data, KeptIn::Failed, keep).files, 2);
-    assert_eq!(names(&failed), ["notes.txt"], "with their reasons");
-    // Now and for those that come later.
-    deliver(data, &["good"], Destination::To(&Picky));
+    assert_eq!(
+        names(&failed),
+        ["notes.txt"],
+        "batches are deleted with their reasons"
+    );
+    // The deleted batches count as failed after later deliveries too.
+    deliver(data, &["good"], Destination::To(&RejectsBadWords));
     let after = verify(data, &Watch::silent()).unwrap();
     assert!(after.balance(), "{:?}", after.problems);
     assert_eq!((after.staged, after.delivered, after.failed), (5, 3, 2));
@@ -135,12 +145,12 @@ fn failed_batches_are_deleted_only_until_the_bound_is_respected() {
     let dir = tempfile::tempdir().unwrap();
     let (data, failed) = (dir.path(), dir.path().join("failed"));
     let words = ["good", "bad one", "good", "bad two", "good", "bad three"];
-    deliver(data, &words, Destination::To(&Picky));
-    age(&failed);
+    deliver(data, &words, Destination::To(&RejectsBadWords));
+    set_ages(&failed);
     let all = names(&failed);
     assert_eq!(all.len(), 6, "{all:?}");
     let size = |name: &String| fs::metadata(failed.join(name)).unwrap().len();
-    // The oldest batch and its reason are what has to go.
+    // The bound is exceeded by the oldest batch and its reason.
     let keep = Keep {
         max_bytes: Some(all[2..].iter().map(size).sum()),
         ..Keep::default()

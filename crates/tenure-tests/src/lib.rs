@@ -32,19 +32,19 @@ pub use owner::Owner;
     clippy::print_stdout,
     reason = "the output is the only sign of a skipped test"
 )]
-pub fn skip(why: &str) {
+pub fn skip(missing: &str) {
     assert!(
         std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
-        "REQUIRE_TEST_TOOLS is set, but the test cannot run: {why}"
+        "REQUIRE_TEST_TOOLS is set, but the test cannot run: {missing}"
     );
-    println!("skipped: {why}");
+    println!("skipped: {missing}");
 }
 
 /// Waits until the condition is true. The time limit only ends a test that has failed.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually(event: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !condition() {
-        assert!(Instant::now() < deadline, "timed out: {what}");
+        assert!(Instant::now() < deadline, "timed out: {event}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

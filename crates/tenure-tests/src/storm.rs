@@ -27,7 +27,7 @@ pub struct Storm {
     pub kill_every: Duration,
     /// Runs each process in its own network namespace, where the deletion guard has no effect.
     /// Needs root.
-    pub apart: bool,
+    pub separate_networks: bool,
 }
 
 /// Result of the storm.
@@ -105,7 +105,7 @@ impl Storm {
     }
 
     fn worker(&self, dir: &Path, slot: u64) -> Child {
-        let mut command = if self.apart {
+        let mut command = if self.separate_networks {
             let mut command = Command::new("unshare");
             command.args(["--net", "--"]).arg(&self.program);
             command

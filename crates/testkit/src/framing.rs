@@ -1,4 +1,4 @@
-//! Where heads, chunks and bodies of HTTP/1.1 messages end.
+//! Reads heads, chunks and bodies of HTTP/1.1 messages up to their ends.
 
 use std::io::{self, BufRead, Read};
 

@@ -9,7 +9,7 @@ use crate::wire;
 #[track_caller]
 pub fn ollama(model: &'static str) -> FakeLlm {
     FakeLlm::handling_all(move |request, stream| {
-        let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let params: Value = serde_json::from_slice(&request.body).unwrap_or_default();
         let text = |word: &str| match request.path() {
             "/api/chat" => {
                 json!({ "model": model, "message": { "role": "assistant", "content": word } })
@@ -22,7 +22,7 @@ pub fn ollama(model: &'static str) -> FakeLlm {
                 let about = json!({ "id": model, "created": 1_700_000_000, "owned_by": "library" });
                 wire::json(stream, 200, &json!({ "data": [about] }).to_string());
             }
-            "/api/chat" | "/api/generate" if asked["stream"] == false => {
+            "/api/chat" | "/api/generate" if params["stream"] == false => {
                 let mut whole = text("four words it says");
                 merge(&mut whole, &counts);
                 wire::json(stream, 200, &whole.to_string());
@@ -55,7 +55,7 @@ pub fn ollama(model: &'static str) -> FakeLlm {
                 200,
                 r#"{"capabilities":["completion"],"model_info":{},"details":{}}"#,
             ),
-            _ => wire::json(stream, 500, "this must not be asked"),
+            _ => wire::json(stream, 500, "unexpected request"),
         }
     })
 }

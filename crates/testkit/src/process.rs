@@ -169,7 +169,8 @@ impl Finished {
             .expect("the program starts");
         let stdin = child.stdin.take();
         let input = input.as_ref().to_vec();
-        // A program may write much before it has read all input, so that both must go on at once.
+        // Input is written while the output is read: a program may block on its output before it has
+        // read all input.
         let feeder = thread::spawn(move || {
             // The program need not read its input.
             stdin.map(|mut stdin| stdin.write_all(&input))

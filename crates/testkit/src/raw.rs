@@ -1,4 +1,4 @@
-//! Listeners for connections that no HTTP server handles like this.
+//! Listeners whose connections are handled by tests, byte by byte.
 
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,18 +1,18 @@
-//! What a test needs of the machine it runs on, and tests that run in processes of their own.
+//! Tools and privileges that tests need, and tests that run as separate processes.
 
 use std::fmt;
 use std::io;
 use std::process::{Command, Stdio};
 
-/// Set where everything that tests need was installed: a test that is skipped there fails.
+/// Environment variable that makes skipped tests fail, for machines on which all tools are installed.
 const REQUIRE: &str = "REQUIRE_TEST_TOOLS";
 
-/// A tool or privilege that a test needs is missing where none may be.
+/// Error: a tool or privilege is missing although `REQUIRE_TEST_TOOLS` is set.
 #[derive(Debug)]
 pub struct Missing(String);
 
-/// Reports that the calling test is skipped. Fails if `REQUIRE_TEST_TOOLS` is set: then nothing may
-/// be missing, and a skipped test would count as passed.
+/// Prints that the calling test is skipped. Fails if `REQUIRE_TEST_TOOLS` is set, because a skipped
+/// test would count as passed.
 #[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 pub fn skip(missing: &str) -> Result<(), Missing> {
     if std::env::var_os(REQUIRE).is_some() {
@@ -35,10 +35,10 @@ pub fn has_tool(program: &str) -> Result<bool, Missing> {
 
 /// True if this process is root. If not, the calling test is [skipped](skip).
 #[cfg(unix)]
-pub fn has_root(what_for: &str) -> Result<bool, Missing> {
+pub fn has_root(purpose: &str) -> Result<bool, Missing> {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        skip(&format!("root, {what_for}"))?;
+        skip(&format!("root, {purpose}"))?;
     }
     Ok(is_root)
 }
@@ -64,7 +64,7 @@ pub fn run_role(wrapper: &mut Command, role: &str) -> io::Result<String> {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(missing) = self;
-        write!(f, "{REQUIRE} is set, and this is missing: {missing}")
+        write!(f, "{REQUIRE} is set, but this is missing: {missing}")
     }
 }
 
@@ -75,15 +75,15 @@ mod tests {
     use super::*;
 
     #[test]
-    #[ignore = "another test runs it as a process"]
-    fn a_role() {}
+    #[ignore = "run by another test as a process"]
+    fn role() {}
 
     #[test]
     fn role_that_does_not_exist_is_a_failure() -> io::Result<()> {
         let run = |role: &str| run_role(&mut Command::new("env"), role);
-        run("requirements::tests::a_role")?;
+        run("requirements::tests::role")?;
         let renamed = run("requirements::tests::renamed").map_err(|error| error.to_string());
-        assert!(renamed.is_err_and(|why| why.contains("0 passed")));
+        assert!(renamed.is_err_and(|error| error.contains("0 passed")));
         Ok(())
     }
 }

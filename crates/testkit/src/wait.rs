@@ -5,7 +5,7 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum time that anything may take. It ends a test that hangs and never measures speed.
+/// Maximum duration of a wait. It ends a test that hangs, and is far longer than any expected duration.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 const POLL_EVERY: Duration = Duration::from_millis(5);

@@ -1,5 +1,5 @@
-//! Responses of a fake server, written byte by byte. The client may be gone: writes that fail are
-//! ignored.
+//! Responses of a fake server, written byte by byte. Write errors are ignored, because the client may
+//! have disconnected.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,15 +1,15 @@
-//! A load generator: one thread, many connections, every answer checked.
+//! A load generator: one thread, many connections, every response checked.
 //!
-//!   load --to 127.0.0.1:8080[,..]     several are asked in turn; what follows holds for each
+//!   load --to 127.0.0.1:8080[,..]     addresses, which take turns; the options apply to each
 //!        [--model burst|paced|slow] [--stream 1] [--prompt BYTES] [--connections N]
-//!        [--count N] [--warm N]       closed loop: each connection asks again once it is answered
-//!        [--rate PER_SECOND]          open loop: requests start on time, whatever became of others
+//!        [--count N] [--warm N]       closed loop: each connection sends again after a response
+//!        [--rate PER_SECOND]          open loop: requests start on time, whatever others do
 //!        [--ramp SECONDS]             the first requests start spread over this time
-//!        [--watch PID[,..]]           whose CPU time and memory to read, with its children: one for
-//!                                     each address, 0 for none
+//!        [--watch PID[,..]]           processes whose CPU time and memory are measured, with their
+//!                                     children: one for each address, 0 for none
 //!        [--timeout SECONDS]
 //!
-//! Prints a line of JSON for each address; what was wrong goes to stderr.
+//! Prints a line of JSON for each address, and errors to stderr.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ use llmlb_bench::{Model, number, option, poll};
 )]
 fn main() -> io::Result<()> {
     poll::prepare()?;
-    let count = |name, usual| number(name, usual) as usize;
+    let count = |name, default| number(name, default) as usize;
     let to = option("--to").expect("--to ADDRESS");
     let name = option("--model").unwrap_or_else(|| "burst".into());
     let model = Model::ALL.into_iter().find(|model| model.name() == name);

@@ -1,4 +1,4 @@
-//! A backend that costs little: one thread, answers made in advance.
+//! A backend with little overhead: one thread, and responses generated in advance.
 //!
 //!   mock --listen 127.0.0.1:8001
 
@@ -11,7 +11,7 @@ use llmlb_bench::{option, poll};
 fn main() -> io::Result<()> {
     poll::prepare()?;
     let listener = TcpListener::bind(option("--listen").expect("--listen ADDRESS"))?;
-    // Thousands may come at once.
+    // Thousands of connections may arrive at once.
     rustix::net::listen(&listener, 16384)?;
     Mock::new(listener)?.serve()
 }

@@ -1,4 +1,4 @@
-//! One connection of the generator, on which one request follows the other.
+//! One connection of the load generator, which sends one request at a time.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,21 +15,21 @@ pub(super) struct Connection {
     socket: Option<TcpStream>,
     request: Vec<u8>,
     sent: usize,
-    /// It waits for room to send.
+    /// True if the socket accepts no bytes at present.
     blocked: bool,
     response: Response,
-    /// When the request under way started.
+    /// Start of the current request.
     start: Option<Instant>,
     event: Option<Instant>,
     token: Option<Instant>,
 }
 
-/// How far an answer is.
+/// Progress of a response.
 pub(super) enum Progress {
     Partial,
-    /// It is complete and right.
+    /// The response is complete and correct.
     Done(Times),
-    /// Bytes came that belong to no request.
+    /// Bytes arrived that belong to no request.
     Stray,
 }
 
@@ -49,8 +49,8 @@ impl Connection {
         }
     }
 
-    /// Sends the next request, which counts from `start`.
-    pub(super) fn ask(
+    /// Sends the next request, whose latency is measured from `start`.
+    pub(super) fn send_request(
         &mut self,
         exchange: &mut Exchange,
         start: Instant,
@@ -68,10 +68,10 @@ impl Connection {
         self.response.clear();
         self.sent = 0;
         (self.start, self.event, self.token) = (Some(start), None, None);
-        self.send(poll).inspect_err(|_| self.give_up())
+        self.send(poll).inspect_err(|_| self.disconnect())
     }
 
-    /// Reads and writes what can be now. After an error the next request has a new connection.
+    /// Reads and writes as far as the socket permits. After an error the next request connects again.
     pub(super) fn progress(
         &mut self,
         exchange: &Exchange,
@@ -79,7 +79,7 @@ impl Connection {
         room: &mut [u8],
     ) -> Result<Progress, String> {
         self.read(exchange, poll, room).map_err(|error| {
-            self.give_up();
+            self.disconnect();
             format!("{error}, after {} bytes", self.response.raw.len())
         })
     }
@@ -95,8 +95,8 @@ impl Connection {
         };
         let got = socket.read(room);
         let Some(start) = self.start else {
-            // It may end while it has nothing to do, and nothing else may come.
-            self.give_up();
+            // The server may close an idle connection, but it may not send any bytes.
+            self.disconnect();
             let stray = matches!(got, Ok(1..));
             return Ok(if stray {
                 Progress::Stray
@@ -105,7 +105,7 @@ impl Connection {
             });
         };
         let length = match got {
-            Ok(0) => return Err("the connection ended".into()),
+            Ok(0) => return Err("the connection was closed".into()),
             Ok(length) => length,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.send(poll).map_err(|error| error.to_string())?;
@@ -127,11 +127,11 @@ impl Connection {
             return Ok(Progress::Partial);
         }
         if response.status != 200 || !exchange.answer.matches(&response.body) {
-            let wrong = exchange.answer.near_the_first_mistake(&response.body);
-            return Err(format!("a wrong answer: {} .. {wrong}", response.status));
+            let wrong = exchange.answer.around_first_difference(&response.body);
+            return Err(format!("wrong response: {} .. {wrong}", response.status));
         }
         if self.sent < self.request.len() {
-            return Err("an answer before the end of the request".into());
+            return Err("a response before the end of the request".into());
         }
         let times = Times {
             whole: now - start,
@@ -141,16 +141,16 @@ impl Connection {
         };
         self.start = None;
         if response.closes {
-            self.give_up();
+            self.disconnect();
         }
         Ok(Progress::Done(times))
     }
 
-    fn give_up(&mut self) {
+    fn disconnect(&mut self) {
         (self.socket, self.start) = (None, None);
     }
 
-    /// Sends what is left of the request, as far as there is room.
+    /// Sends the rest of the request, as far as the socket permits.
     fn send(&mut self, poll: &Poll) -> io::Result<()> {
         let Some(socket) = &mut self.socket else {
             return Ok(());

@@ -1,28 +1,29 @@
-//! A request and the answer that is right.
+//! A request and its expected response.
 
 use crate::answer::{self, Model, Template};
 
-/// What is asked, and what must come back.
+/// A request, and the response that must follow.
 pub struct Exchange {
-    /// The request; each gets a prompt of its own by a number that is put in at `prompt_at`.
+    /// The request. A number at `prompt_at` makes the prompt of each request different.
     pub(super) request: Vec<u8>,
     prompt_at: usize,
     count: u64,
     pub(super) answer: Template,
-    /// How many bytes of the body make the first event and the first token.
+    /// Length of the body up to the end of the first event.
     pub(super) event_at: usize,
+    /// Length of the body up to the end of the first token.
     pub(super) token_at: usize,
 }
 
 impl Exchange {
-    /// Asks this model with a prompt of this many bytes.
+    /// Creates requests to this model with prompts of this many bytes.
     pub fn new(model: Model, stream: bool, prompt: usize) -> Self {
         let filler: String = "A prompt which no other request has. "
             .chars()
             .cycle()
             .take(prompt)
             .collect();
-        // In the order of the official clients: the model comes after the prompt.
+        // The model follows the prompt, as in requests of the official clients.
         let before = r#"{"messages":[{"role":"user","content":""#;
         let stream_field = if stream { r#","stream":true"# } else { "" };
         let name = model.name();
@@ -42,7 +43,7 @@ impl Exchange {
         Self {
             prompt_at: head.len() + before.len(),
             request: (head + &body).into_bytes(),
-            // Another run has other prompts.
+            // The process id makes the prompts of each run different.
             count: u64::from(std::process::id()) << 32,
             answer,
             event_at,
@@ -50,7 +51,7 @@ impl Exchange {
         }
     }
 
-    /// Writes the next request over the one before it.
+    /// Overwrites the previous request with the next one.
     pub(super) fn next(&mut self, request: &mut Vec<u8>) {
         if request.is_empty() {
             request.clone_from(&self.request);

@@ -1,4 +1,4 @@
-//! The load generator: who asks when, and what came of it.
+//! The load generator: starts requests on schedule and checks the responses.
 
 mod connection;
 mod exchange;
@@ -15,15 +15,15 @@ pub use exchange::Exchange;
 pub use seen::Seen;
 
 const ROOM: usize = 64 << 10;
-/// How long before a start the clock is watched without a pause: timers are late.
+/// Time before the start of a request in which the clock is polled, because timers expire late.
 const SPIN: Duration = Duration::from_micros(200);
-/// How often the memory is looked at.
+/// Interval of memory samples.
 const SAMPLE: Duration = Duration::from_millis(500);
 
-/// How many requests start when.
+/// Schedule of requests.
 pub struct Plan {
     pub count: usize,
-    /// Requests in a second; if none, each connection asks again once it is answered.
+    /// Requests per second. Without a rate, each connection sends again as soon as it has a response.
     pub rate: Option<f64>,
     /// The first request of each connection starts within this time, evenly spread.
     pub ramp: Duration,
@@ -31,7 +31,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// When request `n` starts, counted from the beginning.
+    /// Returns the time from the beginning to the start of request `n`.
     #[expect(clippy::cast_precision_loss, reason = "small numbers")]
     fn start(&self, n: usize, connections: usize) -> Duration {
         match self.rate {
@@ -43,12 +43,12 @@ impl Plan {
     }
 }
 
-/// What became of a plan.
+/// Results of a schedule.
 #[derive(Default)]
 pub struct Run {
-    /// By address.
+    /// Results by address.
     pub seen: Vec<Seen>,
-    /// The most requests under way at a time.
+    /// Maximum number of concurrent requests.
     pub together: usize,
 }
 
@@ -56,13 +56,13 @@ pub struct Run {
 pub struct Load {
     poll: Poll,
     exchange: Exchange,
-    /// One address after the other, over and over.
+    /// Connections, which alternate between the addresses.
     connections: Vec<Connection>,
     addresses: usize,
 }
 
 impl Load {
-    /// As many connections to each address; they are opened when they are needed.
+    /// Creates `each` connections to every address, which are opened at their first request.
     pub fn new(to: Vec<SocketAddr>, exchange: Exchange, each: usize) -> io::Result<Self> {
         let addresses = to.len();
         let all = to.into_iter().cycle().take(each * addresses).enumerate();
@@ -74,12 +74,12 @@ impl Load {
         })
     }
 
-    /// Carries a plan out, watching the memory of these processes.
+    /// Runs a schedule, and samples the memory of these processes.
     pub fn run(&mut self, plan: &Plan, watched: &mut [Watched]) -> io::Result<Run> {
         let all = self.connections.len();
         let (mut ready, mut room, mut run) = (Vec::new(), vec![0; ROOM], Run::default());
         run.seen.resize_with(self.addresses, Seen::default);
-        // Of each address, those with nothing to do.
+        // Idle connections by address.
         let mut idle: Vec<Vec<usize>> = (0..self.addresses)
             .map(|first| (first..all).step_by(self.addresses).rev().collect())
             .collect();
@@ -91,7 +91,7 @@ impl Load {
                 let missing = plan.count - ended;
                 run.seen[0].error(
                     missing,
-                    &format!("{missing} requests had no answer in time"),
+                    &format!("{missing} requests timed out"),
                 );
                 break;
             }
@@ -112,10 +112,10 @@ impl Load {
                     break;
                 };
                 started += 1;
-                // Of an open loop, being late counts.
+                // In an open loop, a late start counts as latency.
                 let start = if plan.rate.is_some() { start } else { now };
                 if let Err(error) =
-                    self.connections[number].ask(&mut self.exchange, start, &self.poll)
+                    self.connections[number].send_request(&mut self.exchange, start, &self.poll)
                 {
                     run.seen[address].error(1, &error.to_string());
                     ended += 1;
@@ -129,7 +129,7 @@ impl Load {
                 match self.connections[number].progress(&self.exchange, &self.poll, &mut room) {
                     Ok(Progress::Partial) => continue,
                     Ok(Progress::Stray) => {
-                        run.seen[address].error(1, "bytes that nobody asked for");
+                        run.seen[address].error(1, "bytes without a request");
                         continue;
                     }
                     Ok(Progress::Done(times)) => run.seen[address].add(&times),

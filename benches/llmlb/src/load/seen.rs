@@ -1,10 +1,10 @@
-//! What was seen of the answers of one address.
+//! Results of the responses of one address.
 
 use std::time::Duration;
 
-const ERRORS_TOLD: usize = 5;
+const MAX_PRINTED_ERRORS: usize = 5;
 
-/// How long one request took, from its start.
+/// Durations of one request, from its start.
 #[derive(Clone, Copy)]
 pub struct Times {
     pub(super) whole: Duration,
@@ -13,7 +13,7 @@ pub struct Times {
     pub(super) bytes: usize,
 }
 
-/// All answers of one address.
+/// Results of all responses of one address.
 #[derive(Default)]
 pub struct Seen {
     errors: usize,
@@ -31,30 +31,30 @@ impl Seen {
         self.token.extend(times.token);
     }
 
-    /// Counts errors, and tells the first ones.
+    /// Counts errors, and prints the first ones.
     pub(super) fn error(&mut self, count: usize, error: &str) {
-        if self.errors < ERRORS_TOLD {
+        if self.errors < MAX_PRINTED_ERRORS {
             eprintln!("error: {error}");
         }
         self.errors += count;
     }
 
-    /// Takes over the errors of the time before.
+    /// Adds the errors of the warm-up.
     #[must_use]
     pub fn after(mut self, warm: &Self) -> Self {
         self.errors += warm.errors;
         self
     }
 
-    /// The fields of a JSON object; times in milliseconds.
+    /// Returns the fields of a JSON object, with times in milliseconds.
     pub fn json(mut self) -> String {
         let [whole, event, token] =
             [&mut self.whole, &mut self.event, &mut self.token].map(|times| {
                 times.sort_unstable();
                 [50, 99].map(|percent| {
-                    let place = times.len() * percent / 100;
+                    let index = times.len() * percent / 100;
                     times
-                        .get(place)
+                        .get(index)
                         .map_or(0.0, |time| time.as_secs_f64() * 1e3)
                 })
             });

@@ -1,4 +1,4 @@
-//! One connection to the mock: what came, what goes.
+//! One connection to the mock backend: its pending requests and responses.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,14 +16,14 @@ const STREAM_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nserver: mock\r\n\
 pub(super) struct Connection {
     socket: TcpStream,
     number: usize,
-    /// Requests that are not yet answered.
+    /// Bytes of requests without a response.
     got: Vec<u8>,
-    /// Bytes for which the socket had no room.
+    /// Bytes that the socket has not accepted yet.
     left: Vec<u8>,
     stream: Option<Stream>,
 }
 
-/// An answer under way.
+/// A streamed response in progress.
 struct Stream {
     request: u64,
     model: Model,
@@ -44,7 +44,7 @@ impl Connection {
         })
     }
 
-    /// Reads what is there; an error if the other side is gone.
+    /// Reads available bytes. Returns an error if the peer has closed the connection.
     pub(super) fn read(&mut self, room: &mut [u8]) -> io::Result<()> {
         match self.socket.read(room) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -57,7 +57,7 @@ impl Connection {
         }
     }
 
-    /// The next request, once it is complete and the one before it is answered.
+    /// Returns the next request if it is complete and no response is in progress.
     pub(super) fn next_request(&mut self) -> Option<Ask> {
         if self.stream.is_some() {
             return None;
@@ -75,7 +75,7 @@ impl Connection {
         }
     }
 
-    /// Answers a request; if that goes on later, says after which pause.
+    /// Responds to a request. Returns the time until the next token, if there is one.
     pub(super) fn answer(
         &mut self,
         ask: &Ask,
@@ -86,7 +86,7 @@ impl Connection {
         let mut out = Vec::with_capacity(1024);
         match *ask {
             Ask::Stream { model, usage } => {
-                // As servers do: the head, and then each event in a write of its own.
+                // The head and each event are separate writes, as in real servers.
                 self.write(STREAM_HEAD, poll)?;
                 self.stream = Some(Stream {
                     request,
@@ -107,7 +107,7 @@ impl Connection {
                 out.extend_from_slice(models.as_bytes());
             }
             Ask::Unknown => {
-                let body = b"{\"error\":{\"message\":\"The mock does not know this.\"}}";
+                let body = b"{\"error\":{\"message\":\"The mock backend does not serve this.\"}}";
                 head("404 Not Found", body.len(), &mut out);
                 out.extend_from_slice(body);
             }
@@ -116,8 +116,8 @@ impl Connection {
         Ok(None)
     }
 
-    /// Sends the next token of the answer to this request, and whatever follows it without a pause.
-    /// Says after which pause the next one is due, if there is one.
+    /// Sends the next token of the response to this request, and the events that follow without a pause.
+    /// Returns the time until the next token, if there is one.
     pub(super) fn token(
         &mut self,
         request: u64,
@@ -127,7 +127,7 @@ impl Connection {
         while let Some(stream) = self.stream.take_if(|stream| stream.request == request) {
             let (model, next) = (stream.model, stream.next + 1);
             self.event(stream, answers, poll)?;
-            // The usage and the end follow the last token at once.
+            // The usage and the end of the stream follow the last token at once.
             let pause = model.pace();
             if self.stream.is_some() && !pause.is_zero() && next < model.events() {
                 return Ok(Some(pause));
@@ -136,7 +136,7 @@ impl Connection {
         Ok(None)
     }
 
-    /// Sends an event, as a chunk and a write of its own.
+    /// Sends an event as one chunk, in one write.
     fn event(&mut self, mut stream: Stream, answers: &Answers, poll: &Poll) -> io::Result<()> {
         let events = answers.events(stream.model, stream.usage);
         let event = &events[stream.next];
@@ -165,7 +165,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what there was no room for before.
+    /// Writes bytes that the socket did not accept before.
     pub(super) fn write_left(&mut self, poll: &Poll) -> io::Result<()> {
         if self.left.is_empty() {
             return Ok(());
@@ -179,7 +179,7 @@ impl Connection {
     }
 }
 
-/// Writes as much as there is room for.
+/// Writes as many bytes as the socket accepts.
 fn write_some(socket: &mut TcpStream, bytes: &[u8]) -> io::Result<usize> {
     match socket.write(bytes) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),

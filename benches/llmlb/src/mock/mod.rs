@@ -1,4 +1,4 @@
-//! The mock backend: who is connected, and whose token is due when.
+//! The mock backend: its connections, and the times at which their tokens are due.
 
 mod connection;
 
@@ -21,14 +21,14 @@ pub struct Mock {
     poll: Poll,
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
-    /// When a token is due, of which connection and which of its streams.
+    /// Times at which tokens are due, each with its connection and request.
     due: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     answers: Answers,
     /// Requests so far.
     count: u64,
 }
 
-/// The answers, made once.
+/// Responses, generated once.
 struct Answers {
     whole: Vec<Template>,
     streams: Vec<Vec<Template>>,
@@ -95,7 +95,7 @@ impl Mock {
         Ok(())
     }
 
-    /// Sends every token that is due; says how long until the next one is.
+    /// Sends all tokens that are due. Returns the time until the next one.
     fn send_due(&mut self) -> Option<Duration> {
         while let Some(&Reverse((due, number, stream))) = self.due.peek() {
             let now = Instant::now();
@@ -106,7 +106,7 @@ impl Mock {
             let Some(connection) = &mut self.connections[number] else {
                 continue;
             };
-            // A connection that is broken is found out when it is read from.
+            // A write error is ignored: the next read of a broken connection fails and removes it.
             if let Ok(Some(pace)) = connection.token(stream, &self.answers, &self.poll) {
                 self.due.push(Reverse((due + pace, number, stream)));
             }
@@ -114,7 +114,7 @@ impl Mock {
         None
     }
 
-    /// Reads, answers and writes what can be now.
+    /// Reads, responds and writes as far as the socket permits.
     fn progress(&mut self, number: usize, room: &mut [u8]) -> io::Result<()> {
         let Some(connection) = &mut self.connections[number] else {
             return Ok(());

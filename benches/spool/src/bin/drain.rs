@@ -1,8 +1,8 @@
-//! Draining a million staged records to a receiver on this machine: recovery of the entry that was
-//! cut off, consolidation, delivery over HTTP, and the proof of the books.
+//! Delivers a million staged records to a receiver on this machine: recovery of an open entry,
+//! consolidation, delivery over HTTP, and `verify`.
 //!
-//! `drain [DIRECTORY]` works below a directory on the disk that matters, in a process of its own, so
-//! that the memory is that of a new process.
+//! `drain [DIRECTORY]` works below a directory on the disk to measure. Delivery runs in a new process,
+//! so that its peak memory is measured alone.
 
 use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -46,7 +46,7 @@ fn main() {
     );
 }
 
-/// Takes whatever comes.
+/// Accepts every batch and counts them.
 fn answer(stream: &TcpStream, batches: &AtomicU64) {
     let mut reader = BufReader::new(stream);
     loop {
@@ -92,13 +92,11 @@ fn drain(data: &Path, url: &str) {
     let took = began.elapsed().as_secs_f64();
     let memory = peak_memory().unwrap_or_default();
     let delivered = done.delivered.records;
-    println!(
-        "{delivered} of {RECORDS} staged records folded into batches and delivered over HTTP:"
-    );
-    println!("| until the first is delivered, ms | all, s | records/s | memory, MB |");
+    println!("{delivered} of {RECORDS} staged records consolidated and delivered over HTTP:");
+    println!("| first batch delivered, ms | all, s | records/s | memory, MB |");
     println!("|--:|--:|--:|--:|");
     let first = first.get().unwrap_or_default().as_secs_f64() * 1e3;
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more precision")]
     let rate = delivered as f64 / took;
     println!("| {first:.0} | {took:.1} | {rate:.0} | {memory:.0} |");
     let began = Instant::now();
@@ -106,7 +104,7 @@ fn drain(data: &Path, url: &str) {
     assert!(books.balance(), "{:?}", books.problems);
     let took = began.elapsed().as_secs_f64();
     println!(
-        "the books balance: {} staged = {} delivered; read in {took:.1} s",
+        "the books balance: {} staged = {} delivered; verified in {took:.1} s",
         books.staged, books.delivered
     );
 }

@@ -1,6 +1,6 @@
-//! Records that survive the end of the process: a `write` for each against shared memory.
+//! Records that survive the end of the process: one `write` for each record, shared memory, and spool.
 //!
-//! `process [DIRECTORY]`: a directory on the disk that matters; the default is this one.
+//! `process [DIRECTORY]` works below a directory on the disk to measure, by default the current one.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -14,22 +14,22 @@ use spool_bench::{Measured, directory, median, produce, record};
 
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_millis(500);
-/// How soon the disk follows, as in spool.
+/// Interval of syncs, as in spool.
 const SYNC_EVERY: Duration = Duration::from_millis(5);
 
 fn main() {
     let dir = directory();
-    println!("records of 305 bytes for the end of the process, median of {ROUNDS} rounds in turn");
+    println!("records of 305 bytes with process durability, median of {ROUNDS} interleaved rounds");
     println!("| producers | | records/s | p50 us | p99 us | x append |");
     println!("|--:|---|--:|--:|--:|--:|");
     for producers in [1, 8, 64] {
         let mut rounds: [Vec<Measured>; 3] = Default::default();
         for round in 0..ROUNDS {
-            let place = dir.path().join(format!("{producers}-{round}"));
-            std::fs::create_dir(&place).expect("a directory");
-            rounds[0].push(bare::<Appended>(&place.join("appended"), producers));
-            rounds[1].push(bare::<Mapped>(&place.join("mapped"), producers));
-            rounds[2].push(staged(&place.join("_staging"), producers));
+            let round_dir = dir.path().join(format!("{producers}-{round}"));
+            std::fs::create_dir(&round_dir).expect("a directory");
+            rounds[0].push(bare::<Appended>(&round_dir.join("appended"), producers));
+            rounds[1].push(bare::<Mapped>(&round_dir.join("mapped"), producers));
+            rounds[2].push(staged(&round_dir.join("_staging"), producers));
         }
         let medians = rounds.map(|rounds| median(&rounds));
         for (name, one) in ["bare append", "bare mapping", "**spool**"]
@@ -50,13 +50,13 @@ fn main() {
         "one entry of {} MiB, in ms, median of {ROUNDS}",
         LENGTH >> 20
     );
-    println!("| | create | fill | cut and sync |");
+    println!("| | create | fill | truncate and sync |");
     println!("|---|--:|--:|--:|");
     let mut steps = [Vec::new(), Vec::new()];
     for round in 0..ROUNDS {
-        let place = |name| dir.path().join(format!("{name}-{round}"));
-        steps[0].push(entry::<Appended>(&place("appended")));
-        steps[1].push(entry::<Mapped>(&place("mapped")));
+        let path = |name| dir.path().join(format!("{name}-{round}"));
+        steps[0].push(entry::<Appended>(&path("appended")));
+        steps[1].push(entry::<Mapped>(&path("mapped")));
     }
     for (name, steps) in ["append", "mapping"].iter().zip(steps) {
         let of = |step: usize| {
@@ -68,10 +68,10 @@ fn main() {
     }
 }
 
-/// Producers that share one log under a mutex, and a keeper that syncs behind them.
-fn bare<S: Segment>(place: &Path, producers: usize) -> Measured {
+/// Producers that share one log under a mutex, and a keeper that syncs it periodically.
+fn bare<S: Segment>(dir: &Path, producers: usize) -> Measured {
     let line = format!("{}\n", record().json());
-    let log = Mutex::new(Log::<S>::new(place));
+    let log = Mutex::new(Log::<S>::new(dir));
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -92,16 +92,16 @@ fn bare<S: Segment>(place: &Path, producers: usize) -> Measured {
     })
 }
 
-fn staged(place: &Path, producers: usize) -> Measured {
-    let staging = Staging::open(place).expect("a staging directory");
+fn staged(dir: &Path, producers: usize) -> Measured {
+    let staging = Staging::open(dir).expect("a staging directory");
     produce(producers, ROUND, |record| {
         staging
             .stage(record, Durability::Process)
-            .expect("it is staged");
+            .expect("a staged record");
     })
 }
 
-/// What the life of one segment costs, without syncs in between.
+/// Returns the milliseconds to create, fill and seal one segment, without other syncs.
 fn entry<S: Segment>(path: &Path) -> [f64; 3] {
     let line = format!("{}\n", record().json());
     let began = Instant::now();

@@ -1,7 +1,7 @@
-//! A restart on a million staged records: how long until one more is acknowledged.
+//! Time from a restart with a million staged records until the next record is acknowledged.
 //!
-//! `restart [DIRECTORY]` stages them below a directory on the disk that matters, and starts itself
-//! again on them, so that time and memory are those of a new process.
+//! `restart [DIRECTORY]` stages the records below a directory on the disk to measure, and starts itself
+//! again, so that time and memory are those of a new process.
 
 use std::path::Path;
 use std::process::Command;
@@ -23,9 +23,9 @@ fn main() {
     let data = backlog::make(dir.path());
     let took = began.elapsed().as_secs_f64();
     let memory = peak_memory().unwrap_or_default();
-    println!("{RECORDS} records staged for the end of the process: {took:.1} s, {memory:.0} MB");
-    println!("a restart on them, {ROUNDS} times:");
-    println!("| until one more is durable, ms | memory, MB |");
+    println!("{RECORDS} records staged with process durability: {took:.1} s, {memory:.0} MB");
+    println!("restart, {ROUNDS} times:");
+    println!("| next record durable, ms | memory, MB |");
     println!("|--:|--:|");
     let own = std::env::current_exe().expect("this program");
     for _ in 0..ROUNDS {
@@ -40,7 +40,7 @@ fn restart(data: &Path) {
     let staging = Staging::open(data.join("_staging")).expect("a staging directory");
     staging
         .stage(&record, Durability::Power)
-        .expect("it is staged");
+        .expect("a staged record");
     let took = began.elapsed().as_secs_f64() * 1e3;
     println!("| {took:.2} | {:.1} |", peak_memory().unwrap_or_default());
 }

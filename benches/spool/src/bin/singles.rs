@@ -1,8 +1,8 @@
-//! Consolidating files with one record each, as other programs drop them in: once with a tenth of
-//! them and once with all, so that the ratio shows whether the cost grows faster than their number.
+//! Consolidation of files with one record each, as other programs stage them: once with a tenth of the
+//! files and once with all, so that the ratio shows whether the cost grows faster than their number.
 //!
-//! `singles COUNT [DIRECTORY]` works below a directory on the disk that matters. Each measurement
-//! is a process of its own, so that the memory is that of a new process.
+//! `singles COUNT [DIRECTORY]` works below a directory on the disk to measure. Each measurement is a new
+//! process, so that its peak memory is measured alone.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn main() {
     );
 }
 
-/// Returns the seconds that a new process takes for so many files, and those of its CPU time.
+/// Returns the elapsed and the CPU seconds in which a new process consolidates `count` files.
 fn measure(count: usize) -> (f64, f64) {
     let dir = directory();
     let staging = dir.path().join("_staging");
@@ -52,7 +52,7 @@ fn measure(count: usize) -> (f64, f64) {
         .map(|word| word.parse().expect("a number"));
     let mut next = || numbers.next().expect("a number");
     let [records, seconds, cpu, memory]: [f64; 4] = [next(), next(), next(), next()];
-    #[expect(clippy::cast_precision_loss, reason = "a rate")]
+    #[expect(clippy::cast_precision_loss, reason = "a rate needs no more precision")]
     let files = count as f64;
     assert!(
         (records - files).abs() < 0.5,
@@ -65,7 +65,7 @@ fn measure(count: usize) -> (f64, f64) {
     (seconds, cpu)
 }
 
-/// User and system time of this process. The kernel counts in hundredths of a second.
+/// Returns the user and system time of this process. The kernel counts in hundredths of a second.
 fn cpu_time() -> f64 {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(") ").next().unwrap_or_default();

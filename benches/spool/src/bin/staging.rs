@@ -1,6 +1,6 @@
-//! Durable staging against the raw disk and SQLite, round by round in turn.
+//! Durable staging compared with the raw disk and SQLite, in interleaved rounds.
 //!
-//! `staging [DIRECTORY]`: a directory on the disk that matters; the default is this one.
+//! `staging [DIRECTORY]` works below a directory on the disk to measure, by default the current one.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,18 +16,18 @@ const ROUND: Duration = Duration::from_secs(1);
 
 fn main() {
     let dir = directory();
-    println!("durable records of 305 bytes, median of {ROUNDS} rounds in turn");
+    println!("durable records of 305 bytes, median of {ROUNDS} interleaved rounds");
     println!("| producers | | records/s | p50 us | p99 us | x raw | x SQLite | x with ids |");
     println!("|--:|---|--:|--:|--:|--:|--:|--:|");
     for producers in [1, 8, 64, 256] {
         let mut rounds: [Vec<Measured>; 4] = Default::default();
         for round in 0..ROUNDS {
-            let place = dir.path().join(format!("{producers}-{round}"));
-            std::fs::create_dir(&place).expect("a directory");
-            rounds[0].push(raw(&place));
-            rounds[1].push(sqlite(&place.join("rows"), producers, false));
-            rounds[2].push(sqlite(&place.join("ids"), producers, true));
-            rounds[3].push(staged(&place, producers));
+            let round_dir = dir.path().join(format!("{producers}-{round}"));
+            std::fs::create_dir(&round_dir).expect("a directory");
+            rounds[0].push(raw(&round_dir));
+            rounds[1].push(sqlite(&round_dir.join("rows"), producers, false));
+            rounds[2].push(sqlite(&round_dir.join("ids"), producers, true));
+            rounds[3].push(staged(&round_dir, producers));
         }
         let medians = rounds.map(|rounds| median(&rounds));
         let [raw, rows, ids, _] = medians;
@@ -52,10 +52,9 @@ const NAMES: [&str; 4] = [
     "**spool**",
 ];
 
-/// One thread that appends a record and syncs, again and again: what a program does that shares
-/// its syncs with nobody.
-fn raw(place: &Path) -> Measured {
-    let file = File::create(place.join("raw")).expect("a file");
+/// One thread that appends and syncs each record by itself.
+fn raw(round_dir: &Path) -> Measured {
+    let file = File::create(round_dir.join("raw")).expect("a file");
     let line = format!("{}\n", record().json());
     produce(1, ROUND, |_| {
         (&file).write_all(line.as_bytes()).expect("a write");
@@ -68,11 +67,11 @@ fn sqlite(path: &Path, producers: usize, with_ids: bool) -> Measured {
     produce(producers, ROUND, |record| database.add(record.clone()))
 }
 
-fn staged(place: &Path, producers: usize) -> Measured {
-    let staging = Staging::open(place.join("_staging")).expect("a staging directory");
+fn staged(round_dir: &Path, producers: usize) -> Measured {
+    let staging = Staging::open(round_dir.join("_staging")).expect("a staging directory");
     produce(producers, ROUND, |record| {
         staging
             .stage(record, Durability::Power)
-            .expect("it is staged");
+            .expect("a staged record");
     })
 }

@@ -208,7 +208,7 @@ impl ExportWorker {
         };
         let delivery = DeliveryOptions::default();
         let run = self.runner.run(&self.options, &delivery, to, &watch);
-        let spool = SpoolManager::of(&self.data);
+        let spool = SpoolManager::new(&self.data);
         let (waiting, failed) = (spool.count().ok(), spool.count_failed().ok());
         let now = SystemTime::now();
         self.state.update(|report| {

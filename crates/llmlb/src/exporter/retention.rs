@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use spool::{DeliveryLock, Keep, Kept, KeptIn, RunError, SpoolManager};
+use spool::{DeliveryLock, FileTotals, Keep, KeptIn, RunError, SpoolManager};
 
 use crate::sys;
 
@@ -35,8 +35,8 @@ struct RetainedDir {
 /// Sizes of both directories, for `/status`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
-    archive: Kept,
-    failed: Kept,
+    archive: FileTotals,
+    failed: FileTotals,
     /// Messages about large directories.
     large: Vec<String>,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Sizes {
 impl Sizes {
     /// Returns the object `kept` of `/status`: docs/status-json.md.
     pub(super) fn json(&self) -> Value {
-        let size = |kept: Kept| json!({ "files": kept.files, "bytes": kept.bytes });
+        let size = |kept: FileTotals| json!({ "files": kept.files, "bytes": kept.bytes });
         json!({
             "archive": size(self.archive),
             "failed": size(self.failed),
@@ -77,7 +77,7 @@ impl Housekeeping {
         if self.last.is_some_and(|last| last.elapsed() < INTERVAL) {
             return None;
         }
-        let spool = SpoolManager::of(data);
+        let spool = SpoolManager::new(data);
         if self.has_bounds() {
             let _lock = match DeliveryLock::acquire(data) {
                 Ok(lock) => lock,
@@ -136,7 +136,7 @@ impl RetainedDir {
 
     /// Returns the message about a large directory. Logs it once, and again whenever the size has
     /// doubled.
-    fn report(&mut self, kept: Kept, limit: u64) -> Option<String> {
+    fn report(&mut self, kept: FileTotals, limit: u64) -> Option<String> {
         if kept.bytes < limit {
             self.reported = 0;
             return None;
@@ -160,7 +160,7 @@ fn large(disk: Option<u64>) -> u64 {
 }
 
 /// Formats a size as `1.5 GiB in 12 files`.
-fn in_words(kept: Kept) -> String {
+fn in_words(kept: FileTotals) -> String {
     let mib = kept.bytes >> 20;
     let size = match kept.bytes >> 30 {
         0 if mib == 0 => format!("{} bytes", kept.bytes),
@@ -184,8 +184,8 @@ mod tests {
         }
     }
 
-    fn gib(number: u64) -> Kept {
-        Kept {
+    fn gib(number: u64) -> FileTotals {
+        FileTotals {
             files: 3,
             bytes: number << 30,
         }
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn sizes_are_written_in_units() {
-        let kept = |files, bytes| Kept { files, bytes };
+        let kept = |files, bytes| FileTotals { files, bytes };
         assert_eq!(in_words(kept(1, 12)), "12 bytes in 1 file");
         assert_eq!(in_words(kept(2, 5 << 20)), "5 MiB in 2 files");
         assert_eq!(in_words(kept(2, 3 << 29)), "1.5 GiB in 2 files");

@@ -164,7 +164,7 @@ fn nothing_is_put_back_while_somebody_delivers() {
     let ran = place.usage(&["resend", &name]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
     let told = format!(
-        "pid {} is at work on this data directory",
+        "pid {} is using this data directory",
         std::process::id()
     );
     assert!(ran.stderr.contains(&told), "{ran:?}");

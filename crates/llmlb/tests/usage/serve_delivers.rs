@@ -133,7 +133,7 @@ fn a_wrong_token_is_told_once() {
     let said = server.log();
     assert!(said.contains(" paused: 401"), "{said}");
     assert_eq!(began(&said), 1, "{said}");
-    let pauses = "warning: delivery pauses";
+    let pauses = "warning: delivery paused: the destination accepts no batch";
     assert_eq!(said.matches(pauses).count(), 1, "{said}");
 }
 

@@ -1,16 +1,16 @@
-//! Consolidation: a fixed snapshot of entries becomes batches, exactly once.
+//! Consolidation: a snapshot of entries becomes batches, exactly once.
 //!
 //! Under the lock of the staging directory:
 //!
-//! 1. finish the set that a crashed owner had begun, as it is written down; a line that is in a batch
-//!    already stays there, whatever became of its entry since;
-//! 2. list a bounded snapshot of entries, and write that set down, on the disk;
-//! 3. write the batches, note what was taken, fold the totals; the same snapshot gives the same
-//!    files, so that doing it again after a crash changes nothing;
-//! 4. mark the set as written, on the disk;
-//! 5. delete exactly those entries, then the lock.
+//! 1. finish the snapshot of a crashed owner. A line that is in a batch stays in that batch, even if
+//!    its entry has changed since;
+//! 2. choose the entries of a new snapshot within limits, write the snapshot and sync it;
+//! 3. write the batches, the journal of entries and the totals. The same snapshot gives the same
+//!    files, so that a repetition after a crash changes nothing;
+//! 4. mark the snapshot as written, and sync that;
+//! 5. delete exactly its entries, then release the lock.
 
-mod left_out;
+mod excluded;
 mod resumed;
 mod written;
 
@@ -19,15 +19,16 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use left_out::LeftOut;
-use resumed::Resumed;
+use excluded::ExcludedEntries;
+use resumed::EarlierBatches;
 use uuid::Uuid;
-use written::Snapshot;
+use written::SnapshotProgress;
 
 use crate::backlog::Backlog;
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
-use crate::entry::{Kind, Name};
+use crate::entry::{EntryKind, EntryName};
+use crate::entry_journal::{self, EntryJournal, HeldIds};
 use crate::entry_reader::probe;
 use crate::error::Error;
 use crate::files;
@@ -35,60 +36,59 @@ use crate::line;
 use crate::manager::{BatchStore, HeldOutcomes, SpoolManager};
 use crate::recover::seal_abandoned;
 use crate::reserve::Reserve;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::staging_lock::{LockError, StagingLock};
-use crate::taken::{self, HeldIds, TakenBook};
 use crate::time::new_id;
-use crate::unreadable::Unreadable;
+use crate::unreadable::UnreadableEntries;
 
-/// How consolidation works.
+/// Options of consolidation.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Which of several machines or pods this is.
+    /// Name of this machine or pod in the lock record.
     pub pod_name: String,
-    /// How many records go into a batch. It is cut earlier if it would exceed 1 MiB.
+    /// Number of records in a batch. A batch has fewer if they would exceed 1 MiB.
     pub batch_size: usize,
-    /// How many entries are taken at once; the rest is for the next round.
-    pub most_entries: usize,
-    /// How many bytes of entries are taken at once, but always one entry.
-    pub most_bytes: u64,
+    /// Maximum number of entries in a snapshot.
+    pub max_entries: usize,
+    /// Maximum length of the entries in a snapshot together. A single entry may exceed it.
+    pub max_bytes: u64,
 }
 
-/// How many bytes of entries are taken at once while the disk is full, but always one entry.
-const MOST_BYTES_IF_FULL: u64 = 1 << 20;
+/// Maximum length of the entries in a snapshot while the disk is full.
+const MAX_BYTES_IF_FULL: u64 = 1 << 20;
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             pod_name: "local".to_owned(),
             batch_size: 100,
-            most_entries: 1000,
-            most_bytes: 32 << 20,
+            max_entries: 1000,
+            max_bytes: 32 << 20,
         }
     }
 }
 
-/// What a consolidation did.
+/// Counts of one consolidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Consolidated {
     /// Entries that were read and deleted.
     pub entries: usize,
-    /// Records that went into batches.
+    /// Records that are in batches now.
     pub records: usize,
-    /// Batches that were written now; one that was there from before a crash does not count.
+    /// Batches that were written now. A batch from before a crash does not count.
     pub batches: usize,
-    /// Records that had been taken before; they are the same record.
+    /// Records that were skipped, because they had been consolidated before.
     pub repeated: usize,
-    /// Lines that were set aside, and files that are none of ours.
+    /// Lines and foreign files that were moved to `failed/`.
     pub aside: u64,
-    /// Entries that cannot be read, or are of a newer version. They were left where they are.
+    /// Entries that cannot be read, or have a newer version. They stay in place.
     pub unreadable: usize,
 }
 
-/// Folds what is staged under a data directory into batches, as much of it as is done at once:
-/// nothing is left when no entry was taken.
+/// Consolidates one snapshot of the entries in a data directory. If no entry was consolidated, none
+/// is left.
 ///
 /// ```
 /// use spool::{Durability, Options, Record, Staging, consolidate};
@@ -106,8 +106,8 @@ pub fn consolidate(data: &Path, options: &Options) -> Result<Consolidated, LockE
     Consolidator::new(data).next(options)
 }
 
-/// Consolidates one snapshot after another. The journal is read, and the staging directory is
-/// listed, once for many of them.
+/// Consolidates one snapshot after another. Reads the journal and lists the staging directory once
+/// for many snapshots.
 ///
 /// ```
 /// use spool::{Consolidator, Options};
@@ -121,30 +121,30 @@ pub fn consolidate(data: &Path, options: &Options) -> Result<Consolidated, LockE
 pub struct Consolidator {
     disk: Arc<dyn Disk>,
     data: PathBuf,
-    kept: Kept,
+    state: ConsolidatorState,
 }
 
-/// State that one snapshot leaves for the next one of the same process.
+/// State that a process keeps from one snapshot to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Kept {
-    /// As it was when the last set was done with.
-    pub(crate) book: Option<TakenBook>,
+pub(crate) struct ConsolidatorState {
+    /// The journal as it was at the end of the last snapshot.
+    pub(crate) journal: Option<EntryJournal>,
     pub(crate) backlog: Backlog,
-    pub(crate) unreadable: Unreadable,
-    /// A file of the totals that could not be read when something was last folded.
+    pub(crate) unreadable: UnreadableEntries,
+    /// Error of a file of the totals that could not be read when the totals were last written.
     pub(crate) unreadable_totals: Option<Error>,
 }
 
-impl Kept {
-    /// Lists what is staged now, and returns how many entries that are.
+impl ConsolidatorState {
+    /// Lists the staged entries, and returns their number.
     pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
         self.unreadable
             .begin(|path| data.disk.exists(path).unwrap_or(true));
         self.backlog.list(data)
     }
 
-    /// Notes which file of the totals cannot be read now.
-    fn note_totals(&mut self, unreadable: Option<Error>) {
+    /// Sets the error of the totals, and logs its beginning and its end.
+    fn set_unreadable_totals(&mut self, unreadable: Option<Error>) {
         match (&self.unreadable_totals, &unreadable) {
             (None, Some(error)) => {
                 tracing::warn!(%error, "totals lack records until the file can be read");
@@ -157,28 +157,28 @@ impl Kept {
         self.unreadable_totals = unreadable;
     }
 
-    /// Forgets what may differ from what was written.
+    /// Forgets the journal and the backlog. After an error they may differ from the files.
     pub(crate) fn forget(&mut self) {
-        self.book = None;
+        self.journal = None;
         self.backlog = Backlog::default();
     }
 }
 
 impl Consolidator {
-    /// Nothing is read or made before the first snapshot.
+    /// Creates a consolidator. The first snapshot reads or creates the files.
     pub fn new(data: impl AsRef<Path>) -> Self {
         Self {
             disk: Arc::new(RealDisk),
             data: data.as_ref().to_owned(),
-            kept: Kept::default(),
+            state: ConsolidatorState::default(),
         }
     }
 
     /// Consolidates the next snapshot, as [`consolidate`] does.
     pub fn next(&mut self, options: &Options) -> Result<Consolidated, LockError> {
-        let done = consolidate_on(&self.disk, &self.data, options, &mut self.kept);
+        let done = consolidate_on(&self.disk, &self.data, options, &mut self.state);
         if done.is_err() {
-            self.kept.forget();
+            self.state.forget();
         }
         done
     }
@@ -188,99 +188,132 @@ pub(crate) fn consolidate_on(
     disk: &Arc<dyn Disk>,
     data: &Path,
     options: &Options,
-    kept: &mut Kept,
+    state: &mut ConsolidatorState,
 ) -> Result<Consolidated, LockError> {
     let spool = SpoolManager::on(Arc::clone(disk), data);
     let data = DataDir::on(Arc::clone(disk), data);
     data.make(&**disk).map_err(LockError::Disk)?;
     let (staging, pod_name) = (&data.staging, &options.pod_name);
     let mut lock = StagingLock::acquire_to_consolidate(Arc::clone(disk), staging, pod_name)?;
-    let mut fold = Fold {
+    let mut run = ConsolidationRun {
         disk,
         data: &data,
         spool: &spool,
-        kept,
+        state,
         done: Consolidated::default(),
     };
-    fold.finish(&mut lock, true)?;
-    fold.flush_reserve().map_err(LockError::Disk)?;
-    fold.repair_totals().map_err(LockError::Disk)?;
-    let names = fold.snapshot(options).map_err(LockError::Disk)?;
-    if !names.is_empty() {
-        lock.freeze(names, options.batch_size)?;
-        // Batches of a set that cannot be told any more may be there.
-        let again = lock.has_lost_set();
-        fold.finish(&mut lock, again)?;
+    run.finish(&mut lock, true)?;
+    run.flush_reserve().map_err(LockError::Disk)?;
+    run.repair_totals().map_err(LockError::Disk)?;
+    let entries = run.choose_entries(options).map_err(LockError::Disk)?;
+    if !entries.is_empty() {
+        lock.freeze(entries, options.batch_size)?;
+        // A damaged snapshot does not tell its entries, but some of its batches may exist.
+        let is_resumed = lock.has_lost_snapshot();
+        run.finish(&mut lock, is_resumed)?;
     }
     lock.release_only()?;
-    Ok(fold.done)
+    Ok(run.done)
 }
 
-struct Fold<'a> {
+/// One run under the lock of the staging directory.
+struct ConsolidationRun<'a> {
     disk: &'a Arc<dyn Disk>,
     data: &'a DataDir,
     spool: &'a dyn BatchStore,
-    kept: &'a mut Kept,
+    state: &'a mut ConsolidatorState,
     done: Consolidated,
 }
 
-impl Fold<'_> {
-    /// Does what is left to do of the set that is begun, if one is. `again`: another process had begun,
-    /// and may have come to any point.
-    fn finish(&mut self, lock: &mut StagingLock, again: bool) -> Result<(), LockError> {
-        let Some(set) = lock.set().cloned() else {
+/// Limits of a new snapshot.
+struct SnapshotLimits {
+    bytes: u64,
+    /// Maximum number of ids. If the disk becomes full, the ids and batches of the snapshot must
+    /// fit into the reserve.
+    ids: u64,
+    /// True if ids are in the reserve, because the disk is full.
+    is_reserve_in_use: bool,
+}
+
+impl SnapshotLimits {
+    fn new(disk: &dyn Disk, data: &DataDir, options: &Options) -> Result<Self, Error> {
+        let reserve = Reserve::new(&data.staging);
+        let (ids, is_reserve_in_use) = HeldIds::room(disk, &reserve)?;
+        let batches = HeldOutcomes::max_batches_per_snapshot(disk, &reserve)?;
+        // On a full disk the reserve has space for few batches at a time, and a snapshot is read
+        // again for each of them.
+        let bytes = if is_reserve_in_use {
+            options.max_bytes.min(MAX_BYTES_IF_FULL)
+        } else {
+            options.max_bytes
+        };
+        Ok(Self {
+            bytes,
+            ids: batches.saturating_mul(options.batch_size as u64).min(ids),
+            is_reserve_in_use,
+        })
+    }
+}
+
+impl ConsolidationRun<'_> {
+    /// Finishes the snapshot that is begun, if there is one. `is_resumed`: another process began
+    /// it, and may have ended at any point.
+    fn finish(&mut self, lock: &mut StagingLock, is_resumed: bool) -> Result<(), LockError> {
+        let Some(snapshot) = lock.snapshot().cloned() else {
             return Ok(());
         };
-        if !set.is_written {
-            let left_out = LeftOut::read(&**self.disk, &self.data.staging);
-            let mut snapshot = Snapshot::new(&set, left_out.map_err(LockError::Disk)?);
-            let (mut book, is_read) = self.open_book(set.id).map_err(LockError::Disk)?;
-            if again && !self.resume(lock, &set, &book, &mut snapshot)? {
-                return lock.let_set_go();
+        if !snapshot.is_written {
+            let excluded = ExcludedEntries::read(&**self.disk, &self.data.staging);
+            let mut progress = SnapshotProgress::new(&snapshot, excluded.map_err(LockError::Disk)?);
+            let (mut journal, is_opened) =
+                self.open_journal(snapshot.id).map_err(LockError::Disk)?;
+            if is_resumed && !self.resume(lock, &snapshot, &journal, &mut progress)? {
+                return lock.abandon_snapshot();
             }
-            self.write(&mut snapshot, &mut book, &set.entries)
-                .and_then(|()| self.write_totals(&mut snapshot, &mut book, is_read))
+            self.write(&mut progress, &mut journal, &snapshot.entries)
+                .and_then(|()| self.write_totals(&mut progress, &mut journal, is_opened))
                 .map_err(LockError::Disk)?;
-            if book.hold_unwritten().map_err(LockError::Disk)? {
-                lock.is_written_in_reserve();
+            if journal
+                .store_unwritten_in_reserve()
+                .map_err(LockError::Disk)?
+            {
+                lock.note_written_in_reserve();
             } else {
                 lock.mark_written()?;
             }
-            book.turn_if_full().map_err(LockError::Disk)?;
-            self.kept.book = Some(book);
+            journal.rotate_if_full().map_err(LockError::Disk)?;
+            self.state.journal = Some(journal);
         }
-        let set = lock.set().into_iter();
-        let consumed: HashSet<String> = set.flat_map(Set::consumed).cloned().collect();
-        LeftOut::forget(&**self.disk, &self.data.staging, &consumed).map_err(LockError::Disk)?;
+        let snapshot = lock.snapshot().into_iter();
+        let consumed: HashSet<String> = snapshot.flat_map(Snapshot::consumed).cloned().collect();
+        ExcludedEntries::forget(&**self.disk, &self.data.staging, &consumed)
+            .map_err(LockError::Disk)?;
         lock.clean_up()?;
         self.done.entries += consumed.len();
         Ok(())
     }
 
-    /// Opens the journal for a set. `true`: it was read. After an error it is not kept: what it knows
-    /// may be more than what is written.
-    fn open_book(&mut self, set: Uuid) -> Result<(TakenBook, bool), Error> {
-        let kept = (self.kept.book.take()).and_then(|book| book.again(set));
-        match kept {
-            Some(book) => Ok((book, false)),
-            None => Ok((TakenBook::open(self.disk, self.data, set)?, true)),
+    /// Returns the journal for a snapshot, and `true` if it was opened. The state has no journal
+    /// until the snapshot is finished: after an error the journal in memory may know more than the
+    /// file has.
+    fn open_journal(&mut self, snapshot: Uuid) -> Result<(EntryJournal, bool), Error> {
+        let journal = self.state.journal.take();
+        match journal.and_then(|journal| journal.reuse_for(snapshot)) {
+            Some(journal) => Ok((journal, false)),
+            None => Ok((EntryJournal::open(self.disk, self.data, snapshot)?, true)),
         }
     }
 
-    /// Writes what the reserve holds to the disk, as far as there is room. The set must be finished:
-    /// its id tells what was folded into the totals.
+    /// Flushes the reserve to the disk, as far as the disk has room. No snapshot may be unfinished:
+    /// its id tells whether the totals include it.
     fn flush_reserve(&mut self) -> Result<(), Error> {
-        let held = Reserve::new(&self.data.staging).read(&**self.disk);
-        if held.is_ok_and(|held| held.is_empty()) {
+        let contents = Reserve::new(&self.data.staging).read(&**self.disk);
+        if contents.is_ok_and(|contents| contents.is_empty()) {
             return Ok(());
         }
-        let book = self.kept.book.take().and_then(|book| book.again(new_id()));
-        let mut book = match book {
-            Some(book) => book,
-            None => TakenBook::open(self.disk, self.data, new_id())?,
-        };
-        let flushed = book.flush_reserve();
-        self.kept.book = Some(book);
+        let (mut journal, _) = self.open_journal(new_id())?;
+        let flushed = journal.flush_reserve();
+        self.state.journal = Some(journal);
         let dirs = [&*self.data.staging, &*self.data.usage];
         match flushed.and_then(|()| files::flush(&**self.disk, &dirs)) {
             Err(error) if error.is_full() => Ok(()),
@@ -288,138 +321,144 @@ impl Fold<'_> {
         }
     }
 
-    /// The oldest entries that nobody writes any more, by name.
-    fn snapshot(&mut self, options: &Options) -> Result<Vec<String>, Error> {
-        if self.kept.backlog.is_empty() {
-            self.kept.list(self.data)?;
+    /// Chooses the oldest entries that no producer writes any more, within the limits. Returns
+    /// their file names.
+    fn choose_entries(&mut self, options: &Options) -> Result<Vec<String>, Error> {
+        if self.state.backlog.is_empty() {
+            self.state.list(self.data)?;
         }
-        let (mut taken, mut bytes, mut full) = (Vec::new(), 0, None);
-        let staging = &self.data.staging;
-        // Should the disk be full, their ids and batches must fit into the reserve.
-        let (disk, reserve) = (&**self.disk, Reserve::new(staging));
-        let (ids_left, is_in_use) = HeldIds::room(disk, &reserve)?;
-        let batches = HeldOutcomes::most_of_set(disk, &reserve)?;
-        let batch_size = options.batch_size as u64;
-        let mut ids_left = batches.saturating_mul(batch_size).min(ids_left);
-        // While the disk is full few batches are made at a time, and the set is read again for more.
-        let most_bytes = if is_in_use {
-            options.most_bytes.min(MOST_BYTES_IF_FULL)
-        } else {
-            options.most_bytes
-        };
-        while let Some(mut name) = self.kept.backlog.pop() {
-            if taken.len() == options.most_entries {
-                self.kept.backlog.put_back(name);
+        let mut limits = SnapshotLimits::new(&**self.disk, self.data, options)?;
+        let (mut chosen, mut bytes, mut full) = (Vec::new(), 0_u64, None);
+        while let Some(listed) = self.state.backlog.pop() {
+            if chosen.len() == options.max_entries {
+                self.state.backlog.put_back(listed);
                 break;
             }
-            if name.kind == Kind::Open {
-                let open = name.path_in(staging);
-                match seal_abandoned(&**self.disk, self.data, name) {
-                    Ok(is_sealed) => {
-                        self.kept.unreadable.remove(&open);
-                        if !is_sealed {
-                            continue;
-                        }
-                    }
-                    // It needs a name or a block that is not there.
-                    Err(error) if error.is_full() => {
-                        full.get_or_insert(error);
-                        continue;
-                    }
-                    // It must not hold up the others.
-                    Err(error) => {
-                        self.kept.unreadable.add(error);
-                        continue;
-                    }
-                }
-                name.kind = Kind::Sealed;
-            }
-            // A rename during the listing may show an entry under both of its names.
-            if taken.last() == Some(&name) {
+            let Some(name) = self.seal_if_open(listed, &mut full) else {
+                continue;
+            };
+            // A rename during the listing may list an entry under both of its names.
+            if chosen.last() == Some(&name) {
                 continue;
             }
-            let length = match probe(&**self.disk, staging, name) {
-                Ok(Some(length)) => length,
-                Ok(None) => continue,
-                // It must not hold up the others.
-                Err(error) => {
-                    self.kept.unreadable.add(error);
-                    continue;
-                }
+            let Some(length) = self.probe(name) else {
+                continue;
             };
-            self.kept.unreadable.remove(&name.path_in(staging));
-            bytes = length.saturating_add(bytes);
+            bytes = bytes.saturating_add(length);
             let ids = match name.kind {
-                Kind::Single => 1,
-                Kind::Sealed | Kind::Open => length / line::SHORTEST,
+                EntryKind::Single => 1,
+                EntryKind::Sealed | EntryKind::Open => length / line::SHORTEST,
             };
-            let is_too_much = bytes > most_bytes || ids > ids_left;
-            if is_too_much && !taken.is_empty() {
-                self.kept.backlog.put_back(name);
+            let is_too_much = bytes > limits.bytes || ids > limits.ids;
+            if is_too_much && !chosen.is_empty() {
+                self.state.backlog.put_back(name);
                 break;
             }
-            if ids > ids_left && is_in_use {
-                self.kept.backlog.put_back(name);
+            if ids > limits.ids && limits.is_reserve_in_use {
+                self.state.backlog.put_back(name);
                 let full = io::Error::from(io::ErrorKind::StorageFull);
-                return Err(Error::new(
-                    "remember the ids of",
-                    &name.path_in(staging),
-                    full,
-                ));
+                let path = name.path_in(&self.data.staging);
+                return Err(Error::new("remember the ids of", &path, full));
             }
-            ids_left = ids_left.saturating_sub(ids);
-            taken.push(name);
+            limits.ids = limits.ids.saturating_sub(ids);
+            chosen.push(name);
         }
-        self.done.unreadable = self.kept.unreadable.count();
-        if let Some(full) = full.filter(|_| taken.is_empty()) {
+        self.done.unreadable = self.state.unreadable.count();
+        if let Some(full) = full.filter(|_| chosen.is_empty()) {
             return Err(full);
         }
-        let file_name = |name: &Name| name.path_in(Path::new("")).to_string_lossy().into_owned();
-        Ok(taken.iter().map(file_name).collect())
+        let file_name =
+            |name: &EntryName| name.path_in(Path::new("")).to_string_lossy().into_owned();
+        Ok(chosen.iter().map(file_name).collect())
     }
 
-    /// Finds what came of a set before a crash, and leaves out the entries that cannot be read.
-    /// `false`: nothing came of it, and not all its entries can be read. Then the others need not wait
-    /// for those.
+    /// Seals an open entry whose writer has ended. Returns the entry's name, or `None` if the entry
+    /// cannot be consolidated now. Such an entry must not delay the others. `full` gets the first
+    /// error of a full disk.
+    fn seal_if_open(&mut self, name: EntryName, full: &mut Option<Error>) -> Option<EntryName> {
+        if name.kind != EntryKind::Open {
+            return Some(name);
+        }
+        match seal_abandoned(&**self.disk, self.data, name) {
+            Ok(is_sealed) => {
+                let open = name.path_in(&self.data.staging);
+                self.state.unreadable.remove(&open);
+                let kind = EntryKind::Sealed;
+                is_sealed.then_some(EntryName { kind, ..name })
+            }
+            Err(error) if error.is_full() => {
+                full.get_or_insert(error);
+                None
+            }
+            Err(error) => {
+                self.state.unreadable.add(error);
+                None
+            }
+        }
+    }
+
+    /// Returns the length of an entry; `None` if it was removed or cannot be read. An unreadable
+    /// entry must not delay the others.
+    fn probe(&mut self, name: EntryName) -> Option<u64> {
+        match probe(&**self.disk, &self.data.staging, name) {
+            Ok(Some(length)) => {
+                let path = name.path_in(&self.data.staging);
+                self.state.unreadable.remove(&path);
+                Some(length)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                self.state.unreadable.add(error);
+                None
+            }
+        }
+    }
+
+    /// Finds the batches that a crashed process wrote of a snapshot, and excludes the entries that
+    /// cannot be read. Returns `false` if no batch was written and an entry cannot be read: then a
+    /// new snapshot without that entry can be chosen.
     fn resume(
         &mut self,
         lock: &mut StagingLock,
-        set: &Set,
-        book: &TakenBook,
-        snapshot: &mut Snapshot,
+        snapshot: &Snapshot,
+        journal: &EntryJournal,
+        progress: &mut SnapshotProgress,
     ) -> Result<bool, LockError> {
-        let reused = taken::reused(self.data, set.id, &set.entries).map_err(LockError::Disk)?;
-        let resumed = Resumed::read(self.spool, set, &reused).map_err(LockError::Disk)?;
-        let resumed = snapshot.resumed.insert(resumed);
-        snapshot.unread.extend(set.excluded.iter().cloned());
-        let names = set.entries.iter().enumerate();
-        let names = names.filter(|(_, name)| !set.excluded.contains(name));
+        let reused = entry_journal::reused(self.data, snapshot.id, &snapshot.entries)
+            .map_err(LockError::Disk)?;
+        let earlier =
+            EarlierBatches::read(self.spool, snapshot, &reused).map_err(LockError::Disk)?;
+        let earlier = progress.earlier.insert(earlier);
+        progress.unread.extend(snapshot.excluded.iter().cloned());
+        let names = snapshot.entries.iter().enumerate();
+        let names = names.filter(|(_, name)| !snapshot.excluded.contains(name));
         let mut excluded = Vec::new();
         for (place, file) in names {
-            let name = Name::parse(file.as_ref());
+            let name = EntryName::parse(file.as_ref());
             let probed = name.map(|name| probe(&**self.disk, &self.data.staging, name));
             let Some(Err(error)) = probed else {
                 continue;
             };
-            if set.excluded.is_empty() && !book.has_begun() && resumed.is_empty() {
+            let has_begun = journal.has_entries_of_snapshot() || !earlier.is_empty();
+            if snapshot.excluded.is_empty() && !has_begun {
                 return Ok(false);
             }
-            match book.noted(file) {
-                // It need not be read any more.
-                Some(taken) if resumed.has_all(place, taken) => {}
-                None if resumed.has_ids_of(place) => {
-                    let lines = resumed.exclude(place);
-                    snapshot.left_out.add(file, set.id, lines.into_iter());
+            match journal.already_journaled(file) {
+                // All records of the entry are in batches, so that it need not be read.
+                Some(consolidated) if earlier.has_all(place, consolidated) => {}
+                None if earlier.has_ids_of(place) => {
+                    let lines = earlier.exclude(place);
+                    progress.excluded.add(file, snapshot.id, lines.into_iter());
                     excluded.push(file.clone());
-                    self.kept.unreadable.add(error);
+                    self.state.unreadable.add(error);
                 }
                 _ => return Err(LockError::Disk(error)),
             }
-            snapshot.unread.insert(file.clone());
+            progress.unread.insert(file.clone());
         }
         if !excluded.is_empty() {
-            let noted = snapshot.left_out.write(&**self.disk, &self.data.staging);
-            noted.map_err(LockError::Disk)?;
+            let written = progress.excluded.write(&**self.disk, &self.data.staging);
+            written.map_err(LockError::Disk)?;
             lock.exclude(excluded)?;
         }
         Ok(true)

@@ -1,81 +1,88 @@
-//! What comes of a set of entries: batches, the journal of what was taken, totals.
+//! Writing of a snapshot: its batches, the journal of its entries, and the totals.
 
 use std::collections::HashSet;
 use std::io;
 
 use uuid::Uuid;
 
-use super::Fold;
-use super::left_out::LeftOut;
-use super::resumed::{Meeting, Resumed};
+use super::ConsolidationRun;
+use super::excluded::ExcludedEntries;
+use super::resumed::{EarlierBatches, RecordPlacement};
 use crate::batch::{self, Batch, Part};
+use crate::entry_journal::{self, ConsolidatedEntry, EntryJournal, RecordMatch};
 use crate::entry_records::EntryRecords;
 use crate::error::Error;
 use crate::files;
+use crate::fingerprint::RecordFingerprint;
 use crate::record::Record;
-use crate::set::Set;
-use crate::stamp::Stamp;
-use crate::taken::{self, Seen, Taken, TakenBook};
+use crate::snapshot::Snapshot;
 use crate::time::new_id;
 use crate::totals::{self, Check, Totals, sum};
 
-/// A set of entries on its way into batches.
-pub(super) struct Snapshot {
+/// State of a snapshot while its entries are read.
+pub(super) struct SnapshotProgress {
     id: Uuid,
-    /// How many records go into a batch.
-    size: usize,
-    /// After a crash: what came of it before.
-    pub(super) resumed: Option<Resumed>,
-    /// Lines that are in batches of other sets.
-    pub(super) left_out: LeftOut,
-    /// Entries that are not read.
+    /// Number of records in a batch.
+    batch_size: usize,
+    /// After a crash: batches of the snapshot that were written before it.
+    pub(super) earlier: Option<EarlierBatches>,
+    /// Lines that are in batches of other snapshots.
+    pub(super) excluded: ExcludedEntries,
+    /// Names of the entries that are missing or not to be read.
     pub(super) unread: HashSet<String>,
-    /// Place of the entry that is being read.
+    /// Index of the current entry in the snapshot.
     place: usize,
-    /// Name of the batch that is being filled, if it is there and cannot be read, and why.
+    /// Name and error of the unreadable batch that the current batch must turn out to be.
     expected: Option<(String, Error)>,
-    /// The batch that is being filled.
+    /// Parts of the current batch.
     parts: Vec<Part>,
+    /// Records of the current batch.
     records: Vec<Record>,
+    /// Length of the records of the current batch.
     bytes: usize,
     totals: Totals,
 }
 
-impl Snapshot {
-    pub(super) fn new(set: &Set, left_out: LeftOut) -> Self {
+impl SnapshotProgress {
+    pub(super) fn new(snapshot: &Snapshot, excluded: ExcludedEntries) -> Self {
         Self {
-            id: set.id,
-            left_out,
-            size: set.batch_size.max(1),
-            resumed: None,
+            id: snapshot.id,
+            excluded,
+            batch_size: snapshot.batch_size.max(1),
+            earlier: None,
             unread: HashSet::new(),
             place: 0,
             expected: None,
             parts: Vec::new(),
             records: Vec::new(),
             bytes: 0,
-            totals: Totals::new(set.id),
+            totals: Totals::new(snapshot.id),
         }
     }
 
-    fn meet(&mut self, line: u64, stamp: Stamp) -> Result<Meeting, Error> {
-        match &mut self.resumed {
-            Some(resumed) => resumed.meet(self.place, line, stamp),
-            None => Ok(Meeting::New),
+    fn locate(
+        &mut self,
+        line: u64,
+        fingerprint: RecordFingerprint,
+    ) -> Result<RecordPlacement, Error> {
+        match &mut self.earlier {
+            Some(earlier) => earlier.locate(self.place, line, fingerprint),
+            None => Ok(RecordPlacement::New),
         }
     }
 
-    /// The entry was read up to this line.
-    fn entry_read(&mut self, line: u64, is_cut: bool) {
-        if let Some(resumed) = &mut self.resumed {
-            resumed.entry_read(self.place, line, is_cut);
+    /// Notes that the current entry was read up to this line.
+    fn set_entry_read(&mut self, line: u64, is_truncated: bool) {
+        if let Some(earlier) = &mut self.earlier {
+            earlier.set_entry_read(self.place, line, is_truncated);
         }
     }
 
     fn has_room_for(&self, record: &Record) -> bool {
-        self.records.is_empty() || self.bytes + record.json().len() <= batch::MOST_BYTES
+        self.records.is_empty() || self.bytes + record.json().len() <= batch::MAX_BYTES
     }
 
+    /// Adds a record to the current batch.
     fn add(&mut self, name: &str, number: u64, record: Record) {
         match self.parts.last_mut() {
             Some(part) if part.name == name && part.to + 1 == number => part.to = number,
@@ -89,7 +96,8 @@ impl Snapshot {
         self.records.push(record);
     }
 
-    fn cut(&mut self) -> Option<Batch> {
+    /// Ends the current batch. Returns `None` if it is empty.
+    fn take_batch(&mut self) -> Option<Batch> {
         let (parts, records) = (
             std::mem::take(&mut self.parts),
             std::mem::take(&mut self.records),
@@ -99,195 +107,228 @@ impl Snapshot {
     }
 }
 
-impl Fold<'_> {
-    /// Writes all batches of a set of entries, each unless it is there already, and notes the entries.
+impl ConsolidationRun<'_> {
+    /// Writes the batches of a snapshot that do not exist yet, and adds its entries to the journal.
     pub(super) fn write(
         &mut self,
-        snapshot: &mut Snapshot,
-        book: &mut TakenBook,
+        progress: &mut SnapshotProgress,
+        journal: &mut EntryJournal,
         names: &[String],
     ) -> Result<(), Error> {
         for (place, name) in names.iter().enumerate() {
-            let opened = if snapshot.unread.contains(name) {
+            let opened = if progress.unread.contains(name) {
                 None
             } else {
                 EntryRecords::open(&**self.disk, self.data, name)?
             };
-            snapshot.place = place;
-            let mut taken = Taken::new(snapshot.id, name);
-            // Missing ones are no error.
+            progress.place = place;
+            let mut consolidated = ConsolidatedEntry::new(progress.id, name);
+            // A missing entry is no error.
             match opened {
-                Some(reader) => self.write_entry(snapshot, book, reader, &mut taken)?,
-                None if snapshot.resumed.is_none() => continue,
+                Some(reader) => self.write_entry(progress, journal, reader, &mut consolidated)?,
+                None if progress.earlier.is_none() => continue,
                 None => {
-                    snapshot.unread.insert(name.clone());
-                    snapshot.entry_read(0, true);
+                    progress.unread.insert(name.clone());
+                    progress.set_entry_read(0, true);
                 }
             }
-            self.learn_from_batches(snapshot, book, &mut taken)?;
-            book.add(taken);
+            self.add_lines_of_batches(progress, journal, &mut consolidated)?;
+            journal.add(consolidated);
         }
-        self.write_batch(snapshot, book)?;
-        if let Some(resumed) = &mut snapshot.resumed {
-            resumed.finish()?;
-            resumed.account(book);
-            let unread = &snapshot.unread;
-            book.forget_waiting(|taken| taken.lines == 0 && unread.contains(&taken.entry));
+        self.write_batch(progress, journal)?;
+        if let Some(earlier) = &mut progress.earlier {
+            earlier.check_unreadable()?;
+            earlier.account_for_missing_lines(journal);
+            let unread = &progress.unread;
+            journal.remove_pending(|entry| entry.lines == 0 && unread.contains(&entry.entry));
         }
         self.spool.flush()?;
-        book.write_waiting()
+        journal.write_pending()
     }
 
-    /// Learns the records that are in batches and that their entry does not have any more.
-    fn learn_from_batches(
+    /// Adds the records that are in batches from before a crash and that their entry has lost
+    /// since.
+    fn add_lines_of_batches(
         &mut self,
-        snapshot: &mut Snapshot,
-        book: &mut TakenBook,
-        taken: &mut Taken,
+        progress: &mut SnapshotProgress,
+        journal: &mut EntryJournal,
+        consolidated: &mut ConsolidatedEntry,
     ) -> Result<(), Error> {
-        let Some(resumed) = &mut snapshot.resumed else {
+        let Some(earlier) = &mut progress.earlier else {
             return Ok(());
         };
-        for (line, put) in resumed.unmet(snapshot.place) {
-            let is_of_other_set = snapshot.left_out.has(&taken.entry, snapshot.id, line);
-            if is_of_other_set || book.seen(self.data, put.stamp, taken)? != Seen::Never {
+        let name = consolidated.entry.clone();
+        for (line, batched) in earlier.take_missing_lines(progress.place) {
+            let excluded = &progress.excluded;
+            if excluded.is_in_other_snapshot(&name, progress.id, line)
+                || journal.classify(self.data, batched.fingerprint, consolidated)?
+                    != RecordMatch::New
+            {
                 continue;
             }
-            if let Some(record) = resumed.load(self.spool, &put)? {
+            if let Some(record) = earlier.load(self.spool, &batched)? {
                 if let Ok(fields) = sum::fields(&record) {
-                    snapshot.totals.add(record.id(), &fields);
+                    progress.totals.add(record.id(), &fields);
                 }
             } else {
-                let (entry, why) = (&taken.entry, "its batch left while it was read");
-                tracing::warn!(entry, line, why, "a record is in no totals");
+                let why = "its batch was delivered while the entry was read";
+                tracing::warn!(entry = name, line, why, "a record is missing in the totals");
             }
-            resumed.add_line(snapshot.place, line, taken);
-            book.learn(put.stamp, taken);
+            earlier.add_missing_line(progress.place, line, consolidated);
+            journal.add_record(batched.fingerprint, consolidated);
             self.done.records += 1;
         }
         Ok(())
     }
 
+    /// Writes the totals, and repairs days whose totals are missing. `is_opened`: the journal was
+    /// read now, so that all days are checked.
     pub(super) fn write_totals(
         &mut self,
-        snapshot: &mut Snapshot,
-        book: &mut TakenBook,
-        is_read: bool,
+        progress: &mut SnapshotProgress,
+        journal: &mut EntryJournal,
+        is_opened: bool,
     ) -> Result<(), Error> {
-        let (disk, data, id) = (&**self.disk, self.data, snapshot.id);
-        let totals = std::mem::take(&mut snapshot.totals);
+        let (disk, data, id) = (&**self.disk, self.data, progress.id);
+        let totals = std::mem::take(&mut progress.totals);
         let unfolded = totals.fold(disk, data, id)?;
-        let check = if is_read {
+        let check = if is_opened {
             Check::Known
         } else {
             Check::Missing
         };
-        let unrepaired = totals::repair(disk, data, book.days(), id, check)?;
+        let unrepaired = totals::repair(disk, data, journal.days(), id, check)?;
         if unfolded.is_some() {
-            self.kept.note_totals(unfolded.or(unrepaired));
+            self.state.set_unreadable_totals(unfolded.or(unrepaired));
         }
-        book.sync()
+        journal.sync()
     }
 
+    /// Reads an entry into batches. Records that are known or invalid go into no batch.
     fn write_entry(
         &mut self,
-        snapshot: &mut Snapshot,
-        book: &mut TakenBook,
+        progress: &mut SnapshotProgress,
+        journal: &mut EntryJournal,
         mut reader: EntryRecords<'_>,
-        taken: &mut Taken,
+        consolidated: &mut ConsolidatedEntry,
     ) -> Result<(), Error> {
         while let Some((number, record)) = reader.next()? {
-            let stamp = Stamp::of(&record);
-            let seen = if snapshot.left_out.has(&taken.entry, snapshot.id, number) {
-                Seen::Same
+            let fingerprint = RecordFingerprint::new(&record);
+            let (name, excluded) = (&consolidated.entry, &progress.excluded);
+            let found = if excluded.is_in_other_snapshot(name, progress.id, number) {
+                RecordMatch::Same
             } else {
-                book.seen(self.data, stamp, taken)?
+                journal.classify(self.data, fingerprint, consolidated)?
             };
-            match seen {
-                Seen::Never => {}
-                Seen::Same => {
+            match found {
+                RecordMatch::New => {}
+                RecordMatch::Same => {
                     self.done.repeated += 1;
-                    taken.repeated.push(number);
+                    consolidated.repeated.push(number);
                     continue;
                 }
-                Seen::Other => {
+                RecordMatch::Conflict => {
                     let why = format!("another record has its id {}", record.id());
                     reader.set_aside(number, &record, &why);
                     continue;
                 }
             }
             match sum::fields(&record) {
-                Ok(fields) => snapshot.totals.add(record.id(), &fields),
+                Ok(fields) => progress.totals.add(record.id(), &fields),
                 Err(bad) => {
                     reader.set_aside(number, &record, &bad.to_string());
                     continue;
                 }
             }
-            let meeting = snapshot.meet(number, stamp)?;
-            if !matches!(meeting, Meeting::New) || !snapshot.has_room_for(&record) {
-                self.write_batch(snapshot, book)?;
-            }
-            book.learn(stamp, taken);
-            match meeting {
-                Meeting::Put => {
-                    self.done.records += 1;
-                    continue;
-                }
-                Meeting::First(name, error) => snapshot.expected = Some((name, error)),
-                Meeting::New => {}
-            }
-            snapshot.add(&taken.entry, number, record);
-            if snapshot.records.len() == snapshot.size {
-                self.write_batch(snapshot, book)?;
-            }
+            self.write_record(progress, journal, consolidated, number, record, fingerprint)?;
         }
-        let is_cut = !reader.is_whole();
-        (taken.lines, taken.aside) = reader.account()?;
-        snapshot.entry_read(taken.lines, is_cut);
-        let aside = taken.lines_aside();
-        // A file that is not an entry has no lines, and counts as one thing set aside.
-        let is_foreign = taken.lines == 0;
-        self.done.aside += aside.max(u64::from(is_foreign));
+        let is_truncated = !reader.is_whole();
+        (consolidated.lines, consolidated.aside) = reader.account()?;
+        progress.set_entry_read(consolidated.lines, is_truncated);
+        // A file that is not an entry has no lines, and counts as one thing that was set aside.
+        let is_foreign = consolidated.lines == 0;
+        self.done.aside += consolidated.lines_aside().max(u64::from(is_foreign));
         Ok(())
     }
 
-    fn write_batch(&mut self, snapshot: &mut Snapshot, book: &mut TakenBook) -> Result<(), Error> {
-        let Some(batch) = snapshot.cut() else {
+    /// Adds a valid record to the journal and, unless it is in an earlier batch, to the current
+    /// batch. Writes the batch when it is full, and when the record cannot be its next one.
+    fn write_record(
+        &mut self,
+        progress: &mut SnapshotProgress,
+        journal: &mut EntryJournal,
+        consolidated: &mut ConsolidatedEntry,
+        number: u64,
+        record: Record,
+        fingerprint: RecordFingerprint,
+    ) -> Result<(), Error> {
+        let placement = progress.locate(number, fingerprint)?;
+        if !matches!(placement, RecordPlacement::New) || !progress.has_room_for(&record) {
+            self.write_batch(progress, journal)?;
+        }
+        journal.add_record(fingerprint, consolidated);
+        match placement {
+            RecordPlacement::InBatch => {
+                self.done.records += 1;
+                return Ok(());
+            }
+            RecordPlacement::FirstOfUnreadable(name, error) => {
+                progress.expected = Some((name, error));
+            }
+            RecordPlacement::New => {}
+        }
+        progress.add(&consolidated.entry, number, record);
+        if progress.records.len() == progress.batch_size {
+            self.write_batch(progress, journal)?;
+        }
+        Ok(())
+    }
+
+    fn write_batch(
+        &mut self,
+        progress: &mut SnapshotProgress,
+        journal: &mut EntryJournal,
+    ) -> Result<(), Error> {
+        let Some(batch) = progress.take_batch() else {
             return Ok(());
         };
-        if let Some((name, error)) = snapshot.expected.take()
+        if let Some((name, error)) = progress.expected.take()
             && name != batch.file_name()
         {
-            // Some of its records may be in a batch that cannot be read.
+            // The unreadable batch has other records than this one. Some may be in both.
             return Err(error);
         }
         self.done.records += batch.records().len();
-        let again = snapshot.resumed.is_some();
-        if self.spool.put(&batch, again)? {
+        let is_resumed = progress.earlier.is_some();
+        if self.spool.put(&batch, is_resumed)? {
             self.done.batches += 1;
         }
-        // After a crash, lines of an entry may turn up in batches of later ones.
-        if again { Ok(()) } else { book.write_waiting() }
+        // After a crash, batches of later entries may have more lines of the pending entries.
+        if is_resumed {
+            Ok(())
+        } else {
+            journal.write_pending()
+        }
     }
 
-    /// Tries again to complete the totals, if a file of them could not be read.
+    /// Completes the totals if an earlier consolidation could not read one of their files.
     pub(super) fn repair_totals(&mut self) -> Result<(), Error> {
         let (disk, data) = (&**self.disk, self.data);
         if !totals::are_incomplete(disk, data)? {
             return Ok(());
         }
-        if let Some(error) = &self.kept.unreadable_totals
+        if let Some(error) = &self.state.unreadable_totals
             && files::read_bounded(disk, error.path())
                 .is_err_and(|error| error.kind() != io::ErrorKind::NotFound)
         {
             return Ok(());
         }
-        let days = taken::days(data, None)?;
+        let days = entry_journal::days(data, None)?;
         let unreadable = totals::repair(disk, data, &days, new_id(), Check::Hours)?;
         if unreadable.is_none() {
             totals::note_complete(disk, data)?;
         }
-        self.kept.note_totals(unreadable);
+        self.state.set_unreadable_totals(unreadable);
         Ok(())
     }
 }

@@ -1,155 +1,191 @@
-//! One attempt to deliver a batch, and what is noted of it.
+//! One attempt to deliver a batch, and the state that is stored before and after it.
 
 use std::time::Duration;
 
 use super::backoff::backoff;
-use super::courier::{Courier, Next, PATIENCE};
-use super::rejection::{Refused, Trust};
+use super::courier::{Courier, MAX_WAIT_IN_RUN, NextStep};
+use super::rejection::{RecordFault, RejectedBatch, RejectionKind};
 use super::{Answer, Progress};
 use crate::batch::Batch;
 use crate::error::Error;
-use crate::manager::{Found, Pause, Standing, State};
+use crate::manager::{DeliveryState, LoadedBatch, Pause, Standing};
 
-/// After so many failures in a row it is not the batches: it waits between them ...
-const STRIKES_TO_SLOW_DOWN: u32 = 3;
-/// ... and after so many the run ends.
-const STRIKES_TO_STOP: u32 = 6;
-/// The shortest wait after which a destination is asked again.
-const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
-/// How soon a destination is asked again that takes nothing from us.
+/// Consecutive failures after which the run waits between batches: the destination is likely at
+/// fault, not the batches.
+const FAILURES_TO_SLOW_DOWN: u32 = 3;
+/// Consecutive failures after which the run ends.
+const FAILURES_TO_STOP: u32 = 6;
+/// Minimum upper bound of the pause after a `Retry-After`, so that `Retry-After: 0` is not retried
+/// in a tight loop.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a response that accepts no batch at all, such as 401.
 const MISCONFIGURED_PAUSE: Duration = Duration::from_secs(30);
 
-/// What came of an attempt.
-pub(super) enum Attempt {
+/// Result of an attempt.
+pub(super) enum AttemptResult {
     Accepted,
     /// The destination will not accept the batch as it is.
-    Refused(Box<Refused>),
-    /// Neither: the batch waits, is gone, or the run ends.
-    Other(Next),
+    Rejected(Box<RejectedBatch>),
+    /// The batch was neither accepted nor rejected: it is pending or gone, or the run ends.
+    Undecided(NextStep),
+}
+
+/// Reason for a pause that likely needs a person.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum PauseReason {
+    /// The destination accepts no request: the address or the token is likely wrong.
+    Misconfigured,
+    /// The destination rejected every part of a batch, after it did the same with `probes` others.
+    RejectsAll { probes: u32 },
 }
 
 impl Courier<'_> {
-    pub(super) fn try_one(&mut self, name: &str, trust: Trust) -> Result<Next, Error> {
-        match self.attempt(name, trust)? {
-            Attempt::Accepted => Ok(Next::GoOn),
-            Attempt::Refused(refused) => {
-                let state = refused.state.clone();
-                let next = self.refused(*refused);
+    pub(super) fn deliver_batch(
+        &mut self,
+        name: &str,
+        fault: RecordFault,
+    ) -> Result<NextStep, Error> {
+        match self.attempt(name, fault)? {
+            AttemptResult::Accepted => Ok(NextStep::Continue),
+            AttemptResult::Rejected(rejected) => {
+                let state = rejected.state.clone();
+                let next = self.handle_rejection(*rejected);
                 if next.is_err() {
-                    self.note_end(name, &state);
+                    self.clear_in_flight(name, &state);
                 }
                 next
             }
-            Attempt::Other(next) => Ok(next),
+            AttemptResult::Undecided(next) => Ok(next),
         }
     }
 
-    /// Notes that no attempt is being made, after an error. Otherwise the last one would count as one
-    /// of unknown outcome, although none was made or the destination has refused the batch.
-    fn note_end(&self, name: &str, state: &State) {
-        let noted = match self.store.state(name) {
+    /// Stores after an error that no attempt is in flight. Otherwise the next run would treat the
+    /// batch as one that the destination may have.
+    fn clear_in_flight(&self, name: &str, state: &DeliveryState) {
+        let stored = match self.store.state(name) {
             Ok(found) if found.in_flight => self.store.set_state(name, state),
             _ => return,
         };
-        if let Err(error) = noted {
-            tracing::debug!(%error, batch = name, "the end of an attempt is not noted");
+        if let Err(error) = stored {
+            tracing::debug!(%error, batch = name, "end of an attempt not stored");
         }
     }
 
-    fn take(&mut self, name: &str) -> Result<Option<Batch>, Error> {
-        Ok(match self.store.take(name)? {
-            Found::Batch(batch) => Some(batch),
-            Found::Gone => None,
-            Found::Damaged => {
+    fn load(&mut self, name: &str) -> Result<Option<Batch>, Error> {
+        Ok(match self.store.load_for_delivery(name)? {
+            LoadedBatch::Batch(batch) => Some(batch),
+            LoadedBatch::Gone => None,
+            LoadedBatch::Damaged => {
                 self.done.damaged += 1;
                 None
             }
         })
     }
 
-    pub(super) fn attempt(&mut self, name: &str, trust: Trust) -> Result<Attempt, Error> {
+    pub(super) fn attempt(
+        &mut self,
+        name: &str,
+        fault: RecordFault,
+    ) -> Result<AttemptResult, Error> {
         let mut state = self.store.state(name)?;
         if state.splitting {
-            // Its halves are sent instead.
-            let halves = match self.take(name)? {
-                Some(batch) => self.store.split(&batch, &state)?,
-                None => None,
-            };
-            let halves = halves.map(|halves| Next::Pieces(halves.into(), Trust::Unproven));
-            return Ok(Attempt::Other(halves.unwrap_or(Next::GoOn)));
+            return self.finish_split(name, &state);
         }
         let now = self.clock.now();
-        if state.is_in_the_future(now) {
-            let long = Duration::from_millis(state.waits_for);
-            state.wait(now, long);
+        if state.has_future_start(now) {
+            let wait = Duration::from_millis(state.waits_for);
+            state.wait(now, wait);
             self.store.set_state(name, &state)?;
         }
-        let left = state.wait_left(now).min(self.options.longest_wait);
-        let is_first = state.run != Some(self.run);
-        let is_ignored = self.options.ignore_backoff && is_first;
-        if !left.is_zero() && !is_ignored {
-            return Ok(Attempt::Other(Next::Due(left)));
+        let left = state.wait_left(now).min(self.options.max_wait);
+        let is_first_in_run = state.run != Some(self.run);
+        let ignores_wait = self.options.ignore_backoff && is_first_in_run;
+        if !left.is_zero() && !ignores_wait {
+            return Ok(AttemptResult::Undecided(NextStep::RetryIn(left)));
         }
-        let Some(batch) = self.take(name)? else {
-            return Ok(Attempt::Other(Next::GoOn));
+        let Some(batch) = self.load(name)? else {
+            return Ok(AttemptResult::Undecided(NextStep::Continue));
         };
-        // A crash may have come after the last attempt: it may have got through.
+        // A previous process may have crashed during an attempt that reached the destination.
         state.unknown = state.is_unknown();
-        state.proven |= trust == Trust::Proven;
-        let before = State {
+        state.proven |= fault == RecordFault::Proven;
+        let before = DeliveryState {
             in_flight: false,
             ..state.clone()
         };
         state.begin(now);
         if let Err(error) = self.store.set_state(name, &state) {
-            self.note_end(name, &before);
+            self.clear_in_flight(name, &before);
             return Err(error);
         }
-        let (said, is_too_large) = match self.sink.send(&batch) {
-            Answer::Accepted { said } => {
-                self.accepted(&batch, &said)?;
-                return Ok(Attempt::Accepted);
+        self.send(name, batch, state)
+    }
+
+    /// Sends the halves of a batch that is being split. The batch itself must not be sent any more.
+    fn finish_split(&mut self, name: &str, state: &DeliveryState) -> Result<AttemptResult, Error> {
+        let halves = match self.load(name)? {
+            Some(batch) => self.store.split(&batch, state)?,
+            None => None,
+        };
+        let next = halves.map_or(NextStep::Continue, |halves| {
+            NextStep::SendPieces(halves.into(), RecordFault::Unproven)
+        });
+        Ok(AttemptResult::Undecided(next))
+    }
+
+    /// Sends a batch whose attempt is stored as in flight, and handles the answer.
+    fn send(
+        &mut self,
+        name: &str,
+        batch: Batch,
+        mut state: DeliveryState,
+    ) -> Result<AttemptResult, Error> {
+        let (message, kind) = match self.sink.send(&batch) {
+            Answer::Accepted { message } => {
+                self.handle_acceptance(&batch, &message)?;
+                return Ok(AttemptResult::Accepted);
             }
             Answer::Later {
-                said,
+                message,
                 unknown,
                 after,
             } => {
-                state.end(unknown, &said);
+                state.unknown |= unknown;
+                state.end(&message);
                 state.count_round(self.run);
-                let next = self.later(name, &batch, state, &said, after)?;
-                return Ok(Attempt::Other(next));
+                let next = self.schedule_retry(name, &batch, state, &message, after)?;
+                return Ok(AttemptResult::Undecided(next));
             }
-            Answer::Misconfigured { said } => {
-                state.end(false, &said);
+            Answer::Misconfigured { message } => {
+                state.end(&message);
                 self.store.set_state(name, &state)?;
-                let is_new = !self.is_paused;
-                let next = self.pause_for_a_person(said, MISCONFIGURED_PAUSE, is_new, false)?;
-                return Ok(Attempt::Other(next));
+                let reason = PauseReason::Misconfigured;
+                let next = self.pause_delivery(reason, message, MISCONFIGURED_PAUSE)?;
+                return Ok(AttemptResult::Undecided(next));
             }
-            Answer::Rejected { said } => (said, false),
-            Answer::TooLarge { said } => (said, true),
+            Answer::Rejected { message } => (message, RejectionKind::Invalid),
+            Answer::TooLarge { message } => (message, RejectionKind::TooLarge),
         };
-        // It was heard and answered: the destination is well.
-        self.strikes = 0;
-        state.end(false, &said);
-        Ok(Attempt::Refused(Box::new(Refused {
+        // A destination that reads and judges a batch is reachable.
+        self.consecutive_failures = 0;
+        state.end(&message);
+        Ok(AttemptResult::Rejected(Box::new(RejectedBatch {
             batch,
             state,
-            said,
-            is_too_large,
+            message,
+            kind,
         })))
     }
 
-    fn accepted(&mut self, batch: &Batch, said: &str) -> Result<(), Error> {
-        self.store.delivered(batch, said)?;
-        self.strikes = 0;
+    fn handle_acceptance(&mut self, batch: &Batch, message: &str) -> Result<(), Error> {
+        self.store.delivered(batch, message)?;
+        self.consecutive_failures = 0;
         if let Err(error) = self.set_standing(Standing::Accepts) {
-            // Without the note the next rejection is only looked into more carefully.
-            tracing::debug!(%error, "the standing of the destination is not noted");
+            // Without the stored standing, the next rejected batch is bisected first.
+            tracing::debug!(%error, "standing of the destination not stored");
             self.standing = Standing::Accepts;
         }
-        self.end_the_pause()?;
+        self.end_pause()?;
         let records = batch.records().len() as u64;
         self.done.batches += 1;
         self.done.records += records;
@@ -157,105 +193,122 @@ impl Courier<'_> {
         Ok(())
     }
 
-    /// Pauses delivery for so long, since the destination accepts nothing.
-    pub(super) fn pause_for_a_person(
+    /// Pauses all delivery to the destination, and ends the run.
+    pub(super) fn pause_delivery(
         &mut self,
-        said: String,
-        long: Duration,
-        is_new: bool,
-        is_rejecting: bool,
-    ) -> Result<Next, Error> {
+        reason: PauseReason,
+        message: String,
+        duration: Duration,
+    ) -> Result<NextStep, Error> {
         let to = self.sink.name();
+        let is_new = match reason {
+            PauseReason::Misconfigured => !self.is_paused,
+            PauseReason::RejectsAll { probes } => probes == 0,
+        };
         if is_new {
-            tracing::warn!(to, said, "delivery pauses: nothing is taken");
+            tracing::warn!(
+                to,
+                why = message,
+                "delivery paused: the destination accepts no batch"
+            );
         } else {
-            tracing::debug!(to, said, "delivery still pauses");
+            tracing::debug!(to, why = message, "delivery still paused");
         }
-        let now = self.clock.now();
-        let long = long.min(self.options.longest_wait);
+        let duration = duration.min(self.options.max_wait);
         let pause = Pause {
-            is_rejecting,
-            ..Pause::new(to, now, long, &said, true)
+            is_misconfigured: true,
+            is_rejecting: reason != PauseReason::Misconfigured,
+            ..Pause::new(to, self.clock.now(), duration, &message)
         };
         self.store.set_pause(&pause)?;
         self.is_paused = true;
-        self.done.last_error = Some(said);
+        self.done.last_error = Some(message);
         self.done.paused = Some(pause);
-        Ok(Next::Stop)
+        Ok(NextStep::Stop)
     }
 
-    fn later(
+    /// Stores when the batch is tried again, or fails it after too many rounds.
+    fn schedule_retry(
         &mut self,
         name: &str,
         batch: &Batch,
-        mut state: State,
-        said: &str,
+        mut state: DeliveryState,
+        message: &str,
         after: Option<Duration>,
-    ) -> Result<Next, Error> {
-        tracing::debug!(
-            batch = name,
-            attempts = state.attempts,
-            said,
-            "not delivered"
-        );
-        self.done.last_error = Some(said.to_owned());
+    ) -> Result<NextStep, Error> {
+        let attempts = state.attempts;
+        tracing::debug!(batch = name, attempts, why = message, "batch not delivered");
+        self.done.last_error = Some(message.to_owned());
         let tried_for = Duration::from_secs(state.tried_for);
         if state.rounds >= self.options.give_up_rounds && tried_for >= self.options.give_up_after {
-            let why = if state.unknown {
-                format!("ambiguous: given up, the destination may have it; it said: {said}")
+            let reason = if state.unknown {
+                format!("ambiguous: given up, the destination may have it; last error: {message}")
             } else {
-                format!("given up; the destination said: {said}")
+                format!("given up; last error: {message}")
             };
-            self.fail(batch, &state, &why)?;
-            return Ok(Next::GoOn);
+            self.fail(batch, &state, &reason)?;
+            return Ok(NextStep::Continue);
         }
-        let now = self.clock.now();
         if let Some(after) = after {
-            // It is the destination that wants to wait, not this batch alone.
-            // "At once" is not soon enough to be no wait at all.
-            let left = after.max(backoff(1, after.max(SHORTEST_PAUSE)));
-            let left = left.min(self.options.longest_wait);
-            let pause = Pause::new(self.sink.name(), now, left, said, false);
-            self.store.set_pause(&pause)?;
-            self.is_paused = true;
-            self.store.set_state(name, &state)?;
-            self.strikes += 1;
-            if self.strikes >= STRIKES_TO_STOP {
-                self.done.paused = Some(pause);
-                return Ok(Next::Stop);
-            }
-            return Ok(if self.wait_or_stop(left, pause).is_continue() {
-                Next::Due(Duration::ZERO)
-            } else {
-                Next::Stop
-            });
+            return self.pause_as_requested(name, &state, message, after);
         }
-        let wait = backoff(state.attempts, self.options.longest_wait);
-        state.wait(now, wait);
+        let wait = backoff(state.attempts, self.options.max_wait);
+        state.wait(self.clock.now(), wait);
         self.store.set_state(name, &state)?;
-        self.strikes += 1;
-        if self.strikes >= STRIKES_TO_STOP {
-            return Ok(Next::Stop);
+        self.consecutive_failures += 1;
+        if self.consecutive_failures >= FAILURES_TO_STOP {
+            return Ok(NextStep::Stop);
         }
-        if self.strikes >= STRIKES_TO_SLOW_DOWN {
-            let longest = PATIENCE.min(self.options.longest_wait);
-            let slow = backoff(self.strikes + 1 - STRIKES_TO_SLOW_DOWN, longest);
-            if self.wait(slow, said).is_break() {
-                return Ok(Next::Stop);
+        if self.consecutive_failures >= FAILURES_TO_SLOW_DOWN {
+            let max_wait = MAX_WAIT_IN_RUN.min(self.options.max_wait);
+            let failures = self.consecutive_failures + 1 - FAILURES_TO_SLOW_DOWN;
+            if self.wait(backoff(failures, max_wait), message).is_break() {
+                return Ok(NextStep::Stop);
             }
         }
-        Ok(Next::Due(wait))
+        Ok(NextStep::RetryIn(wait))
     }
 
-    pub(super) fn fail(&mut self, batch: &Batch, state: &State, why: &str) -> Result<(), Error> {
-        self.store.fail(batch, state, why)?;
+    /// Pauses all delivery for as long as the destination asked for (`Retry-After`).
+    fn pause_as_requested(
+        &mut self,
+        name: &str,
+        state: &DeliveryState,
+        message: &str,
+        after: Duration,
+    ) -> Result<NextStep, Error> {
+        let duration = after.max(backoff(1, after.max(MIN_PAUSE)));
+        let duration = duration.min(self.options.max_wait);
+        let pause = Pause::new(self.sink.name(), self.clock.now(), duration, message);
+        self.store.set_pause(&pause)?;
+        self.is_paused = true;
+        self.store.set_state(name, state)?;
+        self.consecutive_failures += 1;
+        if self.consecutive_failures >= FAILURES_TO_STOP {
+            self.done.paused = Some(pause);
+            return Ok(NextStep::Stop);
+        }
+        Ok(if self.wait_for_pause(duration, pause).is_continue() {
+            NextStep::RetryIn(Duration::ZERO)
+        } else {
+            NextStep::Stop
+        })
+    }
+
+    pub(super) fn fail(
+        &mut self,
+        batch: &Batch,
+        state: &DeliveryState,
+        reason: &str,
+    ) -> Result<(), Error> {
+        self.store.fail(batch, state, reason)?;
         self.done.failed += batch.records().len() as u64;
         self.done.ambiguous += u64::from(state.is_unknown());
-        self.done.last_error = Some(why.to_owned());
+        self.done.last_error = Some(reason.to_owned());
         Ok(())
     }
 
-    pub(super) fn end_the_pause(&mut self) -> Result<(), Error> {
+    pub(super) fn end_pause(&mut self) -> Result<(), Error> {
         if std::mem::take(&mut self.is_paused) {
             self.store.end_pause(self.sink.name())?;
         }

@@ -1,4 +1,4 @@
-//! One run of delivery: oldest first, and bad batches never hold up the others.
+//! One run of delivery: oldest batches first, and a bad batch never blocks the others.
 
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::ControlFlow;
@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::rejection::Trust;
+use super::rejection::RecordFault;
 use super::{Clock, Delivered, DeliveryOptions, Progress, Sink, Watch};
 use crate::error::Error;
-use crate::manager::{BatchStore, Found, Pause, Standing};
+use crate::manager::{BatchStore, LoadedBatch, Pause, Standing};
 
-/// How many names are in memory at a time.
+/// Maximum number of batch names in memory.
 const PAGE: usize = if cfg!(test) { 512 } else { 16 * 1024 };
-/// A run waits for what is due within this, and leaves the rest for the next one.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum time for which a run waits. Batches that are due later are left for the next run.
+pub(super) const MAX_WAIT_IN_RUN: Duration = Duration::from_secs(10);
 
-/// Delivers what waits, as part of a run. Whoever calls this is the only one who does.
+/// Delivers the pending batches, as part of a run. The caller must hold the delivery lock.
 pub(crate) fn deliver(
     store: &dyn BatchStore,
     sink: &dyn Sink,
@@ -33,9 +33,9 @@ pub(crate) fn deliver(
         clock,
         watch,
         run,
-        strikes: 0,
+        consecutive_failures: 0,
         standing: store.standing(sink.name())?,
-        trusted_with: None,
+        trusted_origin: None,
         is_paused: false,
         unreadable: 0,
         done: Delivered::default(),
@@ -43,14 +43,14 @@ pub(crate) fn deliver(
     courier.run()?;
     if courier.unreadable > 0 {
         let (count, last) = (courier.unreadable, courier.done.last_error.as_deref());
-        tracing::warn!(count, last, "batches that cannot be read are not delivered");
+        tracing::warn!(count, last, "unreadable batches not delivered");
     }
     courier.done.waiting = store.count()?;
     Ok(courier.done)
 }
 
-/// Archives what waits and was never sent anywhere. Returns how many records that is, and which
-/// batches were damaged or wait because they cannot be read.
+/// Archives pending batches that were never sent to a destination. Returns the number of archived
+/// records, and the numbers of damaged and unreadable batches.
 pub(crate) fn archive(
     store: &dyn BatchStore,
     watch: &Watch<'_>,
@@ -60,25 +60,25 @@ pub(crate) fn archive(
     loop {
         let names = store.pending(after.as_deref(), PAGE)?;
         if !names.is_empty() {
-            // It is noted that a batch is archived before it is moved. Its name may not be on the disk
-            // yet: a consolidation has failed, or another process is at it.
+            // The journal names an archived batch before its file is moved. The file name may not
+            // be synced yet if a consolidation has failed or is running in another process.
             store.flush()?;
         }
         for name in &names {
             if watch.cancel.is_cancelled() {
                 return Ok((archived, done));
             }
-            match archive_one(store, name) {
-                Ok(Found::Batch(batch)) => {
+            match archive_unsent(store, name) {
+                Ok(LoadedBatch::Batch(batch)) => {
                     let records = batch.records().len() as u64;
                     archived += records;
                     (watch.progress)(Progress::Delivered { records });
                 }
-                Ok(Found::Damaged) => done.damaged += 1,
-                Ok(Found::Gone) => {}
-                // It is tried again in the next run, and holds up no other batch.
+                Ok(LoadedBatch::Damaged) => done.damaged += 1,
+                Ok(LoadedBatch::Gone) => {}
+                // The next run tries the batch again. Other batches are archived now.
                 Err(error) if error.stays_in_place() => {
-                    tracing::debug!(%error, "not archived");
+                    tracing::debug!(%error, "batch not archived");
                     done.waiting += 1;
                     done.last_error = Some(error.to_string());
                 }
@@ -92,18 +92,18 @@ pub(crate) fn archive(
     }
 }
 
-/// Archives one batch. `Gone`: it is none of those that are archived.
-fn archive_one(store: &dyn BatchStore, name: &str) -> Result<Found, Error> {
+/// Archives a batch. Returns `Gone` for a batch that is left pending because a destination may have
+/// it.
+fn archive_unsent(store: &dyn BatchStore, name: &str) -> Result<LoadedBatch, Error> {
     let state = store.state(name)?;
     if state.attempts > 0 || state.is_unknown() || state.splitting {
-        // It was on its way to a destination, which may have it.
-        return Ok(Found::Gone);
+        return Ok(LoadedBatch::Gone);
     }
-    let found = store.take(name)?;
-    if let Found::Batch(batch) = &found {
+    let loaded = store.load_for_delivery(name)?;
+    if let LoadedBatch::Batch(batch) = &loaded {
         store.archive(batch)?;
     }
-    Ok(found)
+    Ok(loaded)
 }
 
 pub(super) struct Courier<'a> {
@@ -113,50 +113,51 @@ pub(super) struct Courier<'a> {
     pub(super) clock: &'a dyn Clock,
     pub(super) watch: &'a Watch<'a>,
     pub(super) run: Uuid,
-    /// Failures in a row.
-    pub(super) strikes: u32,
-    /// As it is noted in the store.
+    pub(super) consecutive_failures: u32,
+    /// Standing of the destination, as it is stored.
     pub(super) standing: Standing,
-    /// The batch that was rejected after the last acceptance: all of its pieces may be split.
-    pub(super) trusted_with: Option<String>,
-    /// A pause is noted that the next success ends.
+    /// Batch that was rejected after the last acceptance. All of its pieces may be split.
+    pub(super) trusted_origin: Option<String>,
+    /// A pause is stored. The next accepted batch ends it.
     pub(super) is_paused: bool,
-    /// Batches that could not be read.
+    /// Number of batches that could not be read.
     unreadable: u64,
     pub(super) done: Delivered,
 }
 
-/// What to do after a batch.
-pub(super) enum Next {
-    GoOn,
-    /// It is due again so soon.
-    Due(Duration),
-    /// These took its place. They come first: the sooner it is known what the destination
-    /// accepts, the fewer batches are split in vain.
-    Pieces(Vec<String>, Trust),
+/// Next step after a batch.
+pub(super) enum NextStep {
+    /// Send the next batch.
+    Continue,
+    /// Send the next batch, and this one again after the duration.
+    RetryIn(Duration),
+    /// Send these pieces of the batch before other batches. The sooner it is known what the
+    /// destination accepts, the fewer batches are split in vain.
+    SendPieces(Vec<String>, RecordFault),
+    /// End the run: the destination accepts nothing for now.
     Stop,
 }
 
-/// `Break`: the run ends.
+/// `Break` ends the run.
 type Flow = ControlFlow<()>;
 
 impl Courier<'_> {
     fn run(&mut self) -> Result<(), Error> {
-        if self.wait_for_the_pause()?.is_break() {
+        if self.wait_for_stored_pause()?.is_break() {
             self.done.is_stopped = true;
             return Ok(());
         }
         loop {
             let mut soonest = None;
-            // What was never tried goes first, then what failed least often: however many fail
-            // every time, the others get their turn.
-            if self.pass_fresh(&mut soonest)?.is_break()
-                || self.pass_tried(&mut soonest)?.is_break()
+            // Batches without an attempt go first, then those with the fewest attempts. So batches
+            // that fail every time do not delay the others.
+            if self.send_untried(&mut soonest)?.is_break()
+                || self.send_tried(&mut soonest)?.is_break()
             {
                 return Ok(());
             }
             match soonest {
-                Some(wait) if wait <= PATIENCE => {
+                Some(wait) if wait <= MAX_WAIT_IN_RUN => {
                     let why = self.done.last_error.clone().unwrap_or_default();
                     if self.wait(wait, &why).is_break() {
                         return Ok(());
@@ -167,8 +168,8 @@ impl Courier<'_> {
         }
     }
 
-    /// Oldest first.
-    fn pass_fresh(&mut self, soonest: &mut Option<Duration>) -> Result<Flow, Error> {
+    /// Sends the batches without an attempt, oldest first.
+    fn send_untried(&mut self, soonest: &mut Option<Duration>) -> Result<Flow, Error> {
         let mut after = None;
         loop {
             let mut names = self.store.pending(after.as_deref(), PAGE)?;
@@ -177,15 +178,15 @@ impl Courier<'_> {
                 return Ok(Flow::Continue(()));
             }
             names.retain(|name| self.attempts(name) == 0);
-            if self.pass(names, soonest)?.is_break() {
+            if self.send_all(names, soonest)?.is_break() {
                 return Ok(Flow::Break(()));
             }
         }
     }
 
-    /// Least often tried first. Each page begins after the last one, so that batches which cannot
-    /// be read, and so never change, are met once.
-    fn pass_tried(&mut self, soonest: &mut Option<Duration>) -> Result<Flow, Error> {
+    /// Sends the batches with attempts, fewest attempts first. Each page starts after the previous
+    /// one, so that batches that cannot be read do not come up again.
+    fn send_tried(&mut self, soonest: &mut Option<Duration>) -> Result<Flow, Error> {
         let mut after = None;
         loop {
             let page = self.least_tried(after.as_ref())?;
@@ -194,61 +195,66 @@ impl Courier<'_> {
                 return Ok(Flow::Continue(()));
             }
             let names = page.into_iter().map(|(_, name)| name).collect();
-            if self.pass(names, soonest)?.is_break() {
+            if self.send_all(names, soonest)?.is_break() {
                 return Ok(Flow::Break(()));
             }
         }
     }
 
-    /// Those that were tried, with how often, in this order, beyond the last one that is known.
+    /// Returns the next page of batches with attempts, ordered by number of attempts and name.
     fn least_tried(&self, after: Option<&(u32, String)>) -> Result<Vec<(u32, String)>, Error> {
-        let (mut least, mut last) = (BinaryHeap::new(), None);
+        let (mut page, mut last) = (BinaryHeap::new(), None);
         loop {
             let names = self.store.pending(last.as_deref(), PAGE)?;
             last = names.last().cloned();
             if last.is_none() {
-                return Ok(least.into_sorted_vec());
+                return Ok(page.into_sorted_vec());
             }
             for name in names {
-                let one = (self.attempts(&name), name);
-                if one.0 > 0 && after.is_none_or(|after| one > *after) {
-                    least.push(one);
-                    if least.len() > PAGE {
-                        least.pop();
+                let batch = (self.attempts(&name), name);
+                if batch.0 > 0 && after.is_none_or(|after| batch > *after) {
+                    page.push(batch);
+                    if page.len() > PAGE {
+                        page.pop();
                     }
                 }
             }
         }
     }
 
-    /// How often a batch was tried; what cannot be read counts as tried.
+    /// Number of attempts for a batch. Batches with an unreadable or uncertain state count as
+    /// tried.
     fn attempts(&self, name: &str) -> u32 {
         self.store.state(name).map_or(1, |state| {
-            let least = u32::from(state.is_unknown() || state.splitting);
-            state.attempts.max(least)
+            let min_attempts = u32::from(state.is_unknown() || state.splitting);
+            state.attempts.max(min_attempts)
         })
     }
 
-    fn pass(&mut self, names: Vec<String>, soonest: &mut Option<Duration>) -> Result<Flow, Error> {
-        let mut names: VecDeque<_> = names
+    fn send_all(
+        &mut self,
+        names: Vec<String>,
+        soonest: &mut Option<Duration>,
+    ) -> Result<Flow, Error> {
+        let mut queue: VecDeque<_> = names
             .into_iter()
-            .map(|name| (name, Trust::Unproven))
+            .map(|name| (name, RecordFault::Unproven))
             .collect();
-        while let Some((name, trust)) = names.pop_front() {
+        while let Some((name, fault)) = queue.pop_front() {
             if self.watch.cancel.is_cancelled() {
                 return Ok(Flow::Break(()));
             }
-            match self.one(&name, trust)? {
-                Next::GoOn => {}
-                Next::Pieces(pieces, trust) => {
+            match self.deliver_or_skip(&name, fault)? {
+                NextStep::Continue => {}
+                NextStep::SendPieces(pieces, fault) => {
                     for piece in pieces.into_iter().rev() {
-                        names.push_front((piece, trust));
+                        queue.push_front((piece, fault));
                     }
                 }
-                Next::Due(wait) => {
+                NextStep::RetryIn(wait) => {
                     *soonest = Some(soonest.map_or(wait, |other| other.min(wait)));
                 }
-                Next::Stop => {
+                NextStep::Stop => {
                     self.done.is_stopped = true;
                     return Ok(Flow::Break(()));
                 }
@@ -257,29 +263,31 @@ impl Courier<'_> {
         Ok(Flow::Continue(()))
     }
 
-    /// `Break`: the pause is too long to wait for it.
-    fn wait_for_the_pause(&mut self) -> Result<Flow, Error> {
+    /// Waits for the end of the stored pause. `Break`: the pause is longer than a run waits.
+    fn wait_for_stored_pause(&mut self) -> Result<Flow, Error> {
         let Some(mut pause) = self.store.pause(self.sink.name())? else {
             return Ok(Flow::Continue(()));
         };
         self.is_paused = true;
-        let ours = pause.is_misconfigured && self.options.ignore_backoff;
-        if ours {
+        // `ignore_backoff` skips pauses that this process chose, not those that the destination
+        // asked for.
+        if pause.is_misconfigured && self.options.ignore_backoff {
             return Ok(Flow::Continue(()));
         }
         let now = self.clock.now();
         if pause.since > now {
-            // The clock went back: the pause begins anew, or it would never end.
+            // The clock went back. The pause starts again now, otherwise it could last for years.
             pause.since = now;
             self.store.set_pause(&pause)?;
         }
-        let left = pause.left(now).min(self.options.longest_wait);
-        Ok(self.wait_or_stop(left, pause))
+        let left = pause.left(now).min(self.options.max_wait);
+        Ok(self.wait_for_pause(left, pause))
     }
 
-    /// Waits for the end of a pause if it is near. `Break`: it is not, or the work is to end.
-    pub(super) fn wait_or_stop(&mut self, left: Duration, pause: Pause) -> Flow {
-        if left > PATIENCE || pause.is_misconfigured && !left.is_zero() {
+    /// Waits for the end of a pause. `Break`: the pause is longer than a run waits, or the run is
+    /// cancelled.
+    pub(super) fn wait_for_pause(&mut self, left: Duration, pause: Pause) -> Flow {
+        if left > MAX_WAIT_IN_RUN || pause.is_misconfigured && !left.is_zero() {
             self.done.last_error = Some(pause.why.clone());
             self.done.paused = Some(pause);
             return Flow::Break(());
@@ -287,38 +295,36 @@ impl Courier<'_> {
         self.wait(left, &pause.why)
     }
 
-    /// `Break`: the work is to end.
-    pub(super) fn wait(&self, long: Duration, why: &str) -> Flow {
-        let ends = if long.is_zero() {
-            self.watch.cancel.is_cancelled()
-        } else {
+    /// Waits. `Break`: the run is cancelled.
+    pub(super) fn wait(&self, duration: Duration, why: &str) -> Flow {
+        if !duration.is_zero() {
             (self.watch.progress)(Progress::Waiting {
-                until: self.clock.now().after(long).into(),
+                until: self.clock.now().after(duration).into(),
                 why: why.to_owned(),
             });
-            self.clock.wait(&self.watch.cancel, long)
-        };
-        if ends {
+            self.clock.wait(&self.watch.cancel, duration);
+        }
+        if self.watch.cancel.is_cancelled() {
             Flow::Break(())
         } else {
             Flow::Continue(())
         }
     }
 
-    /// One that cannot be read waits for a person, and holds up nobody.
-    fn one(&mut self, name: &str, trust: Trust) -> Result<Next, Error> {
-        match self.try_one(name, trust) {
+    /// Delivers a batch. Skips a batch that cannot be read, or whose outcome cannot be stored on a
+    /// full disk: another batch may need less space.
+    fn deliver_or_skip(&mut self, name: &str, fault: RecordFault) -> Result<NextStep, Error> {
+        match self.deliver_batch(name, fault) {
             Err(error) if error.stays_in_place() => {
-                tracing::debug!(%error, "not delivered");
+                tracing::debug!(%error, "batch not delivered");
                 self.unreadable += 1;
                 self.done.last_error = Some(error.to_string());
-                Ok(Next::GoOn)
+                Ok(NextStep::Continue)
             }
-            // There is no room to note what becomes of it. Others may need less.
             Err(error) if error.is_full() => {
-                tracing::debug!(%error, batch = name, "not delivered");
+                tracing::debug!(%error, batch = name, "batch not delivered");
                 self.done.last_error = Some(error.to_string());
-                Ok(Next::GoOn)
+                Ok(NextStep::Continue)
             }
             next => next,
         }

@@ -1,4 +1,4 @@
-//! One deliverer at a time for a data directory.
+//! Lock of a data directory: one deliverer at a time.
 
 use std::fmt;
 use std::path::Path;
@@ -12,78 +12,78 @@ use crate::error::{Error, is_full};
 use crate::staging_lock::LockError;
 
 const FILE: &str = ".delivery.lock";
-/// Earlier versions owned the lock under this verb in order to read.
-const READS: &str = "verify";
-/// How long somebody who reads the books is waited for.
-const MOST_FOR_READERS: Duration = Duration::from_secs(30);
+/// Verb under which earlier versions owned the lock while they only read.
+const READ_VERB: &str = "verify";
+/// Maximum time for which a run waits for readers of the data directory.
+const READER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Sole right to deliver what is in a data directory, and to change what was noted about it.
+/// Exclusive right to deliver from a data directory and to change the state of its batches.
 #[derive(Debug)]
-#[must_use = "others may deliver as soon as it is dropped"]
+#[must_use = "dropping the lock allows other processes to deliver"]
 pub struct DeliveryLock {
     _tenure: Tenure,
 }
 
-/// Why a run did not do its work.
+/// Error of a run.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError {
     /// Another process delivers from this data directory. Nothing was changed.
     #[non_exhaustive]
     Busy {
-        /// Its process, if it is proven.
+        /// Process id of the owner, if it is proven.
         pid: Option<u32>,
-        /// It only reads the books.
+        /// True if the owner only reads.
         is_reading: bool,
     },
     /// The data directory delivers to another destination. Nothing was changed.
     #[non_exhaustive]
     OtherDestination {
-        /// The destination that was asked for. None: archiving was.
-        asked: Option<String>,
-        /// The destination of the data directory.
-        noted: String,
+        /// Requested destination, or `None` for archiving.
+        requested: Option<String>,
+        /// Destination of the data directory.
+        stored: String,
     },
-    /// The lock could not be taken for another reason.
+    /// The lock could not be acquired for another reason.
     Lock(tenure::Error),
-    /// Something could not be read or written.
+    /// A file could not be read or written.
     Disk(Error),
 }
 
 impl DeliveryLock {
-    /// Takes the right, or says who has it.
+    /// Acquires the lock. Fails with [`RunError::Busy`] if another process owns it.
     pub fn acquire(data: &Path) -> Result<Self, RunError> {
         let data = DataDir::new(data);
         data.make(&crate::disk::RealDisk).map_err(RunError::Disk)?;
         Self::acquire_for(&data, "deliver")
     }
 
-    /// The same, waiting for somebody who only reads the books.
+    /// Acquires the lock. Waits for processes that only read the data directory.
     pub(crate) fn acquire_after_readers(data: &Path, cancel: &Cancel) -> Result<Self, RunError> {
         let start = Instant::now();
         loop {
             match Self::acquire(data) {
                 Err(RunError::Busy {
                     is_reading: true, ..
-                }) if start.elapsed() < MOST_FOR_READERS && !cancel.is_cancelled() => {
+                }) if start.elapsed() < READER_TIMEOUT && !cancel.is_cancelled() => {
                     cancel.wait(Duration::from_millis(50));
                 }
-                taken => return taken,
+                acquired => return acquired,
             }
         }
     }
 
-    /// Keeps deliverers out while their files are read. It creates and writes nothing, also if this
-    /// process is killed. `None`: there is no lock file, and no deliverer is kept out.
+    /// Excludes deliverers while their files are read. Creates and writes no file. Returns `None`
+    /// if there is no lock file; deliverers are not excluded then.
     pub(crate) fn read_lock(data: &DataDir) -> Result<Option<ReadLock>, RunError> {
-        Store::default().read_lock(&key(data)?).map_err(refused)
+        Store::default().read_lock(&key(data)?).map_err(run_error)
     }
 
     fn acquire_for(data: &DataDir, verb: &str) -> Result<Self, RunError> {
         let key = key(data)?;
-        // A full disk must not keep the next deliverer out.
+        // The lock file is kept on release, because a full disk has no space for a new one.
         let claim = Store::default().claim(&key).verb(verb).keep_file(true);
-        let tenure = claim.try_acquire().map_err(refused)?;
+        let tenure = claim.try_acquire().map_err(run_error)?;
         Ok(Self { _tenure: tenure })
     }
 }
@@ -92,21 +92,21 @@ fn key(data: &DataDir) -> Result<Key, RunError> {
     Key::file(data.spool.join(FILE)).map_err(RunError::Lock)
 }
 
-fn refused(error: tenure::Error) -> RunError {
+fn run_error(error: tenure::Error) -> RunError {
     match error.holder() {
         Some(holder) => RunError::Busy {
             pid: holder.pid(),
             is_reading: holder.is_reading()
                 || holder
                     .record()
-                    .is_some_and(|record| record.verb() == Some(READS)),
+                    .is_some_and(|record| record.verb() == Some(READ_VERB)),
         },
         None => RunError::Lock(error),
     }
 }
 
 impl RunError {
-    /// The disk, or the user's share of it, is full.
+    /// True if the disk is full or the user's quota is exhausted.
     pub fn is_full(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::OtherDestination { .. } => false,
@@ -115,7 +115,7 @@ impl RunError {
         }
     }
 
-    /// The disk can only be read.
+    /// True if the file system is read-only.
     pub fn is_read_only(&self) -> bool {
         let read_only =
             |error: &std::io::Error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem;
@@ -150,19 +150,19 @@ impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Busy { pid: Some(pid), .. } => {
-                write!(f, "pid {pid} is at work on this data directory")
+                write!(f, "pid {pid} is using this data directory")
             }
             Self::Busy { pid: None, .. } => {
-                f.write_str("another process is at work on this data directory")
+                f.write_str("another process is using this data directory")
             }
-            Self::OtherDestination { asked, noted } => match asked {
-                Some(asked) => write!(
+            Self::OtherDestination { requested, stored } => match requested {
+                Some(requested) => write!(
                     f,
-                    "the destination of this data directory is {noted}, not {asked}"
+                    "the destination of this data directory is {stored}, not {requested}"
                 ),
                 None => write!(
                     f,
-                    "the destination of this data directory is {noted}, and none was named"
+                    "the destination of this data directory is {stored}, and none was named"
                 ),
             },
             Self::Lock(error) => error.fmt(f),

@@ -1,7 +1,8 @@
-//! Delivery: every batch to its destination, exactly once as far as the destination lets us know.
+//! Delivery: every batch goes to its destination once, as far as the destination reports its
+//! outcome.
 //!
-//! Before an attempt it is noted that one is made; after it, what came of it. So after a crash it is
-//! known that the destination may have a batch, and such a batch is only ever sent again as it was.
+//! The state of a batch is stored before each attempt and after it. So a batch that the destination
+//! may have is known after a crash. Such a batch is sent again only with the same bytes and key.
 
 mod attempt;
 mod backoff;
@@ -21,17 +22,18 @@ pub use watch::{Progress, Watch};
 
 use crate::manager::Pause;
 
-/// How delivery works.
+/// Options of delivery.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeliveryOptions {
-    /// A batch is given up when it failed in so many runs...
+    /// Minimum number of runs in which a batch has failed before it moves to `failed/`.
     pub give_up_rounds: u32,
-    /// ... and has been tried for so long.
+    /// Minimum time for which a batch has been tried before it moves to `failed/`.
     pub give_up_after: Duration,
-    /// The longest wait, whatever the destination asks for.
-    pub longest_wait: Duration,
-    /// Try batches that would wait after a failure. What the destination asked for still holds.
+    /// Maximum wait, also if the destination asks for a longer one.
+    pub max_wait: Duration,
+    /// Retry at once instead of after the backoff. Waits that the destination asked for still
+    /// apply.
     pub ignore_backoff: bool,
 }
 
@@ -40,34 +42,35 @@ impl Default for DeliveryOptions {
         Self {
             give_up_rounds: 10,
             give_up_after: Duration::from_secs(7 * 24 * 3600),
-            longest_wait: Duration::from_secs(3600),
+            max_wait: Duration::from_secs(3600),
             ignore_backoff: false,
         }
     }
 }
 
-/// What came of a delivery.
+/// Result of delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Delivered {
-    /// Batches that the destination has now.
+    /// Number of delivered batches.
     pub batches: u64,
-    /// The records in them.
+    /// Number of delivered records.
     pub records: u64,
-    /// Batches that were split to find what is wrong in them.
+    /// Number of batches that were split to isolate rejected records.
     pub split: u64,
-    /// Records that were put into `failed/`.
+    /// Number of records that moved to `failed/`.
     pub failed: u64,
-    /// Batches among those that the destination may have.
+    /// Number of batches that moved to `failed/` and that the destination may have.
     pub ambiguous: u64,
-    /// Batches that are damaged, and were put into `failed/`.
+    /// Number of damaged batches, which moved to `failed/`.
     pub damaged: u64,
-    /// Batches that still wait.
+    /// Number of pending batches.
     pub waiting: u64,
-    /// Nothing is sent for now.
+    /// Pause of delivery, if one is in effect.
     pub paused: Option<Pause>,
-    /// The destination takes nothing for now: the run ended before everything was tried.
+    /// True if the destination accepts nothing for now, and the run ended before every batch was
+    /// tried.
     pub is_stopped: bool,
-    /// What the last failure was.
+    /// Last error.
     pub last_error: Option<String>,
 }

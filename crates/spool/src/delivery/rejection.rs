@@ -1,46 +1,54 @@
 //! Batches that the destination rejects: records are at fault, or the destination is.
 //!
-//! A destination that has accepted a batch since it last rejected one is trusted: the batch is
-//! split until the rejected records stand alone in `failed/`, with all pieces of it that an earlier
-//! run left. Otherwise one batch is bisected to a
-//! single record. If the destination accepts any part, it is trusted again. If not, nothing goes
-//! to `failed/`: everything stays pending and delivery pauses. The next run bisects another batch,
-//! since batches that were tried least often come first.
+//! A destination that has accepted a batch since it last rejected one is trusted. A batch that it
+//! rejects is split until the rejected records stand alone in `failed/`. Pieces of the batch that
+//! an earlier run left are split too. If the destination is not trusted, one batch is bisected down
+//! to a single record. If the destination accepts any part, it is trusted again. If not, no record
+//! goes to `failed/`: everything stays pending and delivery pauses. The next run bisects another
+//! batch, since batches with the fewest attempts come first.
 
 use std::time::Duration;
 
-use super::attempt::Attempt;
-use super::courier::{Courier, Next};
+use super::attempt::{AttemptResult, PauseReason};
+use super::courier::{Courier, NextStep};
 use crate::batch::Batch;
 use crate::error::Error;
-use crate::manager::{Standing, State};
+use crate::manager::{DeliveryState, Standing};
 
-/// The pause after the first batch of which no part was accepted; it doubles ...
+/// Pause after the first batch of which no part was accepted. It doubles with every such batch.
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
-/// ... up to this.
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// Maximum pause after batches of which no part was accepted.
+const MAX_PAUSE: Duration = Duration::from_secs(600);
 
 /// Evidence that rejected records, and not the destination, are at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// None: the standing of the destination decides.
+pub(super) enum RecordFault {
+    /// No evidence: the standing of the destination decides.
     Unproven,
-    /// The batch is a piece of one that a trusted destination rejected, or of which it has
-    /// accepted a part: it is split to the end, also after a restart.
+    /// The batch is a piece of one that a trusted destination rejected, or of which the destination
+    /// has accepted a part. It is split down to single records, also after a restart.
     Proven,
 }
 
-/// A batch that the destination will not accept as it is.
-pub(super) struct Refused {
-    pub(super) batch: Batch,
-    pub(super) state: State,
-    pub(super) said: String,
-    /// The batch, and perhaps none of its records, is too large.
-    pub(super) is_too_large: bool,
+/// Kind of a rejection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RejectionKind {
+    /// A record in the batch is invalid.
+    Invalid,
+    /// The batch is too large. Its records may all be valid.
+    TooLarge,
 }
 
-impl Refused {
-    /// The name of the batch that it is a piece of, or its own.
+/// A batch that the destination will not accept as it is.
+pub(super) struct RejectedBatch {
+    pub(super) batch: Batch,
+    pub(super) state: DeliveryState,
+    pub(super) message: String,
+    pub(super) kind: RejectionKind,
+}
+
+impl RejectedBatch {
+    /// Returns the name of the batch that this one is a piece of, or its own name.
     fn origin(&self) -> String {
         let origin = self.state.origin.clone();
         origin.unwrap_or_else(|| self.batch.file_name())
@@ -48,106 +56,107 @@ impl Refused {
 }
 
 impl Courier<'_> {
-    pub(super) fn refused(&mut self, refused: Refused) -> Result<Next, Error> {
-        let origin = refused.origin();
-        let is_trusted = refused.state.proven
+    pub(super) fn handle_rejection(&mut self, rejected: RejectedBatch) -> Result<NextStep, Error> {
+        let origin = rejected.origin();
+        let is_trusted = rejected.state.proven
             || self.standing == Standing::Accepts
-            || self.trusted_with.as_ref() == Some(&origin);
-        if refused.state.unknown {
-            self.note_rejection()?;
-            return self.fail_as_ambiguous(&refused, is_trusted);
+            || self.trusted_origin.as_ref() == Some(&origin);
+        if rejected.state.unknown {
+            self.store_rejection()?;
+            self.fail_as_ambiguous(&rejected)?;
+            if is_trusted {
+                self.end_pause()?;
+                return Ok(NextStep::Continue);
+            }
+            // At most one batch per run fails as ambiguous. Otherwise a destination that rejects
+            // everything would empty the spool.
+            return self.pause_for_rejections(&rejected.message);
         }
-        if refused.is_too_large
-            && let Some(halves) = self.split(&refused)?
+        if rejected.kind == RejectionKind::TooLarge
+            && let Some(halves) = self.split(&rejected)?
         {
-            // Halving it says nothing about its records.
-            let trust = if refused.state.proven {
-                Trust::Proven
+            // The size of a batch is no evidence about its records.
+            let fault = if rejected.state.proven {
+                RecordFault::Proven
             } else {
-                Trust::Unproven
+                RecordFault::Unproven
             };
-            return Ok(Next::Pieces(halves.into(), trust));
+            return Ok(NextStep::SendPieces(halves.into(), fault));
         }
-        self.note_rejection()?;
+        self.store_rejection()?;
         if !is_trusted {
-            return self.bisect(refused);
+            return self.bisect(rejected);
         }
-        self.trusted_with = Some(origin);
-        self.end_the_pause()?;
-        if let Some(halves) = self.split(&refused)? {
-            return Ok(Next::Pieces(halves.into(), Trust::Proven));
+        self.trusted_origin = Some(origin);
+        self.end_pause()?;
+        if let Some(halves) = self.split(&rejected)? {
+            return Ok(NextStep::SendPieces(halves.into(), RecordFault::Proven));
         }
-        self.fail(&refused.batch, &refused.state, &refused.said)?;
-        Ok(Next::GoOn)
+        self.fail(&rejected.batch, &rejected.state, &rejected.message)?;
+        Ok(NextStep::Continue)
     }
 
-    /// It is never split: its halves would have other keys.
-    fn fail_as_ambiguous(&mut self, refused: &Refused, is_trusted: bool) -> Result<Next, Error> {
-        let said = &refused.said;
-        let why = format!("ambiguous: the destination may have it; it said: {said}");
-        self.fail(&refused.batch, &refused.state, &why)?;
-        if is_trusted {
-            self.end_the_pause()?;
-            return Ok(Next::GoOn);
-        }
-        // One for each run, so that a destination which rejects everything does not empty the spool.
-        self.pause_for_rejections(said)
+    /// Fails a batch that the destination may have from an earlier attempt. It is never split: its
+    /// halves would have other keys, and the destination could count their records twice.
+    fn fail_as_ambiguous(&mut self, rejected: &RejectedBatch) -> Result<(), Error> {
+        let message = &rejected.message;
+        let reason = format!("ambiguous: the destination may have it; last error: {message}");
+        self.fail(&rejected.batch, &rejected.state, &reason)
     }
 
     /// Sends smaller and smaller parts of a batch until one is accepted or a single record is
-    /// rejected. Both halves are sent each time, so that one bad record does not look like a bad
-    /// destination.
-    fn bisect(&mut self, refused: Refused) -> Result<Next, Error> {
-        let origin = refused.origin();
-        let mut rejected = refused;
-        let mut left = Vec::new();
+    /// rejected. Both halves are sent each time. Otherwise one bad record would look like a
+    /// destination that rejects everything.
+    fn bisect(&mut self, mut rejected: RejectedBatch) -> Result<NextStep, Error> {
+        let origin = rejected.origin();
+        let mut remaining = Vec::new();
         loop {
             let Some(halves) = self.split(&rejected)? else {
                 let name = rejected.batch.file_name();
                 self.store.set_state(&name, &rejected.state)?;
-                return self.pause_for_rejections(&rejected.said);
+                return self.pause_for_rejections(&rejected.message);
             };
-            let mut next = None;
+            let mut rejected_half = None;
             for (index, name) in halves.iter().enumerate() {
                 if self.watch.cancel.is_cancelled() {
-                    return Ok(Next::Stop);
+                    return Ok(NextStep::Stop);
                 }
-                match self.attempt(name, Trust::Unproven)? {
-                    Attempt::Accepted => {
-                        left.extend(
+                match self.attempt(name, RecordFault::Unproven)? {
+                    AttemptResult::Accepted => {
+                        remaining.extend(
                             halves
                                 .into_iter()
                                 .enumerate()
                                 .filter_map(|(other, name)| (other != index).then_some(name)),
                         );
-                        return Ok(Next::Pieces(left, Trust::Proven));
+                        return Ok(NextStep::SendPieces(remaining, RecordFault::Proven));
                     }
-                    Attempt::Refused(mut half) => {
+                    AttemptResult::Rejected(mut half) => {
                         half.state.origin = Some(origin.clone());
                         self.store.set_state(name, &half.state)?;
-                        if next.is_none() {
-                            next = Some(half);
+                        if rejected_half.is_none() {
+                            rejected_half = Some(half);
                         } else {
-                            left.push(name.clone());
+                            remaining.push(name.clone());
                         }
                     }
-                    Attempt::Other(next) => return Ok(next),
+                    AttemptResult::Undecided(next) => return Ok(next),
                 }
             }
-            let Some(half) = next else {
-                return Ok(Next::GoOn);
+            let Some(half) = rejected_half else {
+                return Ok(NextStep::Continue);
             };
             rejected = *half;
         }
     }
 
-    fn split(&mut self, refused: &Refused) -> Result<Option<[String; 2]>, Error> {
-        let halves = self.store.split(&refused.batch, &refused.state)?;
+    fn split(&mut self, rejected: &RejectedBatch) -> Result<Option<[String; 2]>, Error> {
+        let halves = self.store.split(&rejected.batch, &rejected.state)?;
         self.done.split += u64::from(halves.is_some());
         Ok(halves)
     }
 
-    fn pause_for_rejections(&mut self, said: &str) -> Result<Next, Error> {
+    fn pause_for_rejections(&mut self, message: &str) -> Result<NextStep, Error> {
         let probes = match self.standing {
             Standing::Rejects { probes } => probes,
             Standing::Unknown | Standing::Accepts => 0,
@@ -155,12 +164,14 @@ impl Courier<'_> {
         self.set_standing(Standing::Rejects {
             probes: probes.saturating_add(1),
         })?;
-        let long = FIRST_PAUSE.saturating_mul(1 << probes.min(16));
-        let said = format!("no part of a batch was accepted: {said}");
-        self.pause_for_a_person(said, long.min(LONGEST_PAUSE), probes == 0, true)
+        let duration = FIRST_PAUSE.saturating_mul(1 << probes.min(16));
+        let message = format!("no part of a batch was accepted: {message}");
+        let reason = PauseReason::RejectsAll { probes };
+        self.pause_delivery(reason, message, duration.min(MAX_PAUSE))
     }
 
-    fn note_rejection(&mut self) -> Result<(), Error> {
+    /// Stores that the destination has rejected a batch, unless this is stored already.
+    fn store_rejection(&mut self) -> Result<(), Error> {
         match self.standing {
             Standing::Rejects { .. } => Ok(()),
             Standing::Unknown | Standing::Accepts => {

@@ -1,86 +1,103 @@
-//! What takes batches.
+//! Interface of destinations.
 
 use std::time::Duration;
 
 use crate::batch::Batch;
 
-/// A destination.
+/// A destination of batches.
 pub trait Sink {
-    /// What to call it in messages. Never a secret.
+    /// Name of the destination for messages. It must not contain a secret.
     fn name(&self) -> &str;
-    /// Offers it a batch, once. The same batch is offered with the same bytes and key every time.
+    /// Sends a batch once. A batch has the same bytes and the same key on every attempt.
     fn send(&self, batch: &Batch) -> Answer;
 }
 
-/// What came of an attempt. `said` is for people: the status and the beginning of the answer, or
-/// what the network did.
+/// Result of an attempt. `message` is for people: the status and the beginning of the response, or
+/// the network error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Answer {
-    /// It has the batch, now or from an earlier attempt.
+    /// The destination has the batch, from this attempt or an earlier one.
     #[non_exhaustive]
     Accepted {
-        /// For people.
-        said: String,
+        /// Text for people.
+        message: String,
     },
-    /// It did not take the batch and never will as it is: something in it is wrong.
+    /// The destination will never accept the batch as it is: a record in it is invalid.
     #[non_exhaustive]
     Rejected {
-        /// For people.
-        said: String,
+        /// Text for people.
+        message: String,
     },
-    /// The batch is too large for it; a smaller one may be accepted.
+    /// The batch is too large. The destination may accept a smaller one.
     #[non_exhaustive]
     TooLarge {
-        /// For people.
-        said: String,
+        /// Text for people.
+        message: String,
     },
-    /// It may take the batch later.
+    /// The destination may accept the batch later.
     #[non_exhaustive]
     Later {
-        /// For people.
-        said: String,
-        /// It may have the batch although it did not say so.
+        /// Text for people.
+        message: String,
+        /// True if the destination may have the batch already.
         unknown: bool,
-        /// How long it asked us to wait.
+        /// Time that the destination asked to wait.
         after: Option<Duration>,
     },
-    /// It accepts nothing: the address or the token is likely wrong. Delivery pauses, and is tried
-    /// again by itself.
+    /// The destination accepts no batch: the address or the token is likely wrong. Delivery pauses
+    /// and is retried by itself.
     #[non_exhaustive]
     Misconfigured {
-        /// For people.
-        said: String,
+        /// Text for people.
+        message: String,
     },
 }
 
 impl Answer {
-    /// It has the batch.
-    pub fn accepted(said: impl Into<String>) -> Self {
-        Self::Accepted { said: said.into() }
+    /// Returns [`Answer::Accepted`].
+    pub fn accepted(message: impl Into<String>) -> Self {
+        Self::Accepted {
+            message: message.into(),
+        }
     }
 
-    /// Something in the batch is wrong.
-    pub fn rejected(said: impl Into<String>) -> Self {
-        Self::Rejected { said: said.into() }
+    /// Returns [`Answer::Rejected`].
+    pub fn rejected(message: impl Into<String>) -> Self {
+        Self::Rejected {
+            message: message.into(),
+        }
     }
 
-    /// The batch is too large.
-    pub fn too_large(said: impl Into<String>) -> Self {
-        Self::TooLarge { said: said.into() }
+    /// Returns [`Answer::TooLarge`].
+    pub fn too_large(message: impl Into<String>) -> Self {
+        Self::TooLarge {
+            message: message.into(),
+        }
     }
 
-    /// It may take the batch later. `unknown`: it may have it already.
-    pub fn later(said: impl Into<String>, unknown: bool, after: Option<Duration>) -> Self {
+    /// Returns [`Answer::Later`] for a batch that the destination cannot have.
+    pub fn later(message: impl Into<String>, after: Option<Duration>) -> Self {
         Self::Later {
-            said: said.into(),
-            unknown,
+            message: message.into(),
+            unknown: false,
             after,
         }
     }
 
-    /// The address or the token is likely wrong.
-    pub fn misconfigured(said: impl Into<String>) -> Self {
-        Self::Misconfigured { said: said.into() }
+    /// Returns [`Answer::Later`] for a batch that the destination may have already.
+    pub fn unknown(message: impl Into<String>, after: Option<Duration>) -> Self {
+        Self::Later {
+            message: message.into(),
+            unknown: true,
+            after,
+        }
+    }
+
+    /// Returns [`Answer::Misconfigured`].
+    pub fn misconfigured(message: impl Into<String>) -> Self {
+        Self::Misconfigured {
+            message: message.into(),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Whoever watches long work, and may end it.
+//! Progress reports, cancellation and time for long operations.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -6,48 +6,48 @@ use std::time::{Duration, SystemTime};
 use crate::cancel::Cancel;
 use crate::time::Moment;
 
-/// How far long work has come.
+/// Progress report of a long operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Progress {
-    /// So many more records went into batches.
+    /// Records went into batches.
     #[non_exhaustive]
     Consolidated {
-        /// Since the last report.
+        /// Number of records since the last report.
         records: u64,
     },
-    /// So many more records were delivered or archived.
+    /// Records were delivered or archived.
     #[non_exhaustive]
     Delivered {
-        /// Since the last report.
+        /// Number of records since the last report.
         records: u64,
     },
-    /// Nothing happens until then.
+    /// Delivery waits.
     #[non_exhaustive]
     Waiting {
-        /// If the clock is right.
+        /// End of the wait, by the clock of this machine.
         until: SystemTime,
-        /// What the destination said.
+        /// Last error, or the response of the destination.
         why: String,
     },
-    /// So many more bytes were checked.
+    /// Bytes were verified.
     #[non_exhaustive]
     Checked {
-        /// Since the last report.
+        /// Number of bytes since the last report.
         bytes: u64,
     },
 }
 
-/// Hears how far long work has come, and ends it early.
+/// Receives the progress of a long operation, and can cancel it.
 pub struct Watch<'a> {
-    /// Ends the work.
+    /// Cancels the operation.
     pub cancel: Cancel,
-    /// Is told.
+    /// Called with every progress report.
     pub progress: &'a (dyn Fn(Progress) + 'a),
 }
 
 impl Watch<'_> {
-    /// Nobody watches.
+    /// Returns a watch that ignores progress and is never cancelled.
     pub fn silent() -> Self {
         Self {
             cancel: Cancel::new(),
@@ -64,14 +64,14 @@ impl fmt::Debug for Watch<'_> {
     }
 }
 
-/// Time, or what a test makes of it.
+/// Clock of a run. Tests replace it.
 pub(crate) trait Clock {
     fn now(&self) -> Moment;
-    /// Waits. `true`: somebody wants the work to end.
-    fn wait(&self, cancel: &Cancel, long: Duration) -> bool;
+    /// Waits for the duration or until the run is cancelled.
+    fn wait(&self, cancel: &Cancel, duration: Duration);
 }
 
-/// The time of this machine.
+/// Clock of this machine.
 pub(crate) struct RealClock;
 
 impl Clock for RealClock {
@@ -79,7 +79,7 @@ impl Clock for RealClock {
         SystemTime::now().into()
     }
 
-    fn wait(&self, cancel: &Cancel, long: Duration) -> bool {
-        cancel.wait(long)
+    fn wait(&self, cancel: &Cancel, duration: Duration) {
+        cancel.wait(duration);
     }
 }

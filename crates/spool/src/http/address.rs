@@ -1,4 +1,4 @@
-//! Where batches are posted to.
+//! URL of the receiver.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,56 +6,60 @@ use ureq::http::Uri;
 
 use super::HttpError;
 
-/// A URL that was checked.
+/// A validated URL.
 #[derive(Clone, Debug)]
 pub(super) struct Address {
     pub(super) uri: Uri,
-    /// Without the query, which may hold a key.
+    /// URL for messages, without the query, which may contain a key.
     pub(super) shown: String,
     pub(super) is_loopback: bool,
 }
 
 impl Address {
-    /// The error never repeats any of the text: there may be a password in it.
+    /// Parses a URL. Errors do not repeat any part of the text, which may contain a password.
     pub(super) fn parse(text: &str, allow_plain_http: bool) -> Result<Self, HttpError> {
         let text = text.trim();
-        let is = |scheme: &str| {
+        let has_scheme = |scheme: &str| {
             let start = text.get(..scheme.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
         };
-        if !is("https://") && !is("http://") {
-            return Err(refused("it does not start with https://"));
+        if !has_scheme("https://") && !has_scheme("http://") {
+            return Err(invalid("it does not start with https://"));
         }
         if text.contains('#') {
-            return Err(refused("it has a fragment (#)"));
+            return Err(invalid("it has a fragment (#)"));
         }
-        let uri: Uri = text.parse().map_err(|_| refused("it is not valid"))?;
-        let authority = uri.authority().ok_or_else(|| refused("it has no host"))?;
+        let uri: Uri = text.parse().map_err(|_| invalid("it is not valid"))?;
+        let authority = uri.authority().ok_or_else(|| invalid("it has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(refused(
+            return Err(invalid(
                 "it has a user or a password in it; a token is given apart from the URL",
             ));
         }
         let host = authority.host();
         if host.is_empty() {
-            return Err(refused("it has no host"));
+            return Err(invalid("it has no host"));
         }
-        // `host:` and `host:99999` parse, and mean nothing.
+        // `Uri` accepts `host:` and `host:99999`.
         if authority.as_str().len() > host.len() && authority.port_u16().unwrap_or(0) == 0 {
-            return Err(refused("its port is not a number from 1 to 65535"));
+            return Err(invalid("its port is not a number from 1 to 65535"));
         }
         let is_loopback = is_loopback(host);
-        if is("http://") && !is_loopback && !allow_plain_http {
-            let refused = refused(
-                "without https anyone on the way can read the records and the token; only this \
-                 machine may be reached over http",
+        if has_scheme("http://") && !is_loopback && !allow_plain_http {
+            let error = invalid(
+                "without https the network can read the records and the token; http is allowed \
+                 only to this machine",
             );
             return Err(HttpError {
                 is_plain_http: true,
-                ..refused
+                ..error
             });
         }
-        let scheme = if is("https://") { "https" } else { "http" };
+        let scheme = if has_scheme("https://") {
+            "https"
+        } else {
+            "http"
+        };
         let shown = format!("{scheme}://{authority}{}", uri.path());
         Ok(Self {
             uri,
@@ -65,8 +69,8 @@ impl Address {
     }
 }
 
-fn refused(why: &str) -> HttpError {
-    HttpError::new(format!("the URL cannot be used: {why}"))
+fn invalid(reason: &str) -> HttpError {
+    HttpError::new(format!("the URL cannot be used: {reason}"))
 }
 
 fn is_loopback(host: &str) -> bool {
@@ -83,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_shown_without_its_query() {
+    fn url_is_shown_without_its_query() {
         let shown = |text| Address::parse(text, false).unwrap().shown;
         assert_eq!(
             shown("https://api.example/v1?key=s3cret"),
@@ -96,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_http_reaches_this_machine_only_unless_it_is_allowed() {
+    fn plain_http_reaches_only_this_machine_unless_allowed() {
         for url in [
             "http://localhost/",
             "http://LOCALHOST:8080/usage",
@@ -114,15 +118,15 @@ mod tests {
             "http://[::2]/",
             "http://0.0.0.0/",
         ] {
-            let told = Address::parse(url, false).unwrap_err().to_string();
-            assert!(told.contains("without https"), "{told}");
+            let error = Address::parse(url, false).unwrap_err().to_string();
+            assert!(error.contains("without https"), "{error}");
             assert!(!Address::parse(url, true).unwrap().is_loopback, "{url}");
             assert!(Address::parse(&url.replace("http:", "https:"), false).is_ok());
         }
     }
 
     #[test]
-    fn what_is_no_url_is_refused_and_not_repeated() {
+    fn invalid_url_is_rejected_and_not_repeated_in_the_error() {
         for url in [
             "",
             "s3cret",

@@ -1,4 +1,4 @@
-//! What is posted: our own JSON, or CloudEvents.
+//! Formats of the request body: plain JSON, or CloudEvents.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,21 +9,21 @@ use crate::batch::Batch;
 use crate::record::Record;
 use crate::time::Moment;
 
-/// What a batch looks like to the receiver.
+/// Format of the request body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Format {
     /// `{"idempotency_key":"..","records":[..]}`
     #[default]
     Json,
-    /// A list of events, as OpenMeter and others take them.
+    /// A list of events, as OpenMeter and others accept.
     CloudEvents(CloudEvents),
 }
 
-/// [CloudEvents](https://cloudevents.io) 1.0, as a JSON batch. The record is the event's `data`, and
-/// its id the event's: a receiver that goes by `source` and `id` counts it once, whatever batch it
-/// comes in. `subject` is the record's `key`, or `anonymous`. `time` is the record's own if it has
-/// one, else that of its id.
+/// [CloudEvents](https://cloudevents.io) 1.0, as a JSON batch. The record is the `data` of an
+/// event, and the record's id is the event's id. A receiver that deduplicates by `source` and `id`
+/// counts the record once, in whichever batch it arrives. `subject` is the record's `key`, or
+/// `anonymous`. `time` is the record's `time`, or the time in its id.
 ///
 /// ```
 /// use spool::{CloudEvents, Format, Http, HttpOptions};
@@ -39,9 +39,9 @@ pub struct CloudEvents {
     kind: String,
 }
 
-/// In the order of the specification's examples.
+/// One event. Its fields are in the order of the specification's examples.
 #[derive(Serialize)]
-struct Event<'a> {
+struct CloudEvent<'a> {
     specversion: &'static str,
     id: uuid::Uuid,
     source: &'a str,
@@ -53,21 +53,21 @@ struct Event<'a> {
     data: &'a RawValue,
 }
 
-/// For a record that does not say whose it is: some receivers insist on a subject.
-const NOBODY: &str = "anonymous";
+/// Subject of a record without a `key`. Some receivers require a subject.
+const DEFAULT_SUBJECT: &str = "anonymous";
 
 impl CloudEvents {
-    /// `source` says who made the events, `kind` is their `type`. Both are the same for ever: a
-    /// receiver takes an event with another source for another event.
+    /// Creates the format. `source` identifies the producer, `kind` is the `type` of the events.
+    /// Both must never change: receivers treat an event with another source as another event.
     pub fn new(source: &str, kind: &str) -> Result<Self, HttpError> {
         if source.is_empty() || kind.is_empty() {
             return Err(HttpError::new("events need a source and a type"));
         }
-        // A URI reference, as far as that can be got wrong.
+        // The specification requires a URI reference. Only its characters are checked.
         let is_uri = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
         if !source.bytes().all(is_uri) {
-            let why = "the source of the events has characters that a URI cannot have";
-            return Err(HttpError::new(why));
+            let reason = "the source of the events has characters that a URI cannot have";
+            return Err(HttpError::new(reason));
         }
         Ok(Self {
             source: source.to_owned(),
@@ -75,14 +75,16 @@ impl CloudEvents {
         })
     }
 
-    /// What a record is as an event.
+    /// Formats a record as an event.
     fn event(&self, record: &Record) -> Option<String> {
-        let event = Event {
+        let event = CloudEvent {
             specversion: "1.0",
             id: record.id(),
             source: &self.source,
             kind: &self.kind,
-            subject: record.text("key").unwrap_or_else(|| NOBODY.to_owned()),
+            subject: record
+                .text("key")
+                .unwrap_or_else(|| DEFAULT_SUBJECT.to_owned()),
             time: time(record),
             datacontenttype: "application/json",
             data: serde_json::from_str(record.json()).ok()?,
@@ -99,28 +101,29 @@ impl Format {
         }
     }
 
-    /// What is posted: the same bytes on every attempt.
+    /// Returns the request body. It has the same bytes on every attempt.
     pub(super) fn body(&self, batch: &Batch) -> Vec<u8> {
         match self {
             Self::Json => batch.body(),
             Self::CloudEvents(events) => {
-                // Every record is JSON: none is left out.
-                let events = batch.records().iter().filter_map(|one| events.event(one));
-                let events: Vec<String> = events.collect();
+                // Every record is valid JSON, so no record is dropped here.
+                let records = batch.records().iter();
+                let events: Vec<String> =
+                    records.filter_map(|record| events.event(record)).collect();
                 format!("[{}]", events.join(",")).into_bytes()
             }
         }
     }
 }
 
-/// When it happened, in the one way in which every receiver reads it.
+/// Returns the time of a record in UTC, in the form of RFC 3339 that receivers commonly parse.
 fn time(record: &Record) -> String {
     let own = record.text("time").and_then(|text| {
         let time: Timestamp = text.parse().ok()?;
-        // Years have four digits.
+        // RFC 3339 has no negative years.
         Some(time.to_string()).filter(|text| !text.starts_with('-'))
     });
-    own.unwrap_or_else(|| Moment::of(record.id()).to_string())
+    own.unwrap_or_else(|| Moment::from_id(record.id()).to_string())
 }
 
 #[cfg(test)]
@@ -138,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_becomes_an_event_with_the_same_id() {
+    fn record_becomes_an_event_with_the_same_id() {
         let record = r#","key":"acme","time":"2026-11-16T05:00:00.25Z","tokens":7"#;
         assert_eq!(
             event(record),
@@ -152,21 +155,21 @@ mod tests {
     }
 
     #[test]
-    fn what_a_record_does_not_say_is_filled_in() {
+    fn event_has_defaults_for_a_missing_key_or_time() {
         for key in ["", r#","key":null"#, r#","key":"""#, r#","key":7"#] {
             assert_eq!(event(key)["subject"], "anonymous", "{key}");
         }
         assert_eq!(event(r#","key":"é\n\"""#)["subject"], "é\n\"");
-        let of_its_id = "2023-06-30T03:34:18.518Z";
+        let time_of_id = "2023-06-30T03:34:18.518Z";
         for time in [
             "",
             r#","time":7"#,
             r#","time":"yesterday""#,
             r#","time":"-000001-01-01T00:00:00Z""#,
         ] {
-            assert_eq!(event(time)["time"], of_its_id, "{time}");
+            assert_eq!(event(time)["time"], time_of_id, "{time}");
         }
-        // In the form that everybody reads.
+        // Other forms are converted to UTC.
         assert_eq!(
             event(r#","time":"2026-11-16 06:00:00+01:00""#)["time"],
             "2026-11-16T05:00:00Z"
@@ -174,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_any_size_survive() {
+    fn event_keeps_numbers_of_any_size() {
         let events = CloudEvents::new("s", "t").unwrap();
         let record = Record::parse(r#"{"n":12345678901234567890123}"#).unwrap();
         let text = events.event(&record).unwrap();
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_receiver_takes_is_refused() {
+    fn invalid_source_or_type_is_rejected() {
         for (source, kind) in [
             ("", "t"),
             ("s", ""),

@@ -1,11 +1,11 @@
 //! Delivery to an HTTP API: one `POST` for each attempt.
 //!
-//! What the receiver answers decides ([`status`]). Where there is no answer, it decides whether the
-//! receiver can have the batch: before the first byte of the body was handed over it cannot;
-//! afterwards that is unknown.
+//! The status of the response decides ([`status`]). Without a response, the receiver cannot have
+//! the batch if no byte of the body was passed to the HTTP client; otherwise the outcome is
+//! unknown.
 
 mod address;
-mod early;
+mod early_response;
 mod excerpt;
 mod format;
 mod retry_after;
@@ -16,6 +16,7 @@ mod token;
 
 use std::fmt;
 use std::io::{self, Read};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use ureq::http::header::{
@@ -30,33 +31,35 @@ use ureq::{Agent, Body, SendBody, Timeout};
 use crate::batch::Batch;
 use crate::delivery::{Answer, Sink};
 use address::Address;
-use early::Heed;
+use early_response::{EarlyResponseConnector, UploadStatus};
 use excerpt::excerpt;
-use status::{Meaning, meaning};
+use status::{StatusClass, classify};
 
 pub use format::{CloudEvents, Format};
 pub use token::Token;
 
-/// How long a connection may take.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
-/// As much of an answer is read, so that the connection can be used again.
-const MOST_OF_AN_ANSWER: u64 = 64 * 1024;
+/// Maximum time to connect, including the name lookup.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum bytes of a response body that are read. A connection can be reused only after the whole
+/// body was read.
+const MAX_RESPONSE_BODY: u64 = 64 * 1024;
 
-/// How a receiver is spoken to.
+/// Options of an HTTP destination.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct HttpOptions {
-    /// How long an attempt may take in all.
+    /// Maximum duration of an attempt.
     pub timeout: Duration,
-    /// Sent as `Authorization: Bearer`.
+    /// Token for `Authorization: Bearer`.
     pub token: Option<Token>,
-    /// 409 means that something is wrong with the batch, not that the receiver has it already.
+    /// Treats 409 as a rejection of the batch. By default 409 means that the receiver has the
+    /// batch.
     pub conflict_is_failure: bool,
-    /// Allows `http://` to other machines. Anyone on the way can read the records and the token.
+    /// Allows `http://` to other machines. The network can then read the records and the token.
     pub allow_plain_http: bool,
-    /// Sent as `User-Agent`.
+    /// Value of `User-Agent`.
     pub user_agent: String,
-    /// What is posted.
+    /// Format of the request body.
     pub format: Format,
 }
 
@@ -73,12 +76,12 @@ impl Default for HttpOptions {
     }
 }
 
-/// An HTTP API that takes batches, one `POST` for each, with the batch's key as `Idempotency-Key`.
-/// [`Format`] says what is posted.
+/// An HTTP API that accepts batches, one `POST` for each, with the batch's key as
+/// `Idempotency-Key`. [`Format`] defines the body.
 ///
-/// Certificates are checked against what the system trusts; redirects are not followed;
-/// connections are kept. A proxy is taken from the environment (`HTTPS_PROXY`, `NO_PROXY`), except
-/// to reach this machine.
+/// Certificates are verified against the system's trust store. Redirects are not followed.
+/// Connections are reused. The proxy comes from the environment (`HTTPS_PROXY`, `NO_PROXY`);
+/// requests to this machine use no proxy.
 ///
 /// ```
 /// use spool::{Http, HttpOptions, Sink, Token};
@@ -90,13 +93,20 @@ impl Default for HttpOptions {
 /// # Ok::<(), spool::HttpError>(())
 /// ```
 pub struct Http {
-    agent: Agent,
+    /// Idle clients. A concurrent `send` that finds none creates one.
+    clients: Mutex<Vec<Client>>,
     address: Address,
     options: HttpOptions,
     headers: HeaderMap,
 }
 
-/// Why a receiver cannot be spoken to as was asked. No secret is in the text.
+/// An HTTP client that serves one attempt at a time, so that `upload` belongs to that attempt.
+struct Client {
+    agent: Agent,
+    upload: UploadStatus,
+}
+
+/// Error of the URL or the options of an HTTP destination. Its text contains no secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpError {
     why: String,
@@ -104,7 +114,7 @@ pub struct HttpError {
 }
 
 impl Http {
-    /// Checks the URL and the options. Nothing is sent yet.
+    /// Checks the URL and the options. Sends nothing.
     pub fn new(url: &str, options: HttpOptions) -> Result<Self, HttpError> {
         let address = Address::parse(url, options.allow_plain_http)?;
         let mut headers = HeaderMap::new();
@@ -120,74 +130,92 @@ impl Http {
             return Err(HttpError::new("the user agent cannot be sent in a header"));
         }
         Ok(Self {
-            agent: agent(&address, &options),
+            clients: Mutex::new(vec![Client::new(&address, &options)]),
             address,
             options,
             headers,
         })
     }
 
-    fn post(&self, key: &str, body: &mut Handed<'_>) -> Result<Response<Body>, ureq::Error> {
-        let mut request = self.agent.post(&self.address.uri);
+    fn take_client(&self) -> Client {
+        let idle = self.lock_clients().pop();
+        idle.unwrap_or_else(|| Client::new(&self.address, &self.options))
+    }
+
+    fn lock_clients(&self) -> MutexGuard<'_, Vec<Client>> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(
+        &self,
+        agent: &Agent,
+        key: &str,
+        body: &mut TrackedBody<'_>,
+    ) -> Result<Response<Body>, ureq::Error> {
+        let mut request = agent.post(&self.address.uri);
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
         request
             .header(HeaderName::from_static("idempotency-key"), key)
-            .header(CONTENT_LENGTH, body.left.len())
+            .header(CONTENT_LENGTH, body.remaining.len())
             .send(SendBody::from_reader(body))
     }
 
-    fn judge(&self, mut response: Response<Body>) -> Answer {
+    fn interpret(&self, mut response: Response<Body>) -> Answer {
         let status = response.status();
-        let meaning = meaning(status.as_u16(), self.options.conflict_is_failure);
+        let class = classify(status.as_u16(), self.options.conflict_is_failure);
         let mut bytes = Vec::new();
-        // Whatever becomes of the body: the status has decided.
-        let mut body = response.body_mut().as_reader().take(MOST_OF_AN_ANSWER);
+        // The status decides also if the body cannot be read: the body is only for people.
+        let mut body = response.body_mut().as_reader().take(MAX_RESPONSE_BODY);
         if let Err(error) = body.read_to_end(&mut bytes) {
-            tracing::debug!(%status, %error, "the answer was cut");
+            tracing::debug!(%status, %error, "response body incomplete");
         }
         let text =
             |bytes: &[u8]| excerpt(bytes, self.options.token.as_ref(), self.address.uri.query());
-        let elsewhere = response.headers().get(LOCATION);
-        let elsewhere = elsewhere
+        let location = response.headers().get(LOCATION);
+        let location = location
             .filter(|_| status.is_redirection())
             .map(|url| format!(" (to {})", text(url.as_bytes())));
-        let words = match text(&bytes) {
-            words if words.is_empty() => words,
-            words => format!(": {words}"),
+        let body = match text(&bytes) {
+            body if body.is_empty() => body,
+            body => format!(": {body}"),
         };
-        let said = format!("{status}{}{words}", elsewhere.unwrap_or_default());
-        match meaning {
-            Meaning::Accepted => Answer::accepted(said),
-            Meaning::Rejected => Answer::rejected(said),
-            Meaning::TooLarge => Answer::too_large(said),
-            Meaning::Later { unknown } => Answer::later(said, unknown, wait(response.headers())),
-            Meaning::Misconfigured => Answer::misconfigured(said),
+        let message = format!("{status}{}{body}", location.unwrap_or_default());
+        match class {
+            StatusClass::Accepted => Answer::accepted(message),
+            StatusClass::Rejected => Answer::rejected(message),
+            StatusClass::TooLarge => Answer::too_large(message),
+            StatusClass::Later { unknown } => Answer::Later {
+                message,
+                unknown,
+                after: requested_wait(response.headers()),
+            },
+            StatusClass::Misconfigured => Answer::misconfigured(message),
         }
     }
 
-    /// What the network did, for people.
-    fn in_words(&self, error: &ureq::Error) -> String {
+    /// Formats a network error for people.
+    fn describe(&self, error: &ureq::Error) -> String {
         match error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => {
-                let limit = CONNECT_WITHIN.min(self.options.timeout);
+                let limit = CONNECT_TIMEOUT.min(self.options.timeout);
                 format!("no connection within {} s", limit.as_secs_f32())
             }
             ureq::Error::Timeout(_) => {
                 let limit = self.options.timeout;
-                format!("no answer within {} s", limit.as_secs_f32())
+                format!("no response within {} s", limit.as_secs_f32())
             }
-            ureq::Error::HostNotFound => "its host is not known".to_owned(),
-            // What a plain HTTP server answers to a TLS client.
+            ureq::Error::HostNotFound => "host not found".to_owned(),
+            // rustls reports the response of a plain HTTP server as a corrupt message.
             ureq::Error::Rustls(error) if error.to_string().contains("corrupt message") => {
-                "it does not speak TLS; is it http:// and not https://?".to_owned()
+                "the server does not speak TLS; use http:// instead of https://?".to_owned()
             }
             ureq::Error::Io(error) => {
                 let text = error.to_string();
-                let words = text.split(" (os error").next().unwrap_or(&text);
-                // On Windows it is a sentence.
-                words.trim_end_matches('.').to_lowercase()
+                let text = text.split(" (os error").next().unwrap_or(&text);
+                // Windows ends the text of an error with a full stop.
+                text.trim_end_matches('.').to_lowercase()
             }
             other => other.to_string(),
         }
@@ -201,63 +229,76 @@ impl Sink for Http {
 
     fn send(&self, batch: &Batch) -> Answer {
         let bytes = self.options.format.body(batch);
-        let mut body = Handed {
-            left: &bytes,
-            is_begun: false,
+        let mut body = TrackedBody {
+            remaining: &bytes,
+            is_started: false,
         };
-        let (sent, is_cut) = early::watch(|| self.post(batch.idempotency_key(), &mut body));
-        match sent.map(|response| self.judge(response)) {
-            // It cannot have what it did not read.
-            Ok(Answer::Accepted { said }) if is_cut => {
-                Answer::later(format!("{said}, but it did not read the batch"), true, None)
+        let client = self.take_client();
+        client.upload.reset();
+        let sent = self.post(&client.agent, batch.idempotency_key(), &mut body);
+        let is_incomplete = client.upload.is_incomplete();
+        let answer = match sent.map(|response| self.interpret(response)) {
+            // A receiver cannot have a batch that it did not read, whatever status it sends.
+            Ok(Answer::Accepted { message }) if is_incomplete => {
+                let message = format!("{message}, but the receiver did not read the batch");
+                Answer::unknown(message, None)
             }
             Ok(answer) => answer,
-            Err(error) => {
-                let words = format!("{}: {}", self.name(), self.in_words(&error));
-                Answer::later(words, body.is_begun, None)
-            }
+            Err(error) => Answer::Later {
+                message: format!("{}: {}", self.name(), self.describe(&error)),
+                unknown: body.is_started,
+                after: None,
+            },
+        };
+        self.lock_clients().push(client);
+        answer
+    }
+}
+
+impl Client {
+    fn new(address: &Address, options: &HttpOptions) -> Self {
+        let tls = TlsConfig::builder()
+            .root_certs(RootCerts::PlatformVerifier)
+            .build();
+        let mut config = Agent::config_builder()
+            .tls_config(tls)
+            .http_status_as_error(false)
+            // A redirect could send the token to another host.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .user_agent(options.user_agent.as_str())
+            .timeout_global(Some(options.timeout))
+            .timeout_resolve(Some(CONNECT_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT));
+        if address.is_loopback {
+            config = config.proxy(None);
         }
+        let upload = UploadStatus::default();
+        let connector = DefaultConnector::new().chain(EarlyResponseConnector {
+            upload: upload.clone(),
+        });
+        let agent = Agent::with_parts(config.build(), connector, DefaultResolver::default());
+        Self { agent, upload }
     }
 }
 
-fn agent(address: &Address, options: &HttpOptions) -> Agent {
-    let tls = TlsConfig::builder()
-        .root_certs(RootCerts::PlatformVerifier)
-        .build();
-    let mut config = Agent::config_builder()
-        .tls_config(tls)
-        .http_status_as_error(false)
-        // Elsewhere is not where the token was meant for.
-        .max_redirects(0)
-        .max_redirects_will_error(false)
-        .user_agent(options.user_agent.as_str())
-        .timeout_global(Some(options.timeout))
-        .timeout_resolve(Some(CONNECT_WITHIN))
-        .timeout_connect(Some(CONNECT_WITHIN));
-    if address.is_loopback {
-        config = config.proxy(None);
-    }
-    let connector = DefaultConnector::new().chain(Heed);
-    Agent::with_parts(config.build(), connector, DefaultResolver::default())
-}
-
-/// How long the receiver asks us to wait. Its dates are by its own clock.
-fn wait(headers: &HeaderMap) -> Option<Duration> {
+/// Returns the wait that the receiver asks for. Dates count from the receiver's own clock (`Date`).
+fn requested_wait(headers: &HeaderMap) -> Option<Duration> {
     let text = |name| headers.get(name)?.to_str().ok();
     let now = text(DATE).and_then(|date| httpdate::parse_http_date(date).ok());
     retry_after::parse(text(RETRY_AFTER)?, now.unwrap_or_else(SystemTime::now))
 }
 
-/// A body that knows whether any of it was handed over.
-struct Handed<'a> {
-    left: &'a [u8],
-    is_begun: bool,
+/// Request body that tracks if the HTTP client has read any of it.
+struct TrackedBody<'a> {
+    remaining: &'a [u8],
+    is_started: bool,
 }
 
-impl Read for Handed<'_> {
+impl Read for TrackedBody<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.is_begun = true;
-        self.left.read(buffer)
+        self.is_started = true;
+        self.remaining.read(buffer)
     }
 }
 
@@ -269,7 +310,7 @@ impl HttpError {
         }
     }
 
-    /// The URL begins with `http://`, and the receiver is on another machine.
+    /// True if the URL begins with `http://` and the receiver is on another machine.
     pub fn is_plain_http(&self) -> bool {
         self.is_plain_http
     }

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Nobody means more, and sums with it must stay in range.
-const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Maximum wait. Larger values could overflow when they are added to a time.
+const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How long to wait from `now` on. What is past is no wait; what is neither a number nor a date
-/// says nothing.
+/// Returns the wait from `now` on. Dates in the past give zero. Text that is neither a number nor a
+/// date gives `None`.
 pub(super) fn parse(text: &str, now: SystemTime) -> Option<Duration> {
     let text = text.trim();
     let digits = text.strip_prefix('-').unwrap_or(text);
@@ -14,13 +14,13 @@ pub(super) fn parse(text: &str, now: SystemTime) -> Option<Duration> {
         if digits.len() < text.len() {
             return Some(Duration::ZERO);
         }
-        // Too many digits for a number are too many seconds.
+        // A number that overflows exceeds the maximum wait.
         let seconds = digits.parse().unwrap_or(u64::MAX);
-        return Some(Duration::from_secs(seconds).min(LONGEST));
+        return Some(Duration::from_secs(seconds).min(MAX_WAIT));
     }
     let date = httpdate::parse_http_date(text).ok()?;
     let wait = date.duration_since(now).unwrap_or_default();
-    Some(wait.min(LONGEST))
+    Some(wait.min(MAX_WAIT))
 }
 
 #[cfg(test)]
@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_and_dates_in_every_form_are_understood() {
+    fn seconds_and_all_date_formats_are_parsed() {
         assert_eq!(at("120"), Some(120));
         assert_eq!(at(" 0 "), Some(0));
         assert_eq!(at("Sun, 06 Nov 1994 08:50:37 GMT"), Some(60));
@@ -43,14 +43,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_past_is_no_wait() {
+    fn time_in_the_past_is_no_wait() {
         assert_eq!(at("-5"), Some(0));
         assert_eq!(at("Sun, 06 Nov 1994 08:49:36 GMT"), Some(0));
         assert_eq!(at("Thu, 01 Jan 1970 00:00:00 GMT"), Some(0));
     }
 
     #[test]
-    fn junk_says_nothing() {
+    fn invalid_value_is_ignored() {
         for text in [
             "",
             "-",
@@ -66,8 +66,8 @@ mod tests {
     }
 
     #[test]
-    fn no_wait_is_longer_than_a_year() {
-        let year = Some(LONGEST.as_secs());
+    fn wait_is_limited_to_a_year() {
+        let year = Some(MAX_WAIT.as_secs());
         assert_eq!(at("99999999999999999999999"), year);
         assert_eq!(at(&u64::MAX.to_string()), year);
         assert_eq!(at("Fri, 31 Dec 9999 23:59:59 GMT"), year);

@@ -1,32 +1,33 @@
-//! What a status means for a batch.
+//! Classes of response statuses.
 
-/// What is to be done about a status.
+/// Class of a response status: the fate of the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
+pub(super) enum StatusClass {
     Accepted,
     Rejected,
     TooLarge,
-    /// `unknown`: the receiver may have committed the batch before it failed.
+    /// The batch is sent again. `unknown`: the receiver may have committed it before it failed.
     Later {
         unknown: bool,
     },
     Misconfigured,
 }
 
-/// `conflict_is_failure`: 409 does not mean that the receiver has the batch already.
-pub(super) fn meaning(status: u16, conflict_is_failure: bool) -> Meaning {
+/// Returns the class of a status. With `conflict_is_failure`, 409 is a rejection; otherwise 409
+/// means that the receiver has the batch already.
+pub(super) fn classify(status: u16, conflict_is_failure: bool) -> StatusClass {
     match status {
-        409 if conflict_is_failure => Meaning::Rejected,
-        200..=299 | 409 => Meaning::Accepted,
-        400 | 422 => Meaning::Rejected,
-        413 => Meaning::TooLarge,
+        409 if conflict_is_failure => StatusClass::Rejected,
+        200..=299 | 409 => StatusClass::Accepted,
+        400 | 422 => StatusClass::Rejected,
+        413 => StatusClass::TooLarge,
         // Some gateways respond 503, as others 502 or 504, when the receiver closes the connection
         // after it has read the batch.
-        500..=599 => Meaning::Later { unknown: true },
+        500..=599 => StatusClass::Later { unknown: true },
         // The receiver rejects the request before it processes it.
-        408 | 429 => Meaning::Later { unknown: false },
-        // Wrong token, wrong address, or not the API we were told it is.
-        _ => Meaning::Misconfigured,
+        408 | 429 => StatusClass::Later { unknown: false },
+        // The token is wrong, or the address is not that of the API.
+        _ => StatusClass::Misconfigured,
     }
 }
 
@@ -35,32 +36,36 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_has_a_meaning() {
+    fn every_status_has_a_class() {
         for status in 100..=599 {
             let expected = match status {
-                200..300 | 409 => Meaning::Accepted,
-                400 | 422 => Meaning::Rejected,
-                413 => Meaning::TooLarge,
-                500.. => Meaning::Later { unknown: true },
-                408 | 429 => Meaning::Later { unknown: false },
-                _ => Meaning::Misconfigured,
+                200..300 | 409 => StatusClass::Accepted,
+                400 | 422 => StatusClass::Rejected,
+                413 => StatusClass::TooLarge,
+                500.. => StatusClass::Later { unknown: true },
+                408 | 429 => StatusClass::Later { unknown: false },
+                _ => StatusClass::Misconfigured,
             };
-            assert_eq!(meaning(status, false), expected, "{status}");
+            assert_eq!(classify(status, false), expected, "{status}");
             let strict = if status == 409 {
-                Meaning::Rejected
+                StatusClass::Rejected
             } else {
                 expected
             };
-            assert_eq!(meaning(status, true), strict, "{status}");
+            assert_eq!(classify(status, true), strict, "{status}");
         }
     }
 
     #[test]
-    fn what_only_a_person_can_mend_is_not_tried_again() {
+    fn statuses_that_only_a_person_can_fix_pause_delivery() {
         for status in [
             101, 301, 302, 307, 308, 401, 403, 404, 405, 410, 451, 600, 999,
         ] {
-            assert_eq!(meaning(status, false), Meaning::Misconfigured, "{status}");
+            assert_eq!(
+                classify(status, false),
+                StatusClass::Misconfigured,
+                "{status}"
+            );
         }
     }
 }

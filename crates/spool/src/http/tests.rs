@@ -1,4 +1,4 @@
-//! A real receiver that does what a test wants.
+//! Requests to a scripted receiver on a real socket.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -28,8 +28,8 @@ fn large_batch() -> Batch {
     Batch::new(Vec::new(), (0..16).map(record).collect())
 }
 
-/// Reads a request; gives its head and its body.
-fn request(stream: &mut TcpStream) -> io::Result<(String, String)> {
+/// Reads a request. Returns its head and its body.
+fn read_request(stream: &mut TcpStream) -> io::Result<(String, String)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -51,13 +51,14 @@ fn request(stream: &mut TcpStream) -> io::Result<(String, String)> {
     }
 }
 
-/// Starts a receiver. What `talk` gives for each connection is kept.
+/// Starts a receiver that calls `talk` for each connection. Returns its URL and the results of
+/// `talk`.
 fn receiver<T: Send + 'static>(
     mut talk: impl FnMut(TcpStream) -> T + Send + 'static,
 ) -> (String, Receiver<T>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/usage?x=1", listener.local_addr().unwrap());
-    let (sender, kept) = channel();
+    let (sender, results) = channel();
     thread::spawn(move || {
         for stream in listener.incoming() {
             if sender.send(talk(stream.unwrap())).is_err() {
@@ -65,22 +66,22 @@ fn receiver<T: Send + 'static>(
             }
         }
     });
-    (url, kept)
+    (url, results)
 }
 
-/// A receiver that reads the request and answers with these bytes.
-fn answering(bytes: impl Into<Vec<u8>>) -> String {
+/// Starts a receiver that reads the request and responds with these bytes.
+fn responding(bytes: impl Into<Vec<u8>>) -> String {
     let bytes = bytes.into();
-    let (url, kept) = receiver(move |mut stream| {
-        request(&mut stream).unwrap();
+    let (url, results) = receiver(move |mut stream| {
+        read_request(&mut stream).unwrap();
         stream.write_all(&bytes).unwrap();
     });
-    // It answers for as long as the test lasts.
-    std::mem::forget(kept);
+    // The receiver ends when its channel is closed.
+    std::mem::forget(results);
     url
 }
 
-fn answer(status: &str, headers: &str, body: &str) -> String {
+fn response(status: &str, headers: &str, body: &str) -> String {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\n{headers}\r\n{body}")
 }
@@ -96,27 +97,27 @@ fn send(url: &str) -> Answer {
     Http::new(url, options()).unwrap().send(&batch())
 }
 
-/// Makes the end of a connection a reset.
+/// Closes a connection with a reset.
 fn reset(stream: TcpStream) {
-    // What was not read when it is closed is refused.
-    let mut some = [0];
-    stream.peek(&mut some).unwrap();
+    // The kernel resets a connection that is closed with unread data.
+    let mut byte = [0];
+    stream.peek(&mut byte).unwrap();
     drop(stream);
 }
 
 #[test]
-fn a_batch_is_posted_as_promised() {
-    let (url, kept) = receiver(|mut stream| {
-        let request = request(&mut stream).unwrap();
+fn batch_is_posted_with_its_key_and_token() {
+    let (url, results) = receiver(|mut stream| {
+        let request = read_request(&mut stream).unwrap();
         stream
-            .write_all(answer("200 OK", "", "").as_bytes())
+            .write_all(response("200 OK", "", "").as_bytes())
             .unwrap();
         request
     });
     let batch = batch();
     let http = Http::new(&url, options()).unwrap();
     assert_eq!(http.send(&batch), Answer::accepted("200 OK"));
-    let (head, body) = kept.recv().unwrap();
+    let (head, body) = results.recv().unwrap();
     let (first, headers) = head.split_once("\r\n").unwrap();
     assert_eq!(first, "POST /usage?x=1 HTTP/1.1");
     let headers = headers.to_ascii_lowercase();
@@ -135,17 +136,17 @@ fn a_batch_is_posted_as_promised() {
 }
 
 #[test]
-fn without_a_token_none_is_sent() {
-    let (url, kept) = receiver(|mut stream| {
-        let request = request(&mut stream).unwrap();
+fn request_has_no_authorization_without_a_token() {
+    let (url, results) = receiver(|mut stream| {
+        let request = read_request(&mut stream).unwrap();
         stream
-            .write_all(answer("204 No Content", "", "").as_bytes())
+            .write_all(response("204 No Content", "", "").as_bytes())
             .unwrap();
         request
     });
     let http = Http::new(&url, HttpOptions::default()).unwrap();
     assert_eq!(http.send(&batch()), Answer::accepted("204 No Content"));
-    let (head, _) = kept.recv().unwrap();
+    let (head, _) = results.recv().unwrap();
     assert!(
         !head.to_ascii_lowercase().contains("authorization"),
         "{head}"
@@ -153,12 +154,12 @@ fn without_a_token_none_is_sent() {
 }
 
 #[test]
-fn one_connection_serves_many_batches() {
-    let (url, kept) = receiver(|mut stream| {
+fn connection_is_reused_for_many_batches() {
+    let (url, results) = receiver(|mut stream| {
         let mut count = 0;
-        while request(&mut stream).is_ok() {
+        while read_request(&mut stream).is_ok() {
             count += 1;
-            let text = answer("200 OK", "", "{\"ok\":true}");
+            let text = response("200 OK", "", "{\"ok\":true}");
             stream.write_all(text.as_bytes()).unwrap();
         }
         count
@@ -168,12 +169,12 @@ fn one_connection_serves_many_batches() {
         assert!(matches!(http.send(&batch()), Answer::Accepted { .. }));
     }
     drop(http);
-    assert_eq!(kept.recv().unwrap(), 5);
+    assert_eq!(results.recv().unwrap(), 5);
 }
 
 #[test]
-fn a_conflict_is_acceptance_unless_it_is_said_to_be_a_failure() {
-    let url = answering(answer("409 Conflict", "", "have it"));
+fn conflict_is_acceptance_unless_configured_as_failure() {
+    let url = responding(response("409 Conflict", "", "have it"));
     assert_eq!(send(&url), Answer::accepted("409 Conflict: have it"));
     let mut strict = options();
     strict.conflict_is_failure = true;
@@ -183,69 +184,73 @@ fn a_conflict_is_acceptance_unless_it_is_said_to_be_a_failure() {
 }
 
 #[test]
-fn statuses_are_judged_and_told() {
-    let url = answering(answer("422 Unprocessable Entity", "", "{\"bad\":\n1}"));
-    let said = "422 Unprocessable Entity: {\"bad\": 1}";
-    assert_eq!(send(&url), Answer::rejected(said));
-    let url = answering(answer("500 Internal Server Error", "", ""));
-    let said = "500 Internal Server Error";
-    assert_eq!(send(&url), Answer::later(said, true, None));
-    let url = answering(answer("401 Unauthorized", "Retry-After: 5\r\n", ""));
+fn status_decides_the_answer_and_is_in_its_message() {
+    let url = responding(response("422 Unprocessable Entity", "", "{\"bad\":\n1}"));
+    let message = "422 Unprocessable Entity: {\"bad\": 1}";
+    assert_eq!(send(&url), Answer::rejected(message));
+    let url = responding(response("500 Internal Server Error", "", ""));
+    let message = "500 Internal Server Error";
+    assert_eq!(send(&url), Answer::unknown(message, None));
+    let url = responding(response("401 Unauthorized", "Retry-After: 5\r\n", ""));
     assert_eq!(send(&url), Answer::misconfigured("401 Unauthorized"));
 }
 
 #[test]
-fn a_receiver_may_ask_to_wait_in_seconds_or_until_a_date() {
-    let url = answering(answer("429 Too Many Requests", "Retry-After: 7\r\n", ""));
+fn retry_after_is_honoured_in_seconds_and_as_a_date() {
+    let url = responding(response("429 Too Many Requests", "Retry-After: 7\r\n", ""));
     let wait = Some(Duration::from_secs(7));
-    let said = "429 Too Many Requests";
-    assert_eq!(send(&url), Answer::later(said, false, wait));
+    let message = "429 Too Many Requests";
+    assert_eq!(send(&url), Answer::later(message, wait));
 
-    // By its own clock, however wrong that is.
+    // A date counts from the receiver's own clock.
     let headers = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
                    Retry-After: Sun, 06 Nov 1994 08:50:37 GMT\r\n";
-    let url = answering(answer("503 Service Unavailable", headers, ""));
+    let url = responding(response("503 Service Unavailable", headers, ""));
     let wait = Some(Duration::from_secs(60));
-    let said = "503 Service Unavailable";
-    assert_eq!(send(&url), Answer::later(said, true, wait));
+    let message = "503 Service Unavailable";
+    assert_eq!(send(&url), Answer::unknown(message, wait));
 
-    // By ours, if it does not tell its own.
+    // Without `Date` it counts from the clock of this machine.
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3600));
     let headers = format!("Retry-After: {date}\r\n");
-    let url = answering(answer("429 Too Many Requests", &headers, ""));
+    let url = responding(response("429 Too Many Requests", &headers, ""));
     let Answer::Later {
         after: Some(wait), ..
     } = send(&url)
     else {
-        panic!("it asked to wait");
+        panic!("no wait");
     };
     assert!(
         wait <= Duration::from_secs(3600) && wait > Duration::from_secs(1800),
         "{wait:?}"
     );
 
-    let url = answering(answer("429 Too Many Requests", "Retry-After: soon\r\n", ""));
-    let said = "429 Too Many Requests";
-    assert_eq!(send(&url), Answer::later(said, false, None));
+    let url = responding(response(
+        "429 Too Many Requests",
+        "Retry-After: soon\r\n",
+        "",
+    ));
+    let message = "429 Too Many Requests";
+    assert_eq!(send(&url), Answer::later(message, None));
 }
 
 #[test]
 fn redirects_are_not_followed() {
-    let (elsewhere, kept) = receiver(drop);
-    let headers = format!("Location: {elsewhere}\r\n");
+    let (target, results) = receiver(drop);
+    let headers = format!("Location: {target}\r\n");
     for status in ["301 Moved Permanently", "307 Temporary Redirect"] {
-        let url = answering(answer(status, &headers, ""));
-        // The query may hold a key, and is the same as that of the URL.
-        let shown = elsewhere.split('?').next().unwrap_or_default();
-        let said = format!("{status} (to {shown}?***)");
-        assert_eq!(send(&url), Answer::misconfigured(said));
+        let url = responding(response(status, &headers, ""));
+        // The query is hidden: it is that of the URL, which may contain a key.
+        let shown = target.split('?').next().unwrap_or_default();
+        let message = format!("{status} (to {shown}?***)");
+        assert_eq!(send(&url), Answer::misconfigured(message));
     }
-    assert!(kept.try_recv().is_err(), "nobody went there");
+    assert!(results.try_recv().is_err(), "the redirect was followed");
 }
 
 #[test]
-fn a_connection_that_is_reset_at_once_leaves_it_unknown_whether_the_batch_arrived() {
-    let (url, _kept) = receiver(reset);
+fn connection_reset_during_the_request_leaves_the_outcome_unknown() {
+    let (url, _results) = receiver(reset);
     let answer = send(&url);
     assert!(
         matches!(answer, Answer::Later { unknown: true, .. }),
@@ -254,8 +259,8 @@ fn a_connection_that_is_reset_at_once_leaves_it_unknown_whether_the_batch_arrive
 }
 
 #[test]
-fn a_connection_that_is_reset_after_the_request_leaves_it_unknown() {
-    let (url, _kept) = receiver(|mut stream| drop(request(&mut stream)));
+fn connection_reset_after_the_request_leaves_the_outcome_unknown() {
+    let (url, _results) = receiver(|mut stream| drop(read_request(&mut stream)));
     let answer = send(&url);
     assert!(
         matches!(
@@ -271,27 +276,30 @@ fn a_connection_that_is_reset_after_the_request_leaves_it_unknown() {
 }
 
 #[test]
-fn a_receiver_that_hangs_leaves_it_unknown() {
-    let (url, _kept) = receiver(|mut stream| {
-        let _ = request(&mut stream);
+fn timeout_leaves_the_outcome_unknown() {
+    let (url, _results) = receiver(|mut stream| {
+        let _ = read_request(&mut stream);
         stream
     });
     let mut options = options();
     options.timeout = Duration::from_millis(200);
     let answer = Http::new(&url, options).unwrap().send(&batch());
-    let said = format!("{}: no answer within 0.2 s", url.split('?').next().unwrap());
-    assert_eq!(answer, Answer::later(said, true, None));
+    let message = format!(
+        "{}: no response within 0.2 s",
+        url.split('?').next().unwrap()
+    );
+    assert_eq!(answer, Answer::unknown(message, None));
 }
 
 #[test]
-fn half_a_head_is_no_answer() {
+fn incomplete_response_head_leaves_the_outcome_unknown() {
     for half in [
         "",
         "HTT",
         "HTTP/1.1 200 OK\r\n",
         "HTTP/1.1 200 OK\r\nContent-Le",
     ] {
-        let answer = send(&answering(half));
+        let answer = send(&responding(half));
         assert!(
             matches!(answer, Answer::Later { unknown: true, .. }),
             "{half}: {answer:?}"
@@ -300,21 +308,21 @@ fn half_a_head_is_no_answer() {
 }
 
 #[test]
-fn interim_answers_are_none() {
+fn informational_responses_are_skipped() {
     for interim in [
         "100 Continue",
         "102 Processing",
         "103 Early Hints\r\nLink: </x>",
     ] {
-        let last = answer("202 Accepted", "", "");
-        let url = answering(format!("HTTP/1.1 {interim}\r\n\r\n{last}"));
+        let last = response("202 Accepted", "", "");
+        let url = responding(format!("HTTP/1.1 {interim}\r\n\r\n{last}"));
         assert_eq!(send(&url), Answer::accepted("202 Accepted"), "{interim}");
     }
 }
 
 #[test]
-fn what_is_no_http_is_no_answer() {
-    let answer = send(&answering("SSH-2.0-OpenSSH_9.2p1\r\n\r\n"));
+fn response_that_is_not_http_leaves_the_outcome_unknown() {
+    let answer = send(&responding("SSH-2.0-OpenSSH_9.2p1\r\n\r\n"));
     assert!(
         matches!(answer, Answer::Later { unknown: true, .. }),
         "{answer:?}"
@@ -322,44 +330,53 @@ fn what_is_no_http_is_no_answer() {
 }
 
 #[test]
-fn a_whole_head_is_an_answer_whatever_the_body_does() {
-    let cut = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ok\":";
-    assert_eq!(send(&answering(cut)), Answer::accepted("200 OK: {\"ok\":"));
-    let cut = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz";
-    assert!(matches!(send(&answering(cut)), Answer::Accepted { .. }));
-    let cut = "HTTP/1.1 422 Unprocessable Entity\r\nContent-Length: 100\r\n\r\nbad";
-    let said = "422 Unprocessable Entity: bad";
-    assert_eq!(send(&answering(cut)), Answer::rejected(said));
+fn status_decides_even_if_the_body_is_incomplete() {
+    let incomplete = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ok\":";
+    assert_eq!(
+        send(&responding(incomplete)),
+        Answer::accepted("200 OK: {\"ok\":")
+    );
+    let incomplete = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz";
+    assert!(matches!(
+        send(&responding(incomplete)),
+        Answer::Accepted { .. }
+    ));
+    let incomplete = "HTTP/1.1 422 Unprocessable Entity\r\nContent-Length: 100\r\n\r\nbad";
+    let message = "422 Unprocessable Entity: bad";
+    assert_eq!(send(&responding(incomplete)), Answer::rejected(message));
 }
 
 #[test]
-fn an_endless_answer_is_not_read_to_its_end() {
-    let (url, _kept) = receiver(|mut stream| {
-        request(&mut stream).unwrap();
+fn endless_response_body_is_not_read_to_its_end() {
+    let (url, _results) = receiver(|mut stream| {
+        read_request(&mut stream).unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").unwrap();
         while stream.write_all(&[b'x'; 4096]).is_ok() {}
     });
-    let Answer::Accepted { said } = send(&url) else {
-        panic!("it was accepted");
+    let Answer::Accepted { message } = send(&url) else {
+        panic!("not accepted");
     };
-    assert!(said.len() < 400, "{}", said.len());
+    assert!(message.len() < 400, "{}", message.len());
 }
 
 #[test]
-fn where_nobody_listens_nothing_was_sent() {
+fn refused_connection_means_that_the_batch_was_not_sent() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     drop(listener);
-    let Answer::Later { said, unknown, .. } = send(&url) else {
-        panic!("it may be there later");
+    let Answer::Later {
+        message, unknown, ..
+    } = send(&url)
+    else {
+        panic!("no retry");
     };
-    assert!(!unknown, "{said}");
-    assert!(said.contains("refused"), "{said}");
+    assert!(!unknown, "{message}");
+    assert!(message.contains("refused"), "{message}");
 }
 
 #[test]
-fn where_tls_fails_nothing_was_sent() {
-    let (url, kept) = receiver(|mut stream| {
+fn failed_tls_handshake_means_that_the_batch_was_not_sent() {
+    let (url, results) = receiver(|mut stream| {
         let mut buffer = [0; 1024];
         let count = stream.read(&mut buffer).unwrap();
         stream
@@ -369,48 +386,54 @@ fn where_tls_fails_nothing_was_sent() {
         String::from_utf8_lossy(&buffer[..count]).into_owned()
     });
     let url = url.replace("http://", "https://");
-    let Answer::Later { said, unknown, .. } = send(&url) else {
-        panic!("it may be right later");
+    let Answer::Later {
+        message, unknown, ..
+    } = send(&url)
+    else {
+        panic!("no retry");
     };
-    assert!(!unknown, "{said}");
-    let heard = kept.recv().unwrap();
-    assert!(!heard.contains(TOKEN) && !heard.contains("POST"), "{heard}");
+    assert!(!unknown, "{message}");
+    let received = results.recv().unwrap();
+    assert!(
+        !received.contains(TOKEN) && !received.contains("POST"),
+        "{received}"
+    );
 }
 
-/// Answers before it has read the request, and closes.
+/// Starts a receiver that responds before it has read the request, and closes the connection.
 #[cfg(target_os = "linux")]
-fn hasty(status: &'static str) -> String {
-    let (url, kept) = receiver(move |mut stream| {
-        let mut some = [0; 16];
-        let _ = stream.read(&mut some);
-        let text = answer(status, "Connection: close\r\n", "so");
+fn early_receiver(status: &'static str) -> String {
+    let (url, results) = receiver(move |mut stream| {
+        let mut buffer = [0; 16];
+        let _ = stream.read(&mut buffer);
+        let text = response(status, "Connection: close\r\n", "so");
         let _ = stream.write_all(text.as_bytes());
     });
-    std::mem::forget(kept);
+    std::mem::forget(results);
     url
 }
 
-/// Elsewhere the reset that follows the answer may take the answer with it.
+/// On other systems the reset that follows the response may discard it.
 #[cfg(target_os = "linux")]
 #[test]
-fn an_answer_that_comes_before_the_body_was_sent_is_heard() {
+fn response_before_the_end_of_the_request_is_read() {
     let send = |url: &str| Http::new(url, options()).unwrap().send(&large_batch());
-    let refusal = send(&hasty("413 Payload Too Large"));
+    let refusal = send(&early_receiver("413 Payload Too Large"));
     assert_eq!(refusal, Answer::too_large("413 Payload Too Large: so"));
-    // But nobody has what he did not read.
-    let answer = send(&hasty("200 OK"));
-    let said = "200 OK: so, but it did not read the batch";
-    assert_eq!(answer, Answer::later(said, true, None));
+    // A receiver that did not read the batch cannot have accepted it.
+    let answer = send(&early_receiver("200 OK"));
+    let message = "200 OK: so, but the receiver did not read the batch";
+    assert_eq!(answer, Answer::unknown(message, None));
 }
 
 #[test]
-fn the_token_is_not_shown_even_if_the_receiver_repeats_it() {
+fn token_is_hidden_if_the_receiver_repeats_it() {
     let body = format!("your header was Bearer {TOKEN}");
     let headers = format!("Location: /login?token={TOKEN}\r\n");
     for status in ["200 OK", "302 Found", "401 Unauthorized", "500 Oops"] {
-        let http = Http::new(&answering(answer(status, &headers, &body)), options()).unwrap();
-        let told = format!("{:?} {http:?} {:?}", http.send(&batch()), http.options);
-        assert!(!told.contains(TOKEN), "{told}");
-        assert!(told.contains("your header was Bearer ***"), "{told}");
+        let http = Http::new(&responding(response(status, &headers, &body)), options()).unwrap();
+        let shown = format!("{:?} {http:?} {:?}", http.send(&batch()), http.options);
+        assert!(!shown.contains(TOKEN), "{shown}");
+        assert!(shown.contains("your header was Bearer ***"), "{shown}");
     }
 }

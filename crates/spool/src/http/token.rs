@@ -1,12 +1,12 @@
-//! The bearer token: given to the receiver, shown to nobody else.
+//! The bearer token of the receiver. It is never printed.
 
 use std::fmt;
 use std::path::Path;
 
 use super::HttpError;
 
-/// No token is longer; a file that is was named by mistake.
-const LONGEST: usize = 16 * 1024;
+/// Maximum length of a token. A longer file was likely named by mistake.
+const MAX_LENGTH: usize = 16 * 1024;
 
 /// A bearer token. `{:?}` does not show it.
 ///
@@ -21,20 +21,20 @@ const LONGEST: usize = 16 * 1024;
 pub struct Token(String);
 
 impl Token {
-    /// Takes a token without the white space around it. One that cannot be sent in a header is
-    /// refused; the error does not show it.
+    /// Creates a token from text; white space around it is removed. Text that cannot be sent in a
+    /// header is an error, which does not repeat the text.
     pub fn new(text: &str) -> Result<Self, HttpError> {
         let text = text.trim();
-        let why = if text.is_empty() {
+        let reason = if text.is_empty() {
             "the token is empty"
-        } else if text.len() > LONGEST {
+        } else if text.len() > MAX_LENGTH {
             "the token is too long"
         } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             "the token has white space, control characters or other than ASCII in it"
         } else {
             return Ok(Self(text.to_owned()));
         };
-        Err(HttpError::new(why))
+        Err(HttpError::new(reason))
     }
 
     /// Reads a token from a file that holds nothing else.
@@ -49,7 +49,7 @@ impl Token {
         Self::new(&text).map_err(|error| HttpError::new(format!("{}: {error}", path.display())))
     }
 
-    /// For the request, and for keeping it out of what the receiver says.
+    /// Returns the token, for the request and for hiding it in responses.
     pub(super) fn expose(&self) -> &str {
         &self.0
     }
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_taken_without_the_line_end_of_its_file() {
+    fn token_from_a_file_has_no_line_end() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
         std::fs::write(&file, "  s3cret\r\n").unwrap();
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_token_is_refused_and_not_repeated() {
+    fn invalid_token_is_rejected_and_not_repeated_in_the_error() {
         for text in [
             "",
             " \n",
@@ -86,16 +86,16 @@ mod tests {
             let error = Token::new(text).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("s3cr"), "{text:?}");
         }
-        assert!(Token::new(&"x".repeat(LONGEST + 1)).is_err());
+        assert!(Token::new(&"x".repeat(MAX_LENGTH + 1)).is_err());
     }
 
     #[test]
-    fn a_file_that_has_no_token_is_named() {
+    fn error_of_a_token_file_names_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
-        let told = |file: &Path| Token::read(file).unwrap_err().to_string();
-        assert!(told(&file).starts_with("cannot read the token in "));
+        let error = |file: &Path| Token::read(file).unwrap_err().to_string();
+        assert!(error(&file).starts_with("cannot read the token in "));
         std::fs::write(&file, "\n").unwrap();
-        assert!(told(&file).ends_with("token: the token is empty"));
+        assert!(error(&file).ends_with("token: the token is empty"));
     }
 }

@@ -1,8 +1,8 @@
-//! Outcomes of batches that are noted in the reserve, because the disk is too full for the journal.
+//! Outcomes of batches in the reserve, because the disk is too full for the journal.
 //!
-//! Lines are noted as sums alone, so that any number of batches can leave a full disk. A batch is
-//! listed by name while a crash could bring it back: its file may still be there, or its set of
-//! entries is not finished and would make it again.
+//! The reserve holds only sums of records, so that any number of batches can leave a full disk. A
+//! batch is listed by name while a crash could bring it back: its file may still exist, or its
+//! snapshot is unfinished and would write it again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,58 +10,63 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::ledger::{Event, Index, Ledger, Outcome, Sums};
+use super::ledger::{BatchEvent, BatchOutcome, Ledger, OutcomeIndex, OutcomeSums};
 use crate::batch::{Batch, Part};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::files;
-use crate::reserve::{Held, Reserve};
-use crate::set::Set;
+use crate::reserve::{Reserve, ReserveContents};
+use crate::snapshot::Snapshot;
 use crate::time::{Moment, new_id};
 
 const NOTE: &str = "outcomes";
-/// Names that need not be kept are dropped when there are more.
-const MOST_NAMES: usize = 16;
-/// Maximum number of bytes that one of them takes in the reserve.
+/// Number of names from which names that are no longer needed are dropped.
+const MAX_NAMES: usize = 16;
+/// Maximum number of bytes of one name in the reserve.
 const BYTES_PER_NAME: u64 = 400;
 
 /// Outcomes since the journal was last written.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct HeldOutcomes {
-    /// Tells these from the ones before. The journal's event with these sums has it in its name.
+    /// Unique id of these outcomes. The event of the journal with their sums has it in its name, so
+    /// that they are not added twice.
     id: Uuid,
-    pub(crate) sums: Sums,
+    pub(crate) sums: OutcomeSums,
     pub(crate) batches: BTreeMap<String, HeldOutcome>,
 }
 
-/// The outcome of one batch.
+/// Outcome of one batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldOutcome {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: BatchOutcome,
     pub(crate) records: u64,
-    /// The set of entries that it was made of, if that was not finished.
+    /// Snapshot of the batch, if it was unfinished.
     pub(crate) set: Option<Uuid>,
-    /// In that case its parts, as the journal would have them. Earlier versions did not note them.
+    /// Parts of the batch as in the journal, if the snapshot was unfinished. Earlier versions did
+    /// not store them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<Part>,
 }
 
 impl HeldOutcomes {
-    /// Those that are in the reserve and, by this index, not yet in the journal.
-    pub(crate) fn read(data: &DataDir, index: &Index) -> Result<Self, Error> {
+    /// Reads the outcomes in the reserve that are not yet in the journal with this index.
+    pub(crate) fn read(data: &DataDir, index: &OutcomeIndex) -> Result<Self, Error> {
         let reserve = Reserve::new(&data.staging);
         let failed = |error| Error::read(reserve.path(), error);
         let held: Self =
             (reserve.read(&*data.disk).and_then(|held| held.note(NOTE))).map_err(failed)?;
-        // A crash came after they were written to the journal.
+        // A process crashed after it had flushed the outcomes to the journal.
         let is_flushed = index.get(&held.event_name()).is_some();
         Ok(if is_flushed { Self::default() } else { held })
     }
 
-    /// Maximum number of batches that a set may have, so that the reserve can name them all.
-    pub(crate) fn most_of_set(disk: &dyn Disk, reserve: &Reserve) -> Result<u64, Error> {
-        if !reserve.is_there() {
+    /// Maximum number of batches of a snapshot, so that the reserve has space for all their names.
+    pub(crate) fn max_batches_per_snapshot(
+        disk: &dyn Disk,
+        reserve: &Reserve,
+    ) -> Result<u64, Error> {
+        if !reserve.exists() {
             return Ok(u64::MAX);
         }
         let room = reserve.room_for_notes(disk);
@@ -73,61 +78,64 @@ impl HeldOutcomes {
         self.id.is_nil()
     }
 
-    pub(super) fn outcome(&self, batch: &str) -> Option<Outcome> {
+    pub(super) fn outcome(&self, batch: &str) -> Option<BatchOutcome> {
         self.batches.get(batch).map(|held| held.outcome)
     }
 
-    /// Records that left with a batch of an unfinished set: its entries are counted as staged.
-    pub(crate) fn of_set(&self, set: Uuid, outcome: Outcome) -> u64 {
+    /// Returns the number of records of an unfinished snapshot whose batches have this outcome. The
+    /// entries of the snapshot still count as staged.
+    pub(crate) fn records_of_snapshot(&self, snapshot: Uuid, outcome: BatchOutcome) -> u64 {
         let batches = self.batches.values();
-        let of_set = batches.filter(|held| held.set == Some(set) && held.outcome == outcome);
-        of_set.map(|held| held.records).sum()
+        batches
+            .filter(|held| held.set == Some(snapshot) && held.outcome == outcome)
+            .map(|held| held.records)
+            .sum()
     }
 
     fn event_name(&self) -> String {
         format!("reserve-{}", self.id)
     }
 
-    /// Adds the outcome of a batch. On the disk when this returns.
+    /// Adds the outcome of a batch. Synced when this returns.
     pub(super) fn add(
         disk: &dyn Disk,
         data: &DataDir,
-        index: &Index,
+        index: &OutcomeIndex,
         batch: &Batch,
-        event: &Event,
+        event: &BatchEvent,
     ) -> Result<(), Error> {
-        if event.outcome == Outcome::Unarchived {
-            // Sums that only grow cannot take it back.
+        if event.outcome == BatchOutcome::Unarchived {
+            // The sums in the reserve only grow, but this outcome reduces the archived records.
             let full = io::Error::from(io::ErrorKind::StorageFull);
             return Err(Error::new(
-                "note the resending of",
+                "store the resending of",
                 &data.spool.join(&event.batch),
                 full,
             ));
         }
-        let unfinished = Set::read(disk, &data.staging)?.filter(|set| !set.is_written);
-        let is_of_set = |set: &&Set| {
+        let unfinished = unfinished_snapshot(disk, data)?;
+        let has_batch = |snapshot: &&Snapshot| {
             let mut parts = batch.parts().iter();
-            parts.any(|part| set.entries.contains(&part.name))
+            parts.any(|part| snapshot.entries.contains(&part.name))
         };
-        let set = unfinished.as_ref().filter(is_of_set).map(|set| set.id);
+        let snapshot = unfinished.as_ref().filter(has_batch);
         let held = HeldOutcome {
             outcome: event.outcome,
             records: event.records,
-            set,
-            parts: if set.is_some() {
+            set: snapshot.map(|snapshot| snapshot.id),
+            parts: if snapshot.is_some() {
                 event.entries.clone()
             } else {
                 Vec::new()
             },
         };
-        let unfinished = unfinished.map(|set| set.id);
+        let unfinished = unfinished.map(|snapshot| snapshot.id);
         let mut all = Self::read(data, index)?;
         if all.is_empty() {
             all.id = new_id();
         }
-        if all.batches.len() >= MOST_NAMES {
-            // Removed names must not come back with the power.
+        if all.batches.len() >= MAX_NAMES {
+            // Without the sync a removed batch file could reappear after a power failure.
             let synced = disk.sync_dir(&data.spool);
             synced.map_err(|error| Error::new("sync", &data.spool, error))?;
             all.batches.retain(|name, held| {
@@ -140,33 +148,35 @@ impl HeldOutcomes {
         change(disk, data, |reserve| reserve.set_note(NOTE, &all))
     }
 
-    /// Writes everything to the journal, if there is room, and removes it from the reserve.
+    /// Writes all outcomes to the journal, and removes them from the reserve.
     pub(super) fn flush(disk: &dyn Disk, data: &DataDir, ledger: &mut Ledger) -> Result<(), Error> {
         let all = Self::read(data, ledger.index())?;
-        let unfinished = Set::read(disk, &data.staging)?.filter(|set| !set.is_written);
-        if let Some(set) = unfinished
-            && all.batches.values().any(|held| held.set == Some(set.id))
+        if let Some(snapshot) = unfinished_snapshot(disk, data)?
+            && all
+                .batches
+                .values()
+                .any(|held| held.set == Some(snapshot.id))
         {
-            // The journal cannot say that their entries still count as staged.
+            // The journal has no way to say that the entries of a batch still count as staged.
             return Ok(());
         }
         if !all.is_empty() {
             let at = Moment::from(std::time::SystemTime::now());
-            let event = |batch: &str, outcome, sums| Event {
+            let event = |batch: &str, outcome, sums| BatchEvent {
                 batch: batch.to_owned(),
                 outcome,
                 records: 0,
                 entries: Vec::new(),
                 parts: None,
                 at,
-                said: "noted while the disk was full".to_owned(),
+                message: "noted while the disk was full".to_owned(),
                 sums: Some(sums),
             };
             for (batch, held) in &all.batches {
-                ledger.note(&event(batch, held.outcome, Sums::default()))?;
+                ledger.add(&event(batch, held.outcome, OutcomeSums::default()))?;
             }
-            // The last one: once it is there, all are.
-            ledger.note(&event(&all.event_name(), Outcome::Delivered, all.sums))?;
+            // The event with the sums is written last, because it marks the outcomes as flushed.
+            ledger.add(&event(&all.event_name(), BatchOutcome::Delivered, all.sums))?;
         }
         let reserve = Reserve::new(&data.staging);
         let held = reserve.read(disk);
@@ -177,7 +187,16 @@ impl HeldOutcomes {
     }
 }
 
-fn change(disk: &dyn Disk, data: &DataDir, edit: impl FnOnce(&mut Held)) -> Result<(), Error> {
+fn unfinished_snapshot(disk: &dyn Disk, data: &DataDir) -> Result<Option<Snapshot>, Error> {
+    let snapshot = Snapshot::read(disk, &data.staging)?;
+    Ok(snapshot.filter(|snapshot| !snapshot.is_written))
+}
+
+fn change(
+    disk: &dyn Disk,
+    data: &DataDir,
+    edit: impl FnOnce(&mut ReserveContents),
+) -> Result<(), Error> {
     let reserve = Reserve::new(&data.staging);
     let changed = reserve.change(disk, edit);
     changed.map_err(|error| Error::new("write to", reserve.path(), error))

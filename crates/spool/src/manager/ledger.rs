@@ -1,4 +1,4 @@
-//! The book of what became of the batches.
+//! The journal of the outcomes of batches.
 //!
 //! ```text
 //! {"batch":"<name>","outcome":"delivered","records":100,"entries":[..],"at":"..","said":"200","crc":..}
@@ -13,88 +13,92 @@ use serde::{Deserialize, Serialize};
 
 use super::held_outcomes::HeldOutcomes;
 use crate::batch::{Batch, Part};
-use crate::book::{Book, Read, Title};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::files;
+use crate::journal::{Journal, JournalKind, JournalLine};
 use crate::reserve::Reserve;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
-/// How many events one generation has.
-pub(crate) const MOST_EVENTS: u64 = if cfg!(test) { 60 } else { 50_000 };
+/// Maximum number of events of one generation.
+pub(crate) const MAX_EVENTS: u64 = if cfg!(test) { 60 } else { 50_000 };
 
-/// What became of a batch.
+/// Outcome of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Outcome {
-    /// Its destination has it.
+pub(crate) enum BatchOutcome {
+    /// The destination has the batch.
     Delivered,
-    /// It has no destination.
+    /// The batch moved to `archive/`.
     Archived,
-    /// Two batches took its place.
+    /// Two halves replaced the batch.
     Split,
-    /// It was put into `failed/`.
+    /// The batch moved to `failed/`.
     Failed,
-    /// It was put back into the spool by a person, from `failed/`.
+    /// A person moved the batch from `failed/` back to the spool.
     Resent,
-    /// The same, from `archive/`.
+    /// A person moved the batch from `archive/` back to the spool.
     Unarchived,
-    /// It was in `failed/`, and was deleted to respect a bound.
+    /// The batch was in `failed/` and was deleted to respect a limit.
     Discarded,
 }
 
+/// One line of the journal: the outcome of a batch.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Event {
+pub(crate) struct BatchEvent {
     pub(crate) batch: String,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: BatchOutcome,
     pub(crate) records: u64,
-    /// The parts of the batch. Of more than two only the first and the last: with the journal of
-    /// what was consolidated they tell the others, since a batch has consecutive records of one set.
+    /// Parts of the batch; of more than two, only the first and the last. The entry journal gives
+    /// the others, since a batch has consecutive records of one snapshot.
     pub(crate) entries: Vec<Part>,
-    /// How many parts the batch has, if not all are named.
+    /// Number of parts, if not all are named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parts: Option<u64>,
     pub(crate) at: Moment,
-    /// By the destination.
-    pub(crate) said: String,
-    /// Sums of the events that were noted in the reserve while the disk was full. The lines that they
-    /// were about are not known.
+    /// Response of the destination, or the reason of a failure.
+    #[serde(rename = "said")]
+    pub(crate) message: String,
+    /// Sums of the events that went to the reserve while the disk was full. The batches of these
+    /// events are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) sums: Option<Sums>,
+    pub(crate) sums: Option<OutcomeSums>,
 }
 
-/// What the events add up to, in records.
+/// Sums of the events of a journal, in records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Sums {
+pub(crate) struct OutcomeSums {
     pub(crate) delivered: u64,
     pub(crate) archived: u64,
     pub(crate) batches_delivered: u64,
-    /// Failed ones whose batch was deleted. Earlier versions deleted none.
+    /// Records of failed batches that were deleted. Earlier versions deleted none.
     #[serde(default)]
     pub(crate) discarded: u64,
 }
 
-/// The book as the deliverer keeps it.
+/// The journal as the deliverer writes it, with its content in memory.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// `None`: the disk is too full to begin or to renew it. The reserve has what comes.
-    book: Option<Book>,
+    /// `None` if the disk is too full to create or rotate the journal. Events go to the reserve
+    /// then.
+    journal: Option<Journal>,
     disk: Arc<dyn Disk>,
     staging: PathBuf,
-    sums: Sums,
-    /// In this generation.
+    sums: OutcomeSums,
+    /// Number of events in the current generation.
     events: u64,
-    index: Index,
+    index: OutcomeIndex,
 }
 
-/// The last outcome of every batch that the book still has, and in which generation it is.
+/// Last outcome of every batch in the journal, with the generation of the event.
 #[derive(Debug, Default)]
-pub(crate) struct Index(HashMap<String, (Outcome, u64)>);
+pub(crate) struct OutcomeIndex(HashMap<String, (BatchOutcome, u64)>);
 
-impl Event {
-    /// Reads a line of the book. Its checksum may match and its numbers may be made up all the same.
+impl BatchEvent {
+    /// Parses a line of the journal. The numbers are checked too: a matching checksum does not
+    /// prove that a line is valid.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let event: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         if event.entries.iter().all(Part::is_sound) {
@@ -104,8 +108,9 @@ impl Event {
         }
     }
 
-    pub(super) fn new(batch: &Batch, outcome: Outcome, at: Moment, said: &str) -> Self {
-        // A batch of single-record files has as many parts as records: too much to note each time.
+    pub(super) fn new(batch: &Batch, outcome: BatchOutcome, at: Moment, message: &str) -> Self {
+        // A batch of single-record files has as many parts as records. All of them would make the
+        // journal too large.
         let (entries, parts) = match batch.parts() {
             [first, .., last] if batch.parts().len() > 2 => {
                 let parts = batch.parts().len() as u64;
@@ -120,60 +125,62 @@ impl Event {
             entries,
             parts,
             at,
-            said: said.to_owned(),
+            message: message.to_owned(),
             sums: None,
         }
     }
 }
 
-impl Sums {
-    pub(crate) fn add(&mut self, event: &Event) {
+impl OutcomeSums {
+    pub(crate) fn add(&mut self, event: &BatchEvent) {
         if let Some(sums) = &event.sums {
             return self.add_all(sums);
         }
         match event.outcome {
-            Outcome::Delivered => {
+            BatchOutcome::Delivered => {
                 self.delivered = self.delivered.saturating_add(event.records);
                 self.batches_delivered = self.batches_delivered.saturating_add(1);
             }
-            Outcome::Archived => self.archived = self.archived.saturating_add(event.records),
-            Outcome::Unarchived => {
+            BatchOutcome::Archived => self.archived = self.archived.saturating_add(event.records),
+            BatchOutcome::Unarchived => {
                 self.archived = self.archived.saturating_sub(event.records);
             }
-            Outcome::Discarded => self.discarded = self.discarded.saturating_add(event.records),
-            Outcome::Split | Outcome::Failed | Outcome::Resent => {}
+            BatchOutcome::Discarded => {
+                self.discarded = self.discarded.saturating_add(event.records);
+            }
+            BatchOutcome::Split | BatchOutcome::Failed | BatchOutcome::Resent => {}
         }
     }
 
     pub(crate) fn add_all(&mut self, sums: &Self) {
-        for (ours, more) in [
+        for (sum, more) in [
             (&mut self.delivered, sums.delivered),
             (&mut self.archived, sums.archived),
             (&mut self.batches_delivered, sums.batches_delivered),
             (&mut self.discarded, sums.discarded),
         ] {
-            *ours = ours.saturating_add(more);
+            *sum = sum.saturating_add(more);
         }
     }
 }
 
-impl Index {
-    pub(crate) fn get(&self, batch: &str) -> Option<Outcome> {
+impl OutcomeIndex {
+    pub(crate) fn get(&self, batch: &str) -> Option<BatchOutcome> {
         self.0.get(batch).map(|(outcome, _)| *outcome)
     }
 
-    /// The batches that the book still has.
+    /// Names of the batches in the journal.
     #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
 
-    fn insert(&mut self, event: &Event, generation: u64) {
+    fn insert(&mut self, event: &BatchEvent, generation: u64) {
         self.0
             .insert(event.batch.clone(), (event.outcome, generation));
     }
 
-    /// Reads the book without writing to it.
+    /// Reads the journal and the outcomes in the reserve, without writing to them.
     pub(crate) fn read(data: &DataDir) -> Result<Self, Error> {
         let mut index = read(data)?.0;
         for (batch, held) in HeldOutcomes::read(data, &index)?.batches {
@@ -185,14 +192,14 @@ impl Index {
 
 impl Ledger {
     pub(super) fn open(disk: &Arc<dyn Disk>, data: &DataDir) -> Result<Self, Error> {
-        let book = match Book::open::<Sums>(disk, data, Title::Sent) {
-            // Without a reserve nothing must be sent that cannot be noted.
-            Err(error) if error.is_full() && Reserve::new(&data.staging).is_there() => None,
-            book => Some(book?),
+        let journal = match Journal::open::<OutcomeSums>(disk, data, JournalKind::Batches) {
+            // Without a reserve there is no place to store the outcome of a batch that is sent.
+            Err(error) if error.is_full() && Reserve::new(&data.staging).exists() => None,
+            journal => Some(journal?),
         };
         let (index, sums, events) = read(data)?;
         Ok(Self {
-            book,
+            journal,
             disk: Arc::clone(disk),
             staging: data.staging.clone(),
             sums,
@@ -201,69 +208,70 @@ impl Ledger {
         })
     }
 
-    /// True if no other process has written to the journal since.
+    /// True if no other process has written to the journal since it was read.
     pub(super) fn is_current(&self) -> bool {
-        self.book.as_ref().is_some_and(Book::is_current)
+        self.journal.as_ref().is_some_and(Journal::is_current)
     }
 
-    /// True if it must be opened anew before anything is noted.
-    pub(super) fn is_left(&self) -> bool {
-        self.book.as_ref().is_some_and(Book::is_left)
+    /// True if the journal must be opened again before the next event.
+    pub(super) fn is_superseded(&self) -> bool {
+        self.journal.as_ref().is_some_and(Journal::is_superseded)
     }
 
-    /// Nothing is written for a while.
-    pub(super) fn rest(&mut self) -> Result<(), Error> {
-        self.book.as_mut().map_or(Ok(()), Book::rest)
+    /// Reopens the journal for reading only until the next event.
+    pub(super) fn stop_writing(&mut self) -> Result<(), Error> {
+        self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)
     }
 
-    /// Notes what became of a batch. On the disk when this returns.
-    pub(super) fn note(&mut self, event: &Event) -> Result<(), Error> {
-        let must_remember = self.must_remember();
-        let Some(book) = &mut self.book else {
+    /// Adds an event to the journal. Synced when this returns.
+    pub(super) fn add(&mut self, event: &BatchEvent) -> Result<(), Error> {
+        let has_unfinished_snapshot = self.has_unfinished_snapshot();
+        let Some(journal) = &mut self.journal else {
             let full = io::Error::from(io::ErrorKind::StorageFull);
-            return Err(Error::new("begin a journal beside", &self.staging, full));
+            return Err(Error::new("create a journal beside", &self.staging, full));
         };
-        if self.events >= MOST_EVENTS && !must_remember {
-            book.turn(&self.sums)?;
+        // After a crash the batches of an unfinished snapshot are written again, unless the journal
+        // names them. So no event is dropped until the snapshot is finished. No other batches are
+        // written meanwhile, so the journal stays bounded.
+        if self.events >= MAX_EVENTS && !has_unfinished_snapshot {
+            journal.rotate(&self.sums)?;
             self.events = 0;
-            let oldest = book.generation().saturating_sub(1);
+            let oldest = journal.generation().saturating_sub(1);
             self.index
                 .0
                 .retain(|_, (_, generation)| *generation >= oldest);
         }
-        book.add(event)?;
-        book.sync()?;
+        journal.add(event)?;
+        journal.sync()?;
         self.events += 1;
         self.sums.add(event);
-        self.index.insert(event, book.generation());
+        self.index.insert(event, journal.generation());
         Ok(())
     }
 
-    /// True while a set is being consolidated: after a crash its batches are made again, unless they
-    /// are known to have left. No other batches are made meanwhile, so this ends.
-    fn must_remember(&self) -> bool {
-        let [unfinished, _] = Set::paths(&self.staging);
+    fn has_unfinished_snapshot(&self) -> bool {
+        let [unfinished, _] = Snapshot::paths(&self.staging);
         files::exists(&*self.disk, &unfinished).unwrap_or(true)
     }
 
-    pub(super) fn index(&self) -> &Index {
+    pub(super) fn index(&self) -> &OutcomeIndex {
         &self.index
     }
 
-    pub(super) fn outcome(&self, batch: &str) -> Option<Outcome> {
+    pub(super) fn outcome(&self, batch: &str) -> Option<BatchOutcome> {
         self.index.get(batch)
     }
 }
 
-/// The last event of each batch with a name of one's choice.
+/// Returns the last event of each batch whose name is wanted.
 pub(super) fn last_events(
     data: &DataDir,
     is_wanted: &dyn Fn(&str) -> bool,
-) -> Result<BTreeMap<String, Event>, Error> {
+) -> Result<BTreeMap<String, BatchEvent>, Error> {
     let mut events = BTreeMap::new();
-    Title::Sent.read::<Sums>(data, &mut |_, read| {
-        if let Read::Event(text) = read
-            && let Ok(event) = Event::parse(text)
+    JournalKind::Batches.read::<OutcomeSums>(data, &mut |_, read| {
+        if let JournalLine::Event(text) = read
+            && let Ok(event) = BatchEvent::parse(text)
             && is_wanted(&event.batch)
         {
             events.insert(event.batch.clone(), event);
@@ -272,23 +280,25 @@ pub(super) fn last_events(
     Ok(events)
 }
 
-/// What is kept of the book: the last outcomes, the sums, and the events of the last generation.
-pub(super) fn read(data: &DataDir) -> Result<(Index, Sums, u64), Error> {
-    let (mut index, mut sums, mut events) = (Index::default(), Sums::default(), 0);
-    Title::Sent.read(data, &mut |spot, read| match read {
-        Read::Head(before) => (sums, events) = (before, 0),
-        Read::Event(text) => match Event::parse(text) {
-            Ok(event) => {
+/// Reads the journal. Returns the last outcomes, the sums and the number of events of the last
+/// generation.
+pub(super) fn read(data: &DataDir) -> Result<(OutcomeIndex, OutcomeSums, u64), Error> {
+    let (mut index, mut sums, mut events) = (OutcomeIndex::default(), OutcomeSums::default(), 0);
+    JournalKind::Batches.read(data, &mut |position, read| match read {
+        JournalLine::Head(before) => (sums, events) = (before, 0),
+        JournalLine::Event(text) => {
+            if let Ok(event) = BatchEvent::parse(text) {
                 events += 1;
                 sums.add(&event);
-                index.insert(&event, spot.generation);
+                index.insert(&event, position.generation);
+            } else {
+                let (path, line) = (position.path.display(), position.line);
+                tracing::warn!(%path, line, "invalid event in the journal of batches");
             }
-            Err(_) => {
-                tracing::warn!(path = %spot.path.display(), line = spot.line, "not an event");
-            }
-        },
-        Read::Damaged(why) => {
-            tracing::warn!(path = %spot.path.display(), line = spot.line, why, "damaged");
+        }
+        JournalLine::Damaged(why) => {
+            let (path, line) = (position.path.display(), position.line);
+            tracing::warn!(%path, line, why, "damaged line in the journal of batches");
         }
     })?;
     Ok((index, sums, events))

@@ -1,10 +1,10 @@
-//! The batches, wherever they are: waiting, delivered, failed or archived.
+//! The batches of a data directory: pending, delivered, failed or archived.
 
+mod earlier_batches;
 mod held_outcomes;
 mod ledger;
 mod look;
 mod pause;
-mod put_before;
 mod retention;
 mod state;
 
@@ -13,95 +13,98 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use earlier_batches::EarlierBatch;
 pub(crate) use held_outcomes::HeldOutcomes;
 #[cfg(all(test, target_os = "linux"))]
-pub(crate) use ledger::MOST_EVENTS;
-pub(crate) use ledger::{Event, Index, Outcome, Sums as SentSums};
-pub use look::{Failed, Waiting};
+pub(crate) use ledger::MAX_EVENTS;
+pub(crate) use ledger::{BatchEvent, BatchOutcome, OutcomeIndex, OutcomeSums};
+pub use look::{Failed, PendingBatch};
 pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
 pub use pause::{Pause, Standing};
-pub use put_before::PutBefore;
-pub use retention::{Keep, Kept, KeptIn};
-pub use state::State;
+pub use retention::{FileTotals, Keep, KeptIn};
+pub use state::DeliveryState;
 
 use uuid::Uuid;
 
-use crate::batch::{self, Batch, Damage};
-use crate::book::{decode_version, encode};
+use crate::batch::{self, Batch, BatchDamage};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::files::{self, for_each_file, move_file, place, place_batch, place_half, read_bounded};
+use crate::files::{
+    self, for_each_file, move_file, read_bounded, write_atomically, write_batch, write_half_batch,
+};
+use crate::journal::{decode_version, encode};
 use crate::quarantine::{BatchReason, Reason, move_aside};
 use crate::reserve::Reserve;
 use crate::time::Moment;
 use ledger::Ledger;
 
-/// What became of a batch that was asked for.
+/// Result of loading a batch for delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
-    /// Here it is.
+pub enum LoadedBatch {
+    /// The batch is pending.
     Batch(Batch),
-    /// It is not there any more, or it is done with.
+    /// The batch does not exist any more, or its outcome is in the journal.
     Gone,
-    /// It is damaged, and was set aside.
+    /// The batch was damaged and moved to `failed/`.
     Damaged,
 }
 
-/// Where batches are kept. Consolidation and delivery know nothing else of it, so that another
-/// storage could take the place of files. Only one deliverer uses it at a time.
+/// Storage of batches. Consolidation and delivery use batches only through this trait, so that
+/// another storage could replace the files. One deliverer uses a store at a time.
 pub trait BatchStore {
-    /// Keeps a batch for delivery, unless it is there. `again`: it may even have been delivered
-    /// since it was kept. `true`: it was not there.
+    /// Adds a pending batch, unless it is pending already. With `again`, the batch is not added
+    /// either if it was added before and has an outcome since. Returns true if the batch was added.
     fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error>;
-    /// Calls `each` with every batch that was put for a set of entries, whatever became of it. A
-    /// damaged one is left out.
-    fn put_before(
+    /// Calls `each` with every batch of a snapshot that was put before a crash, with any outcome.
+    /// Damaged batches are skipped.
+    fn earlier_batches(
         &self,
-        set: Uuid,
+        snapshot: Uuid,
         entries: &[String],
-        each: &mut dyn FnMut(PutBefore),
+        each: &mut dyn FnMut(EarlierBatch),
     ) -> Result<(), Error>;
-    /// Reads a batch, also one that has failed or is archived. `None`: it is not there, or damaged.
+    /// Reads a pending, failed or archived batch. Returns `None` if it does not exist or is
+    /// damaged.
     fn find(&self, name: &str) -> Result<Option<Batch>, Error>;
-    /// Waits until everything that was put is safe.
+    /// Syncs the batches that were put.
     fn flush(&self) -> Result<(), Error>;
-    /// The names of batches that wait, oldest first, at most so many, those after a name.
-    fn pending(&self, after: Option<&str>, most: usize) -> Result<Vec<String>, Error>;
-    /// Finishes the splits that a deliverer had begun when it crashed, and removes the notes that it
-    /// left behind. Must come before anything is sent: what became of the halves of a split is
-    /// remembered for a bounded number of events.
+    /// Returns the names of pending batches after this one, oldest first, at most `max`.
+    fn pending(&self, after: Option<&str>, max: usize) -> Result<Vec<String>, Error>;
+    /// Finishes splits that a crash interrupted, and removes state files without a batch. Must be
+    /// called before a batch is sent: the journal keeps the outcomes of the halves of a split only
+    /// for a bounded number of events.
     fn tidy(&self) -> Result<(), Error>;
-    /// How many batches wait.
+    /// Returns the number of pending batches.
     fn count(&self) -> Result<u64, Error>;
-    /// Reads a batch and checks all that can be checked of it. One that is damaged is set aside.
-    fn take(&self, name: &str) -> Result<Found, Error>;
-    /// How far its delivery has come.
-    fn state(&self, name: &str) -> Result<State, Error>;
-    /// Notes how far its delivery has come. Safe when this returns.
-    fn set_state(&self, name: &str, state: &State) -> Result<(), Error>;
-    /// Its destination has it.
-    fn delivered(&self, batch: &Batch, said: &str) -> Result<(), Error>;
-    /// Puts two halves in its place, always the same two, and says their names. `None`: it cannot be
-    /// split.
-    fn split(&self, batch: &Batch, state: &State) -> Result<Option<[String; 2]>, Error>;
-    /// It cannot be delivered.
-    fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error>;
-    /// It has no destination.
+    /// Reads and checks a pending batch. A damaged batch moves to `failed/`.
+    fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error>;
+    /// Returns the delivery state of a batch.
+    fn state(&self, name: &str) -> Result<DeliveryState, Error>;
+    /// Stores the delivery state of a batch. Synced when this returns.
+    fn set_state(&self, name: &str, state: &DeliveryState) -> Result<(), Error>;
+    /// Removes a batch that the destination accepted. `message` is the response.
+    fn delivered(&self, batch: &Batch, message: &str) -> Result<(), Error>;
+    /// Replaces a batch by its two halves, which are the same two every time. Returns their names,
+    /// or `None` if the batch cannot be split.
+    fn split(&self, batch: &Batch, state: &DeliveryState) -> Result<Option<[String; 2]>, Error>;
+    /// Moves a batch to `failed/`, with the reason.
+    fn fail(&self, batch: &Batch, state: &DeliveryState, reason: &str) -> Result<(), Error>;
+    /// Moves a batch to `archive/`.
     fn archive(&self, batch: &Batch) -> Result<(), Error>;
-    /// Until when nothing is sent to a destination, and why.
+    /// Returns the pause of a destination, if there is one.
     fn pause(&self, to: &str) -> Result<Option<Pause>, Error>;
-    /// Notes until when nothing is sent. Safe when this returns.
+    /// Stores the pause of a destination. Synced when this returns.
     fn set_pause(&self, pause: &Pause) -> Result<(), Error>;
-    /// Ends the pause of a destination.
+    /// Removes the pause of a destination.
     fn end_pause(&self, to: &str) -> Result<(), Error>;
-    /// Last verdict of a destination on a batch.
+    /// Returns the last verdict of a destination on a batch.
     fn standing(&self, to: &str) -> Result<Standing, Error>;
-    /// Notes what a destination last did with a batch. Safe when this returns.
+    /// Stores the last verdict of a destination on a batch. Synced when this returns.
     fn set_standing(&self, to: &str, standing: Standing) -> Result<(), Error>;
 }
 
-/// All access to the batches of a data directory.
+/// Access to the batches of a data directory.
 ///
 /// ```
 /// use spool::{BatchStore, Durability, Options, Record, SpoolManager, Staging, consolidate};
@@ -112,7 +115,7 @@ pub trait BatchStore {
 /// staging.close()?;
 /// consolidate(data.path(), &Options::default())?;
 ///
-/// let spool = SpoolManager::of(data.path());
+/// let spool = SpoolManager::new(data.path());
 /// for name in spool.pending(None, 100)? {
 ///     let batch = spool.load(&name)?;
 ///     assert_eq!(batch.records().len(), 1);
@@ -123,18 +126,18 @@ pub trait BatchStore {
 pub struct SpoolManager {
     disk: Arc<dyn Disk>,
     data: DataDir,
-    /// Opened by the first who writes to it: the deliverer.
+    /// Opened at the first event. Only the deliverer writes events.
     ledger: Mutex<Option<Ledger>>,
-    /// Halves of splits that could not be finished: they are not sent.
-    held: Mutex<HashSet<String>>,
-    /// Read by the consolidator, if it goes on with what another one had begun.
-    index: Mutex<Option<Index>>,
+    /// Halves of splits that could not be finished. They are not sent.
+    held_halves: Mutex<HashSet<String>>,
+    /// Outcomes for a consolidator that continues with an unfinished snapshot.
+    index: Mutex<Option<OutcomeIndex>>,
 }
 
 impl SpoolManager {
-    /// The batches of a data directory. Looking at them changes nothing: a directory that is not
-    /// there has none.
-    pub fn of(data: impl AsRef<Path>) -> Self {
+    /// Creates a manager for the batches of a data directory. The directory need not exist, and
+    /// reading does not create it.
+    pub fn new(data: impl AsRef<Path>) -> Self {
         Self::on(Arc::new(RealDisk), data.as_ref())
     }
 
@@ -143,60 +146,60 @@ impl SpoolManager {
             data: DataDir::on(Arc::clone(&disk), data),
             disk,
             ledger: Mutex::default(),
-            held: Mutex::default(),
+            held_halves: Mutex::default(),
             index: Mutex::default(),
         }
     }
 
-    /// Reads a batch that waits and checks all that can be checked of it.
+    /// Reads and checks a pending batch. Changes nothing.
     pub fn load(&self, name: &str) -> Result<Batch, Error> {
         let path = self.data.spool.join(name);
         let bytes = self.content(&path)?;
-        check(name, &bytes).map_err(|why| Error::damage(&path, why))
+        check(name, &bytes).map_err(|reason| Error::damage(&path, reason))
     }
 
-    /// Puts a batch from `failed/` or `archive/` back among those that wait. What is known of its
-    /// attempts is kept: one that the destination may have is still never split.
+    /// Moves a batch from `failed/` or `archive/` back to the pending batches. An ambiguous batch
+    /// stays ambiguous and is never split.
     ///
-    /// Whoever calls this must be the only one who delivers: see [`DeliveryLock`](crate::DeliveryLock).
+    /// The caller must hold the [`DeliveryLock`](crate::DeliveryLock).
     pub fn resend(&self, name: &str) -> Result<(), Error> {
         let dirs = [&self.data.failed, &self.data.archive];
-        let is_there = |dir: &&PathBuf| self.exists(&dir.join(name)).unwrap_or(false);
-        let from = dirs.into_iter().find(is_there);
-        let Some(dir) = from.filter(|_| batch::is_name(name)) else {
+        let has_batch = |dir: &&PathBuf| self.exists(&dir.join(name)).unwrap_or(false);
+        let from = dirs.into_iter().find(has_batch);
+        let Some(dir) = from.filter(|_| batch::is_batch_name(name)) else {
             let path = self.data.failed.join(name);
-            let why = "there is no such batch in failed/ or archive/";
-            return Err(Error::new("resend", &path, io::Error::other(why)));
+            let reason = "there is no such batch in failed/ or archive/";
+            return Err(Error::new("resend", &path, io::Error::other(reason)));
         };
         let path = dir.join(name);
         let bytes = self.content(&path)?;
         let batch = check(name, &bytes)
-            .map_err(|why| Error::new("resend", &path, io::Error::other(why)))?;
-        if self.outcome(name)? == Some(Outcome::Discarded) {
-            let why = "it is being deleted to respect a bound";
-            return Err(Error::new("resend", &path, io::Error::other(why)));
+            .map_err(|reason| Error::new("resend", &path, io::Error::other(reason)))?;
+        if self.outcome(name)? == Some(BatchOutcome::Discarded) {
+            let reason = "it is being deleted to respect a limit";
+            return Err(Error::new("resend", &path, io::Error::other(reason)));
         }
         self.data.make(&*self.disk)?;
         let reason = Reason::read(&*self.disk, &self.data.failed, name)?;
-        let state = State {
+        let state = DeliveryState {
             unknown: (reason.as_ref().and_then(|reason| reason.batch.as_ref()))
                 .is_some_and(|batch| batch.ambiguous),
             last_error: reason.map(|reason| reason.why),
-            ..State::default()
+            ..DeliveryState::default()
         };
         self.set_state(name, &state)?;
         let is_archived = *dir == self.data.archive;
         let outcome = if is_archived {
-            Outcome::Unarchived
+            BatchOutcome::Unarchived
         } else {
-            Outcome::Resent
+            BatchOutcome::Resent
         };
-        self.note(&batch, outcome, "")?;
+        self.add_event(&batch, outcome, "")?;
         move_file(&*self.disk, &path, &self.data.spool.join(name))?;
         self.remove(&self.data.failed.join(Reason::file_name(name)))
     }
 
-    /// Forgets what is known of the book if somebody else has written to it.
+    /// Drops the journal from memory if another process has written to it.
     pub(crate) fn refresh(&self) {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if ledger.as_ref().is_some_and(|ledger| !ledger.is_current()) {
@@ -204,15 +207,19 @@ impl SpoolManager {
         }
     }
 
-    /// Nothing is written for a while. What cannot be kept open for reading is forgotten.
-    pub(crate) fn rest(&self) {
+    /// Reopens the journal for reading only until the next event. Drops the journal from memory if
+    /// that fails.
+    pub(crate) fn stop_writing(&self) {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        if ledger.as_mut().is_some_and(|ledger| ledger.rest().is_err()) {
+        if ledger
+            .as_mut()
+            .is_some_and(|ledger| ledger.stop_writing().is_err())
+        {
             *ledger = None;
         }
     }
 
-    /// How many things are in `failed/`.
+    /// Returns the number of failed files in `failed/`.
     pub fn count_failed(&self) -> Result<u64, Error> {
         let mut count = 0;
         for_each_file(&*self.disk, &self.data.failed, |name| {
@@ -223,15 +230,17 @@ impl SpoolManager {
 
     fn lock_ledger(&self) -> Result<MutexGuard<'_, Option<Ledger>>, Error> {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        if ledger.as_ref().is_none_or(Ledger::is_left) {
+        if ledger.as_ref().is_none_or(Ledger::is_superseded) {
             *ledger = Some(Ledger::open(&self.disk, &self.data)?);
         }
         Ok(ledger)
     }
 
-    fn note(&self, batch: &Batch, outcome: Outcome, said: &str) -> Result<(), Error> {
+    /// Adds an event to the journal, or to the reserve if the disk is full. Synced when this
+    /// returns.
+    fn add_event(&self, batch: &Batch, outcome: BatchOutcome, message: &str) -> Result<(), Error> {
         let at = Moment::from(std::time::SystemTime::now());
-        let event = Event::new(batch, outcome, at, said);
+        let event = BatchEvent::new(batch, outcome, at, message);
         let mut ledger = self.lock_ledger()?;
         let Some(ledger) = &mut *ledger else {
             return Ok(());
@@ -240,16 +249,16 @@ impl SpoolManager {
             HeldOutcomes::add(&*self.disk, &self.data, ledger.index(), batch, &event)
         };
         if !HeldOutcomes::read(&self.data, ledger.index())?.is_empty() {
-            // The order of events matters: what is in the reserve follows the journal.
+            // Events in the reserve are newer than those of the journal. This event is newer still.
             return hold(ledger);
         }
-        match ledger.note(&event) {
+        match ledger.add(&event) {
             Err(error) if error.is_full() => hold(ledger).map_err(|_| error),
-            noted => noted,
+            added => added,
         }
     }
 
-    fn outcome(&self, name: &str) -> Result<Option<Outcome>, Error> {
+    fn outcome(&self, name: &str) -> Result<Option<BatchOutcome>, Error> {
         let ledger = self.lock_ledger()?;
         let Some(ledger) = &*ledger else {
             return Ok(None);
@@ -258,8 +267,8 @@ impl SpoolManager {
         Ok(held.outcome(name).or_else(|| ledger.outcome(name)))
     }
 
-    /// Writes what the reserve holds about batches to the disk, as far as there is room. Only the
-    /// deliverer may do this.
+    /// Writes outcomes and batches in the reserve to the disk. The caller must hold the delivery
+    /// lock.
     pub(crate) fn flush_reserve(&self) -> Result<(), Error> {
         let held = Reserve::new(&self.data.staging).read(&*self.disk);
         if held.is_ok_and(|held| held.is_empty()) {
@@ -277,7 +286,7 @@ impl SpoolManager {
         files::flush(&*self.disk, &[spool, failed, archive])
     }
 
-    /// Whether a batch was kept before, whatever became of it.
+    /// True if a batch was put before and has left the pending batches since.
     fn was_put(&self, name: &str) -> Result<bool, Error> {
         if self.exists(&self.data.failed.join(name))?
             || self.exists(&self.data.archive.join(name))?
@@ -286,7 +295,7 @@ impl SpoolManager {
         }
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         if index.is_none() {
-            *index = Some(Index::read(&self.data)?);
+            *index = Some(OutcomeIndex::read(&self.data)?);
         }
         Ok(index
             .as_ref()
@@ -298,12 +307,17 @@ impl SpoolManager {
         exists.map_err(|error| Error::read(path, error))
     }
 
-    /// The content of a batch; nothing if it is longer than one can be.
+    /// Reads the file of a batch. Returns an empty vector for a file that is too large for a batch.
     fn content(&self, path: &Path) -> Result<Vec<u8>, Error> {
         let read = read_bounded(&*self.disk, path);
         Ok(read
             .map_err(|error| Error::read(path, error))?
             .unwrap_or_default())
+    }
+
+    fn lock_held_halves(&self) -> MutexGuard<'_, HashSet<String>> {
+        let held_halves = self.held_halves.lock();
+        held_halves.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state_path(&self, name: &str) -> PathBuf {
@@ -316,7 +330,7 @@ impl SpoolManager {
             .map_err(|error| Error::new("sync", dir, error))
     }
 
-    /// Removes a file; one that is gone is no error.
+    /// Removes a file. A missing file is no error.
     fn remove(&self, path: &Path) -> Result<(), Error> {
         match files::remove(&*self.disk, path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -326,41 +340,43 @@ impl SpoolManager {
         }
     }
 
-    /// What waits, in no order. Files that cannot be batches are none of ours.
-    fn each_waiting(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
+    /// Calls `each` with the name of every pending batch, in no order. Other files are skipped.
+    fn each_pending(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
         for_each_file(&*self.disk, &self.data.spool, |name| {
-            if batch::is_name(name) {
+            if batch::is_batch_name(name) {
                 each(name);
             }
         })
     }
 
-    /// Forgets a batch that left the spool.
-    fn forget(&self, name: &str) -> Result<(), Error> {
+    /// Removes a batch and its state file from the spool.
+    fn remove_batch(&self, name: &str) -> Result<(), Error> {
         self.remove(&self.data.spool.join(name))?;
         self.remove(&self.state_path(name))
     }
 
-    /// Does what a crash left undone for a batch that is done with. `true`: it is.
-    fn settle(&self, name: &str) -> Result<bool, Error> {
+    /// Finishes what a crash interrupted after the outcome of a batch was stored. Returns true if
+    /// the batch is not pending any more.
+    fn finish_outcome(&self, name: &str) -> Result<bool, Error> {
         match self.outcome(name)? {
-            Some(Outcome::Delivered | Outcome::Split) => self.forget(name)?,
-            Some(Outcome::Archived) => {
+            Some(BatchOutcome::Delivered | BatchOutcome::Split) => self.remove_batch(name)?,
+            Some(BatchOutcome::Archived) => {
                 let to = self.data.archive.join(name);
                 move_file(&*self.disk, &self.data.spool.join(name), &to)?;
             }
-            // Between file systems a move may have come to an end but for the old file.
-            Some(Outcome::Resent | Outcome::Unarchived) => {
+            // A move between file systems is a copy and a deletion. A crash may have come in
+            // between.
+            Some(BatchOutcome::Resent | BatchOutcome::Unarchived) => {
                 self.remove(&self.data.failed.join(name))?;
                 self.remove(&self.data.failed.join(Reason::file_name(name)))?;
                 self.remove(&self.data.archive.join(name))?;
                 return Ok(false);
             }
-            Some(Outcome::Failed | Outcome::Discarded) | None => {
+            Some(BatchOutcome::Failed | BatchOutcome::Discarded) | None => {
                 if !self.exists(&self.data.failed.join(name))? {
                     return Ok(false);
                 }
-                self.forget(name)?;
+                self.remove_batch(name)?;
             }
         }
         Ok(true)
@@ -373,17 +389,17 @@ impl BatchStore for SpoolManager {
         if self.exists(&self.data.spool.join(&name))? || again && self.was_put(&name)? {
             return Ok(false);
         }
-        place_batch(&*self.disk, &self.data.spool, &name, &batch.encode())?;
+        write_batch(&*self.disk, &self.data.spool, &name, &batch.encode())?;
         Ok(true)
     }
 
-    fn put_before(
+    fn earlier_batches(
         &self,
-        set: Uuid,
+        snapshot: Uuid,
         entries: &[String],
-        each: &mut dyn FnMut(PutBefore),
+        each: &mut dyn FnMut(EarlierBatch),
     ) -> Result<(), Error> {
-        self.each_put_before(set, entries, each)
+        self.each_earlier_batch(snapshot, entries, each)
     }
 
     fn find(&self, name: &str) -> Result<Option<Batch>, Error> {
@@ -394,13 +410,13 @@ impl BatchStore for SpoolManager {
         self.sync_dir(&self.data.spool)
     }
 
-    fn pending(&self, after: Option<&str>, most: usize) -> Result<Vec<String>, Error> {
-        // The smallest names, however many there are.
+    fn pending(&self, after: Option<&str>, max: usize) -> Result<Vec<String>, Error> {
+        // The heap never holds more than `max` names, so that memory is bounded.
         let mut names = BinaryHeap::new();
-        self.each_waiting(|name| {
+        self.each_pending(|name| {
             if after.is_none_or(|after| name > after) {
                 names.push(name.to_owned());
-                if names.len() > most {
+                if names.len() > max {
                     names.pop();
                 }
             }
@@ -411,15 +427,15 @@ impl BatchStore for SpoolManager {
     fn tidy(&self) -> Result<(), Error> {
         let (dir, mut done, mut splitting) = (&self.data.spool, Ok(()), Vec::new());
         for_each_file(&*self.disk, dir, |name| {
-            // Notes about a batch that is gone, or half of a note.
-            let half = name
+            let unhidden = name
                 .strip_prefix('.')
                 .and_then(|name| name.strip_suffix(".tmp"));
-            let is_half = half.is_some_and(|name| is_state_name(name) || name == PAUSE_FILE);
-            // A note is kept if it is unknown whether its batch exists.
-            let is_gone = || !self.exists(&dir.join(batch_of(name))).unwrap_or(true);
-            let is_orphan = is_state_name(name) && is_gone();
-            if done.is_ok() && (is_orphan || is_half) {
+            let is_temporary =
+                unhidden.is_some_and(|name| is_state_name(name) || name == PAUSE_FILE);
+            // A state file stays if it is unknown whether its batch exists.
+            let has_no_batch = || !self.exists(&dir.join(batch_of(name))).unwrap_or(true);
+            let is_orphan = is_state_name(name) && has_no_batch();
+            if done.is_ok() && (is_orphan || is_temporary) {
                 done = self.remove(&dir.join(name));
             } else if is_state_name(name) {
                 let state = self.state(&batch_of(name));
@@ -428,44 +444,42 @@ impl BatchStore for SpoolManager {
             }
         })?;
         done?;
-        let mut held = HashSet::new();
+        let mut held_halves = HashSet::new();
         for (name, state) in splitting {
-            match self.take(&name) {
-                Ok(Found::Batch(batch)) => match self.split(&batch, &state) {
-                    // There is no room for its halves.
-                    Err(error) if error.is_full() => held.extend(state.halves),
+            match self.load_for_delivery(&name) {
+                Ok(LoadedBatch::Batch(batch)) => match self.split(&batch, &state) {
+                    // The disk has no space for the halves.
+                    Err(error) if error.is_full() => held_halves.extend(state.halves),
                     split => drop(split?),
                 },
-                Ok(Found::Gone | Found::Damaged) => {}
-                // The halves wait with it, and the other batches do not.
-                Err(error) if error.stays_in_place() => held.extend(state.halves),
+                Ok(LoadedBatch::Gone | LoadedBatch::Damaged) => {}
+                // The halves stay pending with their batch. Other batches are delivered.
+                Err(error) if error.stays_in_place() => held_halves.extend(state.halves),
                 Err(error) => return Err(error),
             }
         }
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        *self.lock_held_halves() = held_halves;
         Ok(())
     }
 
     fn count(&self) -> Result<u64, Error> {
         let mut count = 0;
-        self.each_waiting(|_| count += 1)?;
+        self.each_pending(|_| count += 1)?;
         Ok(count)
     }
 
-    fn take(&self, name: &str) -> Result<Found, Error> {
+    fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error> {
         let path = self.data.spool.join(name);
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.contains(name) {
-            let why = "the batch that it is a half of cannot be read";
-            return Err(Error::read(&path, io::Error::other(why)));
+        if self.lock_held_halves().contains(name) {
+            let reason = "the batch that it is a half of cannot be read";
+            return Err(Error::read(&path, io::Error::other(reason)));
         }
-        drop(held);
-        if self.settle(name)? {
-            return Ok(Found::Gone);
+        if self.finish_outcome(name)? {
+            return Ok(LoadedBatch::Gone);
         }
         let checked = match read_bounded(&*self.disk, &path) {
             Ok(Some(bytes)) => {
-                if let Err(Damage {
+                if let Err(BatchDamage {
                     version: Some(found),
                     ..
                 }) = Batch::decode(&bytes)
@@ -475,54 +489,57 @@ impl BatchStore for SpoolManager {
                 check(name, &bytes)
             }
             Ok(None) => Err("it is longer than a batch can be".to_owned()),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Gone),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LoadedBatch::Gone),
             Err(error) => return Err(Error::read(&path, error)),
         };
         match checked {
-            Ok(batch) => Ok(Found::Batch(batch)),
-            Err(why) => {
-                move_aside(&*self.disk, &path, &self.data.failed, name, &why)?;
+            Ok(batch) => Ok(LoadedBatch::Batch(batch)),
+            Err(reason) => {
+                move_aside(&*self.disk, &path, &self.data.failed, name, &reason)?;
                 self.remove(&self.state_path(name))?;
-                Ok(Found::Damaged)
+                Ok(LoadedBatch::Damaged)
             }
         }
     }
 
-    fn state(&self, name: &str) -> Result<State, Error> {
+    fn state(&self, name: &str) -> Result<DeliveryState, Error> {
         let path = self.state_path(name);
         let bytes = match read_bounded(&*self.disk, &path) {
             Ok(bytes) => bytes.unwrap_or_default(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(DeliveryState::default());
+            }
             Err(error) => return Err(Error::read(&path, error)),
         };
-        match decode_version::<State>(&path, &bytes, state::VERSION) {
+        match decode_version::<DeliveryState>(&path, &bytes, state::VERSION) {
             Ok(state) => Ok(state),
             Err(error) if error.is_version() => Err(error),
             Err(_) => {
-                tracing::warn!(path = %path.display(), "not readable: its batch is taken for tried");
-                Ok(State::lost())
+                let path = path.display();
+                tracing::warn!(%path, "damaged state file: the destination may have the batch");
+                Ok(DeliveryState::lost())
             }
         }
     }
 
-    fn set_state(&self, name: &str, state: &State) -> Result<(), Error> {
+    fn set_state(&self, name: &str, state: &DeliveryState) -> Result<(), Error> {
         let dir = &self.data.spool;
-        place(&*self.disk, dir, &state_name(name), &encode(state))?;
+        write_atomically(&*self.disk, dir, &state_name(name), &encode(state))?;
         self.sync_dir(dir)
     }
 
-    fn delivered(&self, batch: &Batch, said: &str) -> Result<(), Error> {
-        self.note(batch, Outcome::Delivered, said)?;
-        self.forget(&batch.file_name())
+    fn delivered(&self, batch: &Batch, message: &str) -> Result<(), Error> {
+        self.add_event(batch, BatchOutcome::Delivered, message)?;
+        self.remove_batch(&batch.file_name())
     }
 
-    fn split(&self, batch: &Batch, state: &State) -> Result<Option<[String; 2]>, Error> {
+    fn split(&self, batch: &Batch, state: &DeliveryState) -> Result<Option<[String; 2]>, Error> {
         let Some(halves) = batch.halves() else {
             return Ok(None);
         };
         let name = batch.file_name();
         if !state.splitting {
-            let state = State {
+            let state = DeliveryState {
                 splitting: true,
                 halves: halves.iter().map(Batch::file_name).collect(),
                 ..state.clone()
@@ -531,21 +548,22 @@ impl BatchStore for SpoolManager {
         }
         for half in &halves {
             let name = half.file_name();
-            // A crash may have come after one of them was put, or done with.
+            // A crash may have interrupted an earlier split after one half was written or
+            // delivered.
             if self.outcome(&name)?.is_none()
                 && !self.exists(&self.data.failed.join(&name))?
                 && !self.exists(&self.data.spool.join(&name))?
             {
-                place_half(&*self.disk, &self.data.spool, &name, &half.encode())?;
+                write_half_batch(&*self.disk, &self.data.spool, &name, &half.encode())?;
             }
         }
         self.flush()?;
-        self.note(batch, Outcome::Split, "")?;
-        self.forget(&name)?;
+        self.add_event(batch, BatchOutcome::Split, "")?;
+        self.remove_batch(&name)?;
         Ok(Some(halves.map(|half| half.file_name())))
     }
 
-    fn fail(&self, batch: &Batch, state: &State, reason: &str) -> Result<(), Error> {
+    fn fail(&self, batch: &Batch, state: &DeliveryState, reason: &str) -> Result<(), Error> {
         let name = batch.file_name();
         let mut reason = Reason::new(&name, reason, None);
         reason.batch = Some(BatchReason {
@@ -557,13 +575,13 @@ impl BatchStore for SpoolManager {
         reason.write(&*self.disk, &self.data.failed)?;
         let (from, to) = (self.data.spool.join(&name), self.data.failed.join(&name));
         move_file(&*self.disk, &from, &to)?;
-        self.note(batch, Outcome::Failed, &reason.why)?;
+        self.add_event(batch, BatchOutcome::Failed, &reason.why)?;
         self.remove(&self.state_path(&name))
     }
 
     fn archive(&self, batch: &Batch) -> Result<(), Error> {
         let name = batch.file_name();
-        self.note(batch, Outcome::Archived, "")?;
+        self.add_event(batch, BatchOutcome::Archived, "")?;
         move_file(
             &*self.disk,
             &self.data.spool.join(&name),
@@ -573,8 +591,8 @@ impl BatchStore for SpoolManager {
     }
 
     fn pause(&self, to: &str) -> Result<Option<Pause>, Error> {
-        let noted = pause::read(&self.data)?;
-        Ok(noted.pauses.into_iter().find(|pause| pause.to == to))
+        let file = pause::read(&self.data)?;
+        Ok(file.pauses.into_iter().find(|pause| pause.to == to))
     }
 
     fn standing(&self, to: &str) -> Result<Standing, Error> {
@@ -594,7 +612,7 @@ impl BatchStore for SpoolManager {
     }
 }
 
-/// Reads a batch, and checks that it is the one its name says.
+/// Parses a batch, and checks that its file name matches its records.
 pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
     let batch = Batch::decode(bytes).map_err(|damage| damage.to_string())?;
     if batch.file_name() == name {
@@ -604,13 +622,13 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
     }
 }
 
-/// Whether a file says how far the delivery of a batch has come.
+/// True if the name is that of a state file.
 pub(crate) fn is_state_name(name: &str) -> bool {
     let stem = name.strip_suffix(".state.json");
-    stem.is_some_and(|stem| batch::is_name(&format!("{stem}.json")))
+    stem.is_some_and(|stem| batch::is_batch_name(&format!("{stem}.json")))
 }
 
-/// The batch that such a file is about.
+/// Returns the file name of the batch of a state file.
 pub(crate) fn batch_of(state: &str) -> String {
     format!(
         "{}.json",
@@ -618,7 +636,7 @@ pub(crate) fn batch_of(state: &str) -> String {
     )
 }
 
-/// The file beside a batch that says how far its delivery has come.
+/// Returns the name of the state file of a batch.
 pub(crate) fn state_name(batch: &str) -> String {
     format!(
         "{}.state.json",

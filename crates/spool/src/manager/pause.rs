@@ -1,4 +1,4 @@
-//! A pause of all delivery: the destination asked for one, or takes nothing from us.
+//! Pauses of all delivery to a destination, which asked for a pause or accepts no batch.
 
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -6,197 +6,195 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::state::wait_left;
-use crate::book::{decode, decode_version, encode};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::files::{self, place, read_bounded};
+use crate::files::{self, read_bounded, write_atomically};
+use crate::journal::{decode, decode_version, encode};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;
 
-/// Until when nothing is sent, and why. It outlives the process.
+/// Pause of all delivery to a destination. It is stored and survives restarts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// The destination it is about; another one may be sent to.
+    /// Destination that is paused. Other destinations are not affected.
     pub to: String,
+    /// Start of the pause.
     pub(crate) since: Moment,
-    /// In milliseconds.
+    /// Duration of the pause in milliseconds.
     pub(crate) waits_for: u64,
-    /// For people: what the destination said.
+    /// Cause of the pause for people: the response of the destination.
     pub why: String,
-    /// The destination accepts nothing: the address, the token or the destination itself is likely
-    /// wrong. Delivery is tried again when the pause is over.
+    /// True if the destination accepts no batch: the address, the token or the destination itself
+    /// is likely wrong. Delivery is retried after the pause.
     pub is_misconfigured: bool,
-    /// In that case: the destination has read batches, and has rejected every part of them. Records,
-    /// their format or their size may be at fault, and not the address or the token.
+    /// True if `is_misconfigured` and the destination has rejected every part of a batch. Records,
+    /// their format or their size may be at fault, not the address or the token.
     #[serde(default)]
     pub is_rejecting: bool,
 }
 
 impl Pause {
-    pub(crate) fn new(
-        to: &str,
-        since: Moment,
-        long: Duration,
-        why: &str,
-        is_misconfigured: bool,
-    ) -> Self {
+    /// Creates a pause that the destination asked for.
+    pub(crate) fn new(to: &str, since: Moment, duration: Duration, why: &str) -> Self {
         Self {
             to: to.to_owned(),
             since,
-            waits_for: u64::try_from(long.as_millis()).unwrap_or(u64::MAX),
+            waits_for: u64::try_from(duration.as_millis()).unwrap_or(u64::MAX),
             why: why.to_owned(),
-            is_misconfigured,
+            is_misconfigured: false,
             is_rejecting: false,
         }
     }
 
-    /// When sending goes on, if the clock is right.
+    /// Returns the end of the pause by the clock of this machine.
     pub fn until(&self) -> SystemTime {
-        let long = Duration::from_millis(self.waits_for);
-        self.since.after(long).into()
+        let duration = Duration::from_millis(self.waits_for);
+        self.since.after(duration).into()
     }
 
-    /// How long it still is. Never longer than it was told to, whatever the clock does.
+    /// Returns the rest of the pause. It never exceeds the stored duration, also if the clock goes
+    /// back.
     pub(crate) fn left(&self, now: Moment) -> Duration {
         wait_left(Some(self.since), self.waits_for, now)
     }
 }
 
-/// Last verdict of a destination on a batch that it could read. The verdict outlives the process.
+/// Last verdict of a destination on a batch that it could read. It is stored and survives restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Standing {
-    /// It has neither accepted nor rejected a batch yet.
+    /// The destination has neither accepted nor rejected a batch yet.
     #[default]
     Unknown,
-    /// It has accepted a batch since it last rejected one.
+    /// The destination has accepted a batch since it last rejected one.
     Accepts,
-    /// It has rejected a batch since it last accepted one.
+    /// The destination has rejected a batch since it last accepted one.
     Rejects {
-        /// Batches since then that were bisected without any part being accepted.
+        /// Number of batches since then that were bisected without any part being accepted.
         probes: u32,
     },
 }
 
 pub(crate) const NAME: &str = ".pause.json";
-/// Of how many destinations a pause, or the standing, is kept.
-const MOST: usize = 16;
+/// Maximum number of destinations whose pause or standing is stored.
+const MAX_DESTINATIONS: usize = 16;
 
-/// The pauses and the standings of all destinations.
+/// Content of the pause file: the pauses and the standings of all destinations, the last ones
+/// first.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Destinations {
+pub(crate) struct PauseFile {
     version: u32,
     pub(super) pauses: Vec<Pause>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    standings: Vec<Noted>,
+    standings: Vec<StoredStanding>,
 }
 
-/// A standing as it is written.
+/// Standing of a destination in the pause file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Noted {
+struct StoredStanding {
     to: String,
     accepts: bool,
     probes: u32,
 }
 
-impl Destinations {
+impl PauseFile {
     pub(super) fn standing(&self, to: &str) -> Standing {
-        match self.standings.iter().find(|noted| noted.to == to) {
+        match self.standings.iter().find(|stored| stored.to == to) {
             None => Standing::Unknown,
-            Some(Noted { accepts: true, .. }) => Standing::Accepts,
-            Some(Noted { probes, .. }) => Standing::Rejects { probes: *probes },
+            Some(StoredStanding { accepts: true, .. }) => Standing::Accepts,
+            Some(StoredStanding { probes, .. }) => Standing::Rejects { probes: *probes },
         }
     }
 }
 
-/// Those that are noted, the last one first.
-pub(super) fn read(data: &DataDir) -> Result<Destinations, Error> {
+/// Reads the pause file. A damaged file counts as empty: delivery is retried too early at worst.
+pub(super) fn read(data: &DataDir) -> Result<PauseFile, Error> {
     let path = data.spool.join(NAME);
     let read = match read_bounded(&*data.disk, &path) {
         Ok(bytes) => match decode_version(&path, &bytes.unwrap_or_default(), VERSION) {
-            // A newer version wrote it, and knows why nothing is sent.
+            // A newer version wrote the file and may have paused delivery for a reason unknown
+            // here.
             Err(error) if error.is_version() => return Err(error),
-            noted => noted.map_err(|error| error.io_error().to_string()),
+            decoded => decoded.map_err(|error| error.io_error().to_string()),
         },
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Destinations::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(PauseFile::default()),
         Err(error) => Err(error.to_string()),
     };
     match read {
-        Ok(pauses) => Ok(pauses),
+        Ok(file) => Ok(file),
         Err(why) => {
-            tracing::warn!(path = %path.display(), why, "not readable: there is no pause");
-            Ok(Destinations::default())
+            tracing::warn!(path = %path.display(), why, "pause file unreadable: pauses ignored");
+            Ok(PauseFile::default())
         }
     }
 }
 
-pub(crate) fn check(bytes: &[u8]) -> Result<Destinations, String> {
-    let noted: Destinations = decode(bytes)?;
-    if noted.version == VERSION {
-        Ok(noted)
+pub(crate) fn check(bytes: &[u8]) -> Result<PauseFile, String> {
+    let file: PauseFile = decode(bytes)?;
+    if file.version == VERSION {
+        Ok(file)
     } else {
-        Err(format!("its version is {}, not {VERSION}", noted.version))
+        Err(format!("its version is {}, not {VERSION}", file.version))
     }
 }
 
-/// Puts one in the place of that of its destination.
+/// Stores a pause. It replaces the earlier pause of the same destination.
 pub(super) fn set(disk: &dyn Disk, data: &DataDir, pause: &Pause) -> Result<(), Error> {
-    let mut noted = read(data)?;
-    noted.pauses.retain(|other| other.to != pause.to);
-    noted.pauses.insert(0, pause.clone());
-    noted.pauses.truncate(MOST);
-    write(disk, data, noted)
+    let mut file = read(data)?;
+    file.pauses.retain(|other| other.to != pause.to);
+    file.pauses.insert(0, pause.clone());
+    file.pauses.truncate(MAX_DESTINATIONS);
+    write(disk, data, file)
 }
 
-/// Ends that of a destination.
+/// Removes the pause of a destination.
 pub(super) fn end(disk: &dyn Disk, data: &DataDir, to: &str) -> Result<(), Error> {
-    let mut noted = read(data)?;
-    let count = noted.pauses.len();
-    noted.pauses.retain(|pause| pause.to != to);
-    if noted.pauses.len() == count {
+    let mut file = read(data)?;
+    let count = file.pauses.len();
+    file.pauses.retain(|pause| pause.to != to);
+    if file.pauses.len() == count {
         return Ok(());
     }
-    write(disk, data, noted)
+    write(disk, data, file)
 }
 
-/// Notes the standing of a destination.
+/// Stores the standing of a destination.
 pub(super) fn set_standing(
     disk: &dyn Disk,
     data: &DataDir,
     to: &str,
     standing: Standing,
 ) -> Result<(), Error> {
-    let mut noted = read(data)?;
-    noted.standings.retain(|other| other.to != to);
+    let mut file = read(data)?;
+    file.standings.retain(|other| other.to != to);
     let (accepts, probes) = match standing {
-        Standing::Unknown => return write(disk, data, noted),
+        Standing::Unknown => return write(disk, data, file),
         Standing::Accepts => (true, 0),
         Standing::Rejects { probes } => (false, probes),
     };
-    let to = to.to_owned();
-    let one = Noted {
-        to,
+    let stored = StoredStanding {
+        to: to.to_owned(),
         accepts,
         probes,
     };
-    noted.standings.insert(0, one);
-    noted.standings.truncate(MOST);
-    write(disk, data, noted)
+    file.standings.insert(0, stored);
+    file.standings.truncate(MAX_DESTINATIONS);
+    write(disk, data, file)
 }
 
-fn write(disk: &dyn Disk, data: &DataDir, mut noted: Destinations) -> Result<(), Error> {
+fn write(disk: &dyn Disk, data: &DataDir, mut file: PauseFile) -> Result<(), Error> {
     let path = data.spool.join(NAME);
     let found = path.symlink_metadata();
     if found.is_ok_and(|found| !found.is_file()) {
         let why = io::Error::other("it is not a file");
         return Err(Error::new("replace", &path, why));
     }
-    if noted.pauses.is_empty() && noted.standings.is_empty() {
+    if file.pauses.is_empty() && file.standings.is_empty() {
         files::remove(disk, &path).map_err(|error| Error::new("delete", &path, error))?;
     } else {
-        noted.version = VERSION;
-        place(disk, &data.spool, NAME, &encode(&noted))?;
+        file.version = VERSION;
+        write_atomically(disk, &data.spool, NAME, &encode(&file))?;
     }
     disk.sync_dir(&data.spool)
         .map_err(|error| Error::new("sync", &data.spool, error))

@@ -1,67 +1,74 @@
-//! Bounds for what stays after delivery: `archive/` and `failed/`. Nothing is deleted unless a bound is
-//! set.
+//! Limits for the files that stay after delivery: `archive/` and `failed/`. No file is deleted
+//! unless a limit is set.
 
 use std::collections::BinaryHeap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::ledger::Outcome;
+use super::ledger::BatchOutcome;
 use super::{SpoolManager, check};
 use crate::batch;
 use crate::data_dir::for_each_file;
 use crate::error::Error;
 use crate::quarantine::Reason;
 
-/// Files that are deleted after one look at the directory, so that memory is bounded.
-const MOST_AT_ONCE: usize = if cfg!(test) { 2 } else { 10_000 };
+/// Maximum number of files that are deleted after one listing of the directory. It bounds the
+/// memory.
+const PAGE: usize = if cfg!(test) { 2 } else { 10_000 };
 
-/// A directory whose files stay until a bound is set, or a person deletes them.
+/// A directory whose files stay until a limit is set, or a person deletes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptIn {
-    /// Batches that had no destination.
+    /// `archive/`: batches without a destination.
     Archive,
-    /// Batches and files that could not be delivered or read.
+    /// `failed/`: batches that could not be delivered, and damaged files.
     Failed,
 }
 
-/// Bounds for such a directory. The default has none.
+/// Limits for the files of a [`KeptIn`] directory. The default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// Delete files that were written longer ago.
+    /// Maximum age of a file.
     pub max_age: Option<Duration>,
-    /// Delete the oldest files while all of them together are larger, in bytes.
+    /// Maximum size of all files together, in bytes. The oldest files are deleted first.
     pub max_bytes: Option<u64>,
 }
 
 /// Number and size of files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// How many there are.
+pub struct FileTotals {
+    /// Number of files.
     pub files: u64,
-    /// Their length in all.
+    /// Size of all files together.
     pub bytes: u64,
 }
 
-/// A file that may be deleted. The greatest is the youngest.
+/// A file that may be deleted. Candidates are ordered by age, the oldest first.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     written: SystemTime,
     name: String,
-    /// With the reason that is deleted with it.
+    /// Size of the file and of its reason file, which is deleted with it.
     bytes: u64,
 }
 
+/// Result of deleting a file.
+enum Deletion {
+    Done,
+    Refused,
+}
+
 impl Keep {
-    /// True if nothing is ever deleted.
+    /// True if no limit is set.
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
 }
 
 impl SpoolManager {
-    /// Number and size of the files in a directory.
-    pub fn kept(&self, dir: KeptIn) -> Result<Kept, Error> {
-        let mut kept = Kept::default();
+    /// Returns the number and size of the files in a directory.
+    pub fn kept(&self, dir: KeptIn) -> Result<FileTotals, Error> {
+        let mut kept = FileTotals::default();
         self.each_kept(self.kept_dir(dir), |_, _, bytes| {
             kept.files += 1;
             kept.bytes += bytes;
@@ -69,11 +76,11 @@ impl SpoolManager {
         Ok(kept)
     }
 
-    /// Deletes the oldest files of a directory until its bounds are respected, and returns what was
-    /// deleted. The books still balance: deleted batches stay archived or failed in them. Files that
-    /// are not ours, and batches that cannot be read, stay.
+    /// Deletes the oldest files of a directory until it is within its limits. Returns the number
+    /// and size of the deleted files. The books still balance: deleted batches stay archived or
+    /// failed in them. Foreign files, and batches that cannot be read, are not deleted.
     ///
-    /// Whoever calls this must be the only one who delivers: see [`DeliveryLock`](crate::DeliveryLock).
+    /// The caller must hold the [`DeliveryLock`](crate::DeliveryLock).
     ///
     /// ```
     /// use spool::{DeliveryLock, Keep, KeptIn, SpoolManager};
@@ -81,12 +88,12 @@ impl SpoolManager {
     /// let data = tempfile::tempdir()?;
     /// let _lock = DeliveryLock::acquire(data.path())?;
     /// let keep = Keep { max_bytes: Some(1 << 30), ..Keep::default() };
-    /// let deleted = SpoolManager::of(data.path()).prune(KeptIn::Archive, &keep)?;
+    /// let deleted = SpoolManager::new(data.path()).prune(KeptIn::Archive, &keep)?;
     /// assert_eq!(deleted.files, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn prune(&self, dir: KeptIn, keep: &Keep) -> Result<Kept, Error> {
-        let mut deleted = Kept::default();
+    pub fn prune(&self, dir: KeptIn, keep: &Keep) -> Result<FileTotals, Error> {
+        let mut deleted = FileTotals::default();
         if keep.is_unlimited() {
             return Ok(deleted);
         }
@@ -94,30 +101,30 @@ impl SpoolManager {
         let (mut after, mut failed) = (None, None);
         loop {
             let (mut total, oldest) = self.oldest(dir, after.as_ref())?;
-            let found = oldest.len();
-            let mut gone = 0;
-            // Files that cannot be deleted stay the oldest: the next look goes past them.
+            let listed = oldest.len();
+            let mut has_deleted = false;
+            // Files that cannot be deleted stay the oldest. The next page starts after them.
             after = oldest.last().cloned();
             for file in oldest {
                 let age = now.duration_since(file.written).unwrap_or_default();
-                let is_old = keep.max_age.is_some_and(|max| age > max);
+                let is_too_old = keep.max_age.is_some_and(|max| age > max);
                 let is_too_much = keep.max_bytes.is_some_and(|max| total > max);
-                if !is_old && !is_too_much {
+                if !is_too_old && !is_too_much {
                     after = None;
                     break;
                 }
                 match self.delete(dir, &file.name) {
-                    Ok(true) => {
+                    Ok(Deletion::Done) => {
                         total -= file.bytes.min(total);
-                        gone += 1;
+                        has_deleted = true;
                         deleted.files += 1;
                         deleted.bytes += file.bytes;
                     }
-                    Ok(false) => {}
+                    Ok(Deletion::Refused) => {}
                     Err(error) if error.stays_in_place() => {
-                        tracing::debug!(%error, "not deleted");
+                        tracing::debug!(%error, "file not deleted");
                     }
-                    // Others can be deleted.
+                    // The other files are still deleted, and the first error is returned.
                     Err(error) if error.path() == self.kept_dir(dir).join(&file.name) => {
                         if error.is_read_only() {
                             return Err(error);
@@ -127,16 +134,16 @@ impl SpoolManager {
                     Err(error) => return Err(error),
                 }
             }
-            if gone > 0 {
+            if has_deleted {
                 self.sync_dir(self.kept_dir(dir))?;
             }
-            if after.is_none() || found < MOST_AT_ONCE {
+            if after.is_none() || listed < PAGE {
                 return failed.map_or(Ok(deleted), Err);
             }
         }
     }
 
-    /// The size of all files, and those of ours that are the oldest after another one, the oldest first.
+    /// Returns the size of all files, and the next page of files that may be deleted, oldest first.
     fn oldest(
         &self,
         dir: KeptIn,
@@ -153,7 +160,7 @@ impl SpoolManager {
                     name: name.to_owned(),
                     bytes: bytes + self.reason_bytes(dir, name),
                 });
-                if oldest.len() > MOST_AT_ONCE {
+                if oldest.len() > PAGE {
                     oldest.pop();
                 }
             }
@@ -163,8 +170,8 @@ impl SpoolManager {
 
     fn is_ours(&self, dir: KeptIn, name: &str) -> bool {
         match dir {
-            KeptIn::Archive => batch::is_name(name),
-            // Whatever we put there has a reason beside it.
+            KeptIn::Archive => batch::is_batch_name(name),
+            // Every file that spool puts into `failed/` has a reason file beside it.
             KeptIn::Failed => {
                 let reason = self.data.failed.join(Reason::file_name(name));
                 super::look::is_failed(name) && self.exists(&reason).unwrap_or(false)
@@ -172,7 +179,7 @@ impl SpoolManager {
         }
     }
 
-    /// The length of the file with the reason of this one.
+    /// Returns the size of the reason file of a failed file.
     fn reason_bytes(&self, dir: KeptIn, name: &str) -> u64 {
         match dir {
             KeptIn::Archive => 0,
@@ -183,24 +190,25 @@ impl SpoolManager {
         }
     }
 
-    /// Deletes a file. `false`: it cannot be accounted for, and stays.
-    fn delete(&self, dir: KeptIn, name: &str) -> Result<bool, Error> {
+    /// Deletes a file. A damaged batch is not deleted, because the number of its records is unknown
+    /// and the books would not balance.
+    fn delete(&self, dir: KeptIn, name: &str) -> Result<Deletion, Error> {
         let path = self.kept_dir(dir).join(name);
-        if dir == KeptIn::Failed && batch::is_name(name) {
+        if dir == KeptIn::Failed && batch::is_batch_name(name) {
             let bytes = self.content(&path)?;
             let Ok(batch) = check(name, &bytes) else {
-                return Ok(false);
+                return Ok(Deletion::Refused);
             };
-            // A crash may have come before the file was gone.
-            if self.outcome(name)? != Some(Outcome::Discarded) {
-                self.note(&batch, Outcome::Discarded, "")?;
+            // A process may have crashed between the event and the deletion.
+            if self.outcome(name)? != Some(BatchOutcome::Discarded) {
+                self.add_event(&batch, BatchOutcome::Discarded, "")?;
             }
         }
         self.remove(&path)?;
         if dir == KeptIn::Failed {
             self.remove(&self.data.failed.join(Reason::file_name(name)))?;
         }
-        Ok(true)
+        Ok(Deletion::Done)
     }
 
     fn kept_dir(&self, dir: KeptIn) -> &Path {
@@ -210,7 +218,7 @@ impl SpoolManager {
         }
     }
 
-    /// Calls `each` with the name of every file, when it was written and its length.
+    /// Calls `each` with the name, the time of the last write and the size of every file.
     fn each_kept(
         &self,
         dir: &Path,
@@ -218,7 +226,7 @@ impl SpoolManager {
     ) -> Result<(), Error> {
         for_each_file(&*self.disk, dir, |name| {
             let path: PathBuf = dir.join(name);
-            // A file that is gone by now, or whose age is not known, is not counted.
+            // A file that was deleted meanwhile, or whose age is unknown, is not counted.
             if let Ok(about) = path.symlink_metadata()
                 && let Ok(written) = about.modified()
             {

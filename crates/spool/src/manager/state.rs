@@ -1,62 +1,67 @@
-//! How far the delivery of a batch has come: `{batch}.state.json` beside it. The batch itself never
-//! changes.
+//! Delivery state of a batch: `{batch}.state.json` beside it. The batch itself never changes.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::book::decode;
+use crate::journal::decode;
 use crate::time::Moment;
 
 pub(crate) const VERSION: u32 = 1;
-/// A gap between two attempts counts for at most so long: a clock that jumps, or a machine that was
-/// off, must not make a batch look as if it had been tried for long.
-const MOST_BETWEEN: Duration = Duration::from_secs(24 * 3600);
+/// Maximum time between two attempts that counts as time of trying. Without it, a clock that jumps
+/// or a machine that was off would move a batch to `failed/` too early.
+const MAX_ATTEMPT_GAP: Duration = Duration::from_secs(24 * 3600);
 
-/// What is known of the attempts to deliver a batch.
+/// State of the attempts to deliver a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::struct_excessive_bools, reason = "fields of a file")]
-pub struct State {
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "the fields are those of the file format"
+)]
+pub struct DeliveryState {
     pub(crate) version: u32,
     pub(crate) attempts: u32,
-    /// How many runs it failed in, and the last of them.
+    /// Number of runs in which the batch failed.
     pub(crate) rounds: u32,
+    /// Last run in which the batch failed.
     pub(crate) run: Option<Uuid>,
-    /// An attempt has begun whose end was not noted.
+    /// An attempt has begun, and its end is not stored.
     pub(crate) in_flight: bool,
-    /// The destination may have it.
+    /// The destination may have the batch.
     pub(crate) unknown: bool,
-    /// It is being split: it must not be sent any more.
+    /// The batch is being split and must not be sent any more.
     pub(crate) splitting: bool,
-    /// The names of its halves while it is split.
+    /// Names of the halves while the batch is being split.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) halves: Vec<String>,
-    /// It is a piece of a batch that a trusted destination rejected: it may be split to the end.
+    /// The batch is a piece of one that a trusted destination rejected. It may be split down to
+    /// single records.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) proven: bool,
-    /// The batch that it is a piece of, if the whole was bisected and no part was accepted.
+    /// Batch that this one is a piece of, if that batch was bisected and no part was accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<String>,
     pub(crate) first_attempt: Option<Moment>,
     pub(crate) last_attempt: Option<Moment>,
-    /// For how long it has been tried, in seconds.
+    /// Time for which the batch has been tried, in seconds.
     pub(crate) tried_for: u64,
-    /// When it was written down how long to wait, and how long that is in milliseconds.
+    /// Start of the current wait.
     pub(crate) waits_since: Option<Moment>,
+    /// Duration of the current wait in milliseconds.
     pub(crate) waits_for: u64,
     pub(crate) last_error: Option<String>,
 }
 
 #[expect(
     clippy::trivially_copy_pass_by_ref,
-    reason = "the signature that serde asks for"
+    reason = "serde calls the function with a reference"
 )]
 fn is_false(value: &bool) -> bool {
     !value
 }
 
-impl Default for State {
+impl Default for DeliveryState {
     fn default() -> Self {
         Self {
             version: VERSION,
@@ -79,8 +84,8 @@ impl Default for State {
     }
 }
 
-impl State {
-    /// Reads the file of a state, and checks all that can be checked of it.
+impl DeliveryState {
+    /// Parses a state file and checks its checksum and version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let state: Self = decode(bytes)?;
         if state.version == VERSION {
@@ -90,19 +95,19 @@ impl State {
         }
     }
 
-    /// What holds when the state cannot be read: an attempt may have been made.
+    /// State of a batch whose state file is damaged: an attempt may have been made.
     pub(crate) fn lost() -> Self {
         Self {
             unknown: true,
-            last_error: Some("what was noted about its attempts cannot be read".to_owned()),
+            last_error: Some("its state file is damaged".to_owned()),
             ..Self::default()
         }
     }
 
-    /// An attempt begins.
+    /// Begins an attempt.
     pub(crate) fn begin(&mut self, now: Moment) {
         if let Some(last) = self.last_attempt {
-            let gap = now.since(last).min(MOST_BETWEEN);
+            let gap = now.since(last).min(MAX_ATTEMPT_GAP);
             self.tried_for = self.tried_for.saturating_add(gap.as_secs());
         }
         self.attempts = self.attempts.saturating_add(1);
@@ -111,14 +116,13 @@ impl State {
         self.in_flight = true;
     }
 
-    /// It ended without success.
-    pub(crate) fn end(&mut self, unknown: bool, said: &str) {
+    /// Ends an attempt that did not succeed.
+    pub(crate) fn end(&mut self, error: &str) {
         self.in_flight = false;
-        self.unknown |= unknown;
-        self.last_error = Some(said.to_owned());
+        self.last_error = Some(error.to_owned());
     }
 
-    /// It failed in this run.
+    /// Counts this run as one in which the batch failed.
     pub(crate) fn count_round(&mut self, run: Uuid) {
         if self.run != Some(run) {
             self.run = Some(run);
@@ -126,31 +130,33 @@ impl State {
         }
     }
 
-    pub(crate) fn wait(&mut self, now: Moment, long: Duration) {
+    pub(crate) fn wait(&mut self, now: Moment, duration: Duration) {
         self.waits_since = Some(now);
-        self.waits_for = u64::try_from(long.as_millis()).unwrap_or(u64::MAX);
+        self.waits_for = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     }
 
-    /// How long it must still wait. Never longer than it was told to, whatever the clock does.
+    /// Returns the remaining wait. It never exceeds the stored duration, also if the clock goes
+    /// back.
     pub(crate) fn wait_left(&self, now: Moment) -> Duration {
         wait_left(self.waits_since, self.waits_for, now)
     }
 
-    /// The clock went back since the wait began: it must begin anew, or it would never end.
-    pub(crate) fn is_in_the_future(&self, now: Moment) -> bool {
+    /// True if the clock went back since the wait began. The caller must begin the wait again,
+    /// because the remaining wait does not shrink until the clock passes its start.
+    pub(crate) fn has_future_start(&self, now: Moment) -> bool {
         self.waits_since.is_some_and(|since| since > now)
     }
 
-    /// The destination may have it, as far as anyone knows.
+    /// True if the destination may have the batch.
     pub(crate) fn is_unknown(&self) -> bool {
         self.unknown || self.in_flight
     }
 }
 
+/// Returns the remaining part of a wait. If the clock went back, no time has passed.
 pub(crate) fn wait_left(since: Option<Moment>, millis: u64, now: Moment) -> Duration {
     let Some(since) = since else {
         return Duration::ZERO;
     };
-    // A clock that went back says nothing: as if no time had passed.
     Duration::from_millis(millis).saturating_sub(now.since(since))
 }

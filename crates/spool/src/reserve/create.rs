@@ -6,27 +6,28 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{FEWEST_BYTES, FILE, PATIENCE, Reserve};
+use super::{FILE, LOCK_TIMEOUT, MIN_BYTES, Reserve};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::error::{Error, is_full};
 use crate::sys;
 
-/// Its length on a disk that has room. A third of it holds a batch and what is noted about it, twice;
-/// the rest holds the ids of as many records as are remembered.
+/// Length of a new reserve. Three eighths are the two areas, which each fit a batch and its notes.
+/// The rest fits the ids of one generation of the entry journal.
 pub(crate) const BYTES: usize = 8 << 20;
 
 impl Reserve {
-    /// Creates the reserve with so many bytes, unless it exists. On a disk that has less than twice
-    /// the room it is smaller. Processes that do this at the same time wait for one of them.
+    /// Creates the reserve with this length, unless it exists. It is shorter on a disk with less
+    /// than twice that space. If several processes do this at the same time, one creates it and the
+    /// others wait.
     pub(crate) fn create(&self, disk: &dyn Disk, bytes: usize) -> Result<(), Error> {
-        if self.is_there() {
+        if self.exists() {
             return Ok(());
         }
         let found = self.path.symlink_metadata();
         if found.is_ok_and(|found| !found.is_file()) {
-            // It is not ours, and not in the way until the disk is full.
-            tracing::warn!(path = %self.path.display(), "not a file: there is no reserve for a full disk");
+            // Something that spool did not create is never replaced. (S8)
+            tracing::warn!(path = %self.path.display(), "not a regular file: no reserve for a full disk");
             return Ok(());
         }
         let dir = self.path.parent().unwrap_or(Path::new("."));
@@ -39,19 +40,19 @@ impl Reserve {
         let start = Instant::now();
         loop {
             let Some(file) = lock(disk, half)? else {
-                if self.is_there() {
+                if self.exists() {
                     return Ok(());
                 }
-                if start.elapsed() > PATIENCE {
+                if start.elapsed() > LOCK_TIMEOUT {
                     return Err(io::ErrorKind::ResourceBusy.into());
                 }
                 thread::sleep(Duration::from_millis(2));
                 continue;
             };
             // Only the process that holds the lock fills, renames or removes this file.
-            if self.is_there() {
+            if self.exists() {
                 return match disk.remove(half) {
-                    // Another process has done it: Windows does not tell files of one name apart.
+                    // Another process has removed it: on Windows `is_same_file` cannot detect that.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                     removed => removed,
                 };
@@ -67,19 +68,20 @@ impl Reserve {
     }
 }
 
-/// Removes the second reserve that earlier versions kept, if the one that is used now exists.
+/// Removes the second reserve, which only earlier versions used, if the reserve of this version
+/// exists.
 pub(crate) fn remove_old(disk: &dyn Disk, data: &DataDir) {
     let old = data.spool.join(FILE);
-    if Reserve::new(&data.staging).is_there()
+    if Reserve::new(&data.staging).exists()
         && old.is_file()
         && let Err(error) = disk.remove(&old)
     {
-        tracing::debug!(%error, path = %old.display(), "not removed");
+        tracing::debug!(%error, path = %old.display(), "reserve of an earlier version not removed");
     }
 }
 
-/// Opens the unfinished file, which a crash may have left, and locks it. `None`: another process
-/// holds the lock, or has finished in between.
+/// Creates or opens the unfinished file, and locks it. A crash may have left one. Returns `None` if
+/// another process holds the lock or has just finished the file.
 fn lock(disk: &dyn Disk, half: &Path) -> io::Result<Option<File>> {
     let file = match disk.create(half) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -93,7 +95,7 @@ fn lock(disk: &dyn Disk, half: &Path) -> io::Result<Option<File>> {
     if !tenure::file::try_lock(&file)? {
         return Ok(None);
     }
-    // The name may have been given to another file, or removed, before the lock was ours.
+    // Another process may have renamed or removed the file after it was opened here.
     let is_named = sys::is_same_file(&file, half)?;
     Ok(is_named.then_some(file))
 }
@@ -104,9 +106,10 @@ fn fill(disk: &dyn Disk, file: &File, bytes: usize) -> io::Result<()> {
     sys::overwrite_in_place(file);
     let mut bytes = bytes as u64;
     loop {
-        // Twice the space, so that a small disk keeps as much for others.
+        // Twice the length is written and half of it freed, so that the reserve takes at most half
+        // of the free space.
         match fill_up_to(disk, file, 2 * bytes) {
-            Err(error) if is_full(&error) && bytes / 2 >= FEWEST_BYTES => {
+            Err(error) if is_full(&error) && bytes / 2 >= MIN_BYTES => {
                 disk.truncate(file, 0)?;
                 bytes /= 2;
             }
@@ -129,7 +132,7 @@ fn fill_up_to(disk: &dyn Disk, file: &File, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that no file system stores in less space.
+/// Returns bytes that no file system can compress, deduplicate or store as a hole.
 fn noise() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(64 * 1024);
@@ -168,7 +171,6 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// Issue 14, item 12d.
     #[test]
     fn processes_that_create_the_reserve_at_once_all_succeed() {
         for _ in 0..200 {
@@ -180,7 +182,7 @@ mod tests {
                     scope.spawn(|| {
                         start.wait();
                         reserve.create(&RealDisk, 70_000).unwrap();
-                        assert!(reserve.is_there());
+                        assert!(reserve.exists());
                     });
                 }
             });

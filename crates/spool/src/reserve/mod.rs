@@ -1,18 +1,18 @@
 //! Space for a full disk: `_staging/.reserve`.
 //!
-//! The file is written in full when it is created and never freed. While the disk is full, it holds
-//! the files that could not be written ([`Held`]), and the ids of consolidated records. Every write
-//! to it overwrites bytes that it already has, so that no other program can take the space.
-//! docs/decisions/0008-reserved-space-is-never-freed.md explains why.
+//! The file is written in full when it is created and never freed. While the disk is full, it
+//! stores the files that could not be written ([`ReserveContents`]), and the ids of consolidated
+//! records. Every write overwrites existing bytes of the file, so that no other program can use up
+//! the space. docs/decisions/0008-reserved-space-is-never-freed.md explains why.
 //!
 //! ```text
-//! page 0, page 1    two heads; the one with the higher sequence number whose area is intact counts
-//! area 0, area 1    the content that a head describes
-//! the rest          ids: 20 bytes each
+//! page 0, page 1    two heads; of those whose area is intact, the one with the higher sequence counts
+//! area 0, area 1    the contents that each head describes
+//! the rest          a ring of ids, 20 bytes each
 //! ```
 
+mod contents;
 mod create;
-mod held;
 mod ids;
 
 use std::fs::File;
@@ -23,71 +23,75 @@ use std::time::{Duration, Instant};
 
 use crate::disk::Disk;
 
+pub(crate) use contents::ReserveContents;
 pub(crate) use create::{BYTES, remove_old};
-pub(crate) use held::Held;
-pub(crate) use ids::Ids;
+pub(crate) use ids::IdRange;
 
 /// The file's name in the staging directory.
 pub(crate) const FILE: &str = ".reserve";
 const STAGING: &str = "_staging";
 const PAGE: u64 = 4096;
-/// A shorter file holds too little to be of use.
-const FEWEST_BYTES: u64 = 64 * 1024;
-/// An area keeps this much, or a quarter, for notes about what it holds.
-const LARGEST_MARGIN: u64 = 64 * 1024;
+/// Minimum length of a reserve. A shorter one could not store a batch.
+const MIN_BYTES: u64 = 64 * 1024;
+/// Maximum space of an area that is kept for notes about its files; at most a quarter of the area.
+const MAX_MARGIN: u64 = 64 * 1024;
 /// Maximum wait for another process that changes the reserve.
-const PATIENCE: Duration = Duration::from_secs(30);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The reserve of a data directory. It may be missing.
+/// The reserve of a data directory. Its file may be missing.
 #[derive(Clone, Debug)]
 pub(crate) struct Reserve {
     path: PathBuf,
 }
 
-/// The reserve, locked: no other process changes it.
+/// An open and locked reserve. No other process can change it meanwhile.
 #[derive(Debug)]
 pub(crate) struct OpenReserve {
     file: File,
-    layout: Layout,
+    layout: ReserveLayout,
 }
 
-/// The division of the file. It follows from its length, which never changes.
+/// Division of the file. It depends on the file's length, which never changes.
 #[derive(Clone, Copy, Debug)]
-struct Layout {
+struct ReserveLayout {
+    /// Length of an area.
     area: u64,
+    /// Offset of the ring of ids.
     ids: u64,
+    /// Length of the file.
     end: u64,
 }
 
-/// Uses of the reserve. Each may use more of it than the one before, so that a delivery can always be
-/// noted.
+/// Purpose of a write to the reserve. A later variant may use more space than the ones in front of
+/// it. This order keeps space for the note that a stored batch was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Use {
-    /// One more batch. There are few at a time, since every change writes all of them.
+pub(crate) enum ReserveUse {
+    /// A batch beside other batches. Their space is small, since every change rewrites all of them.
     MoreBatches,
-    /// A batch that is to be delivered, the only one.
+    /// The only batch in the reserve, or half of a split batch.
     Batch,
-    /// Another file.
+    /// A file that is not a batch.
     NewFile,
-    /// A new version of a file that the reserve holds.
+    /// A new version of a file that the reserve has.
     SameFile,
-    /// A note, or nothing more than before.
+    /// A note, or the removal of a file or note.
     Note,
 }
 
-impl Layout {
-    /// How many bytes an area may have for this use.
-    fn most(self, what: Use) -> u64 {
-        let margin = (self.area / 4).min(LARGEST_MARGIN);
-        match what {
-            Use::MoreBatches => self.area / 4,
-            Use::Batch => self.area - margin,
-            Use::NewFile => self.area - margin / 2,
-            Use::SameFile => self.area - margin / 4,
-            Use::Note => self.area,
+impl ReserveLayout {
+    /// Maximum length of an area's contents after a write with this purpose.
+    fn max_contents(self, purpose: ReserveUse) -> u64 {
+        let margin = (self.area / 4).min(MAX_MARGIN);
+        match purpose {
+            ReserveUse::MoreBatches => self.area / 4,
+            ReserveUse::Batch => self.area - margin,
+            ReserveUse::NewFile => self.area - margin / 2,
+            ReserveUse::SameFile => self.area - margin / 4,
+            ReserveUse::Note => self.area,
         }
     }
 
+    /// Returns `None` if the file is too short to be a reserve.
     fn new(length: u64) -> Option<Self> {
         let area = (length.saturating_sub(2 * PAGE) / 16 * 3).next_multiple_of(PAGE);
         let layout = Self {
@@ -95,7 +99,7 @@ impl Layout {
             ids: 2 * PAGE + 2 * area,
             end: length,
         };
-        (length >= FEWEST_BYTES).then_some(layout)
+        (length >= MIN_BYTES).then_some(layout)
     }
 
     fn area_at(self, sequence: u64) -> u64 {
@@ -108,14 +112,14 @@ impl Layout {
 }
 
 impl Reserve {
-    /// The reserve of this staging directory.
+    /// Reserve in this staging directory.
     pub(crate) fn new(staging: &Path) -> Self {
         Self {
             path: staging.join(FILE),
         }
     }
 
-    /// The reserve of the data directory that has this directory.
+    /// Reserve of the data directory that `dir` is in.
     pub(crate) fn beside(dir: &Path) -> Self {
         let root = dir.parent().unwrap_or(Path::new(""));
         Self::new(&root.join(STAGING))
@@ -125,24 +129,24 @@ impl Reserve {
         &self.path
     }
 
-    pub(crate) fn is_there(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         let found = self.path.symlink_metadata();
-        found.is_ok_and(|found| found.is_file() && found.len() >= FEWEST_BYTES)
+        found.is_ok_and(|found| found.is_file() && found.len() >= MIN_BYTES)
     }
 
-    /// Opens the reserve for changes. Waits for a process that changes it.
+    /// Opens the reserve for changes. Waits while another process changes it.
     pub(crate) fn open(&self, disk: &dyn Disk) -> io::Result<OpenReserve> {
         let file = disk.open_to_write(&self.path)?;
         let start = Instant::now();
         while !tenure::file::try_lock(&file)? {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > LOCK_TIMEOUT {
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
             thread::sleep(Duration::from_millis(1));
         }
         let length = file.metadata()?.len();
         Ok(OpenReserve {
-            layout: Layout::new(length).ok_or(io::ErrorKind::NotFound)?,
+            layout: ReserveLayout::new(length).ok_or(io::ErrorKind::NotFound)?,
             file,
         })
     }

@@ -1,40 +1,43 @@
-//! Those who wait for the same sync.
+//! Commit groups: producers that wait for the same sync.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::Error;
 
-/// One sync, to come or done.
+/// Producers that wait for one sync, which is pending, running or done.
 ///
-/// Whoever waits here holds no lock, and needs none when it is woken: many are woken at once, and a
-/// lock would let them through one by one.
+/// Waiting producers hold no lock and need none when they are woken. A lock would release them one
+/// by one.
 #[derive(Debug, Default)]
-pub(super) struct Commit {
-    is_led: AtomicBool,
-    /// The disk is free for the next one.
-    over: OnceLock<()>,
-    outcome: OnceLock<Result<(), Error>>,
+pub(super) struct CommitGroup {
+    has_leader: AtomicBool,
+    /// Set when the next sync may start.
+    done: OnceLock<()>,
+    result: OnceLock<Result<(), Error>>,
 }
 
-impl Commit {
-    /// `true` for the first who asks: it takes everyone's records to the disk.
-    pub(super) fn lead(&self) -> bool {
-        !self.is_led.swap(true, Ordering::Relaxed)
+impl CommitGroup {
+    /// Returns true for the first caller, which becomes the leader and syncs the records of all
+    /// producers.
+    pub(super) fn try_lead(&self) -> bool {
+        !self.has_leader.swap(true, Ordering::Relaxed)
     }
 
-    /// Tells everyone who waits. The leader of the next one comes last: those who are woken before
-    /// it may have another record for it to take along. The first outcome stands.
-    pub(super) fn settle(&self, outcome: Result<(), Error>) {
-        let _ = self.outcome.set(outcome);
-        let _ = self.over.set(());
+    /// Sets the result and wakes the producers. Further calls have no effect. The leader of the
+    /// next group is woken last, so that producers that are woken before it can join its group.
+    pub(super) fn complete(&self, result: Result<(), Error>) {
+        let _ = self.result.set(result);
+        let _ = self.done.set(());
     }
 
-    pub(super) fn until_over(&self) {
-        self.over.wait();
+    /// Waits until the sync has ended.
+    pub(super) fn wait_until_done(&self) {
+        self.done.wait();
     }
 
-    pub(super) fn outcome(&self) -> Result<(), Error> {
-        self.outcome.wait().clone()
+    /// Waits for the result of the sync.
+    pub(super) fn wait_for_result(&self) -> Result<(), Error> {
+        self.result.wait().clone()
     }
 }

@@ -1,4 +1,5 @@
-//! Staging: records are on the disk before anyone is told so, and many producers share one sync.
+//! Staging: records are on the disk before they are acknowledged, and many producers share one
+//! sync.
 
 mod commit;
 mod open_entry;
@@ -14,30 +15,30 @@ use std::time::{Duration, Instant};
 
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::line::Prepared;
+use crate::line::PreparedLine;
 use crate::record::Record;
 use crate::reserve::{self, Reserve};
-use commit::Commit;
+use commit::CommitGroup;
 use open_entry::OpenEntry;
 use rescue::{RETRY_AFTER, Rescue};
 
-/// When an entry is sealed.
+/// Limits at which an entry is sealed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) records: u64,
     pub(crate) bytes: u64,
-    /// After its first record.
+    /// Maximum time since the first record of the entry.
     pub(crate) age: Duration,
     /// Length of the reserve for a full disk.
     pub(crate) reserve: usize,
 }
 
 impl Limits {
-    /// How many of these records fit into an entry; at least one.
+    /// Returns how many of these records fit into an entry, at least one.
     fn fit(&self, records: &[Record]) -> usize {
         let mut bytes = 0;
-        let most = usize::try_from(self.records).unwrap_or(usize::MAX);
-        let fitting = records.iter().take(most).take_while(|record| {
+        let max_records = usize::try_from(self.records).unwrap_or(usize::MAX);
+        let fitting = records.iter().take(max_records).take_while(|record| {
             bytes += record.json().len() as u64;
             bytes <= self.bytes
         });
@@ -56,26 +57,26 @@ impl Default for Limits {
     }
 }
 
-/// What a record that was staged survives.
+/// Event that a staged record survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// A power failure: data and name are on the disk when `stage` returns.
+    /// A power failure: the data and the directory entry are on the disk when `stage` returns.
     Power,
-    /// The end of this process, however it ends: the record is with the kernel when `stage`
-    /// returns, and on the disk some milliseconds later.
+    /// The end of this process, also by `kill -9`: the kernel has the record when `stage` returns,
+    /// and the disk has it some milliseconds later.
     Process,
 }
 
-/// How often it is tried to create the reserve.
+/// Minimum time between two attempts to create the reserve.
 const RESERVE_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
-/// Maximum number of bytes of records that are acknowledged and not on the disk yet.
-const MOST_UNSYNCED: usize = 64 << 20;
+/// Maximum number of bytes of records that are acknowledged and not yet synced.
+const MAX_UNSYNCED: usize = 64 << 20;
 
-/// How soon the disk follows what was staged for [`Durability::Process`].
+/// Maximum time until a record that was staged with [`Durability::Process`] is synced.
 const SYNC_WITHIN: Duration = Duration::from_millis(50);
 
-/// The way into a staging directory. Any number of threads may stage at once.
+/// Writer of a staging directory. Any number of threads may stage records at once.
 ///
 /// ```
 /// use spool::{Durability, Record, Staging};
@@ -83,7 +84,7 @@ const SYNC_WITHIN: Duration = Duration::from_millis(50);
 /// let dir = tempfile::tempdir()?;
 /// let staging = Staging::open(dir.path())?;
 /// let record = Record::parse(r#"{"model":"llama3","tokens":42}"#)?;
-/// staging.stage(&record, Durability::Power)?; // now it is safe
+/// staging.stage(&record, Durability::Power)?; // survives a power failure from here on
 /// staging.close()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -99,44 +100,45 @@ struct Shared {
     dir: PathBuf,
     limits: Limits,
     reserve: Reserve,
-    state: Mutex<State>,
-    /// Held by the thread that seals and rescues.
+    state: Mutex<StagingState>,
+    /// Held while a thread seals entries or writes rescued records.
     background: Mutex<()>,
     /// Wakes the keeper.
     keeper: Condvar,
 }
 
-/// An entry to which nothing is added any more.
+/// An entry to which no more records are added. The keeper seals it.
 #[derive(Debug)]
-struct Retired {
+struct RetiredEntry {
     entry: OpenEntry,
-    /// Producers that wait for its records.
-    commit: Arc<Commit>,
-    /// An attempt to seal it has failed: the next one is not before this time.
+    /// Producers that wait for records of the entry.
+    commit: Arc<CommitGroup>,
+    /// Earliest time of the next attempt to seal the entry, after one has failed.
     not_before: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct StagingState {
     entry: Option<OpenEntry>,
-    /// Those who wait for the next sync.
-    next: Arc<Commit>,
-    /// The sync that is under way.
-    running: Option<Arc<Commit>>,
-    /// Since when something that the kernel has is not on the disk.
+    /// Producers that wait for the next sync.
+    next: Arc<CommitGroup>,
+    /// Producers that wait for the running sync.
+    running: Option<Arc<CommitGroup>>,
+    /// Time since which the kernel has records that are not synced.
     unsynced: Option<Instant>,
-    /// To be sealed, by the keeper: a sync may take long, and producers must not wait for it.
-    retired: VecDeque<Retired>,
+    /// Entries that the keeper seals. A sync may take long, and producers must not wait for it.
+    retired: VecDeque<RetiredEntry>,
     rescue: Rescue,
-    /// Why records that were acknowledged may not be on the disk, or entries are not sealed.
+    /// Error because of which acknowledged records may not be on the disk, or entries are not
+    /// sealed.
     trouble: Option<Error>,
-    /// When it was last tried in vain to create the reserve.
-    full_since: Option<Instant>,
+    /// Time of the last failed attempt to create the reserve.
+    reserve_failed_at: Option<Instant>,
     is_closed: bool,
 }
 
 impl Staging {
-    /// Opens a staging directory, which is made if need be.
+    /// Opens a staging directory. Creates the directory if it does not exist.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_on(Arc::new(RealDisk), dir.as_ref(), Limits::default())
     }
@@ -158,8 +160,8 @@ impl Staging {
         if limits.reserve > 0
             && let Err(error) = reserve.create(&*disk, limits.reserve)
         {
-            // It can be opened all the same: there may be room later.
-            tracing::warn!(%error, "nothing can be staged until there is room");
+            // Staging creates the reserve as soon as the disk has space.
+            tracing::warn!(%error, "no reserve for a full disk: staging fails");
         }
         let shared = Arc::new(Shared {
             disk,
@@ -178,38 +180,38 @@ impl Staging {
 
     /// Starts the thread that syncs and seals.
     fn start_keeper(&mut self) -> Result<(), Error> {
-        let kept = Arc::clone(&self.shared);
+        let shared = Arc::clone(&self.shared);
         let keeper = thread::Builder::new()
             .name("spool-keeper".to_owned())
-            .spawn(move || kept.keep())
+            .spawn(move || shared.run_keeper())
             .map_err(|error| Error::new("start a thread for", &self.shared.dir, error))?;
         self.keeper = Some(keeper);
         Ok(())
     }
 
-    /// Ends as a process does that is killed: nothing is sealed.
+    /// Ends without sealing an entry, like a process that is killed.
     #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn abandon(self) {
         self.shared.lock().is_closed = true;
     }
 
-    /// Does what the keeper would do by this time. For tests, which have no keeper.
+    /// Runs the tasks of the keeper that are due at this time. For tests without a keeper.
     #[cfg(test)]
-    pub(crate) fn work(&self, now: Instant) {
-        self.shared.work(now);
+    pub(crate) fn run_due_tasks(&self, now: Instant) {
+        self.shared.run_due_tasks(now);
     }
 
-    /// Stages a record. When this returns it is as safe as was asked for.
+    /// Stages a record. When this returns, the record has the requested durability.
     ///
-    /// After an error it is unknown whether the record is there: stage it again.
+    /// After an error the record may or may not be staged. Stage it again.
     pub fn stage(&self, record: &Record, durability: Durability) -> Result<(), Error> {
         self.stage_all(std::slice::from_ref(record), durability)
     }
 
-    /// Stages many records at the price of one. When this returns all of them are as safe as was
-    /// asked for.
+    /// Stages many records with one sync. When this returns, all of them have the requested
+    /// durability.
     ///
-    /// After an error it is unknown which of them are there: stage them all again.
+    /// After an error any of the records may or may not be staged. Stage all of them again.
     ///
     /// ```
     /// use spool::{Durability, Record, Staging};
@@ -224,7 +226,7 @@ impl Staging {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn stage_all(&self, records: &[Record], durability: Durability) -> Result<(), Error> {
-        // What does not fit into one entry goes into several, so that memory is bounded.
+        // Records that exceed one entry go into several, so that memory is bounded.
         let mut rest = records;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(self.shared.limits.fit(rest));
@@ -237,14 +239,14 @@ impl Staging {
         Ok(())
     }
 
-    /// Whether records can be staged now: tries to make room for one.
+    /// Checks that records can be staged now, by creating an entry if none is open.
     ///
     /// ```
     /// use spool::Staging;
     ///
     /// let dir = tempfile::tempdir()?;
     /// let staging = Staging::open(dir.path())?;
-    /// staging.check()?; // there is room
+    /// staging.check()?; // the disk has space
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn check(&self) -> Result<(), Error> {
@@ -254,9 +256,9 @@ impl Staging {
         }
     }
 
-    /// Why records that were acknowledged may not survive a power failure, if that is so: a sync that
-    /// followed [`Durability::Process`] has failed, or an entry cannot be sealed. They are written
-    /// again to a new file, which is tried every second; this is `None` again when the disk has them.
+    /// Returns the error because of which acknowledged records may not survive a power failure: a
+    /// sync after [`Durability::Process`] has failed, or an entry cannot be sealed. The records are
+    /// written again to a new file, every second until that succeeds. Then this is `None` again.
     ///
     /// ```
     /// use spool::Staging;
@@ -270,13 +272,13 @@ impl Staging {
         self.shared.lock().trouble.clone()
     }
 
-    /// Seals what is open, so that it can be consolidated at once.
+    /// Seals the open entry, so that it can be consolidated at once.
     pub fn seal(&self) -> Result<(), Error> {
         self.shared.seal_all()
     }
 
-    /// Seals what is open and reports whether everything went well. Dropping does the same without
-    /// the report.
+    /// Seals the open entry and ends the keeper. Dropping the value does the same, and logs an
+    /// error instead of returning it.
     pub fn close(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -296,24 +298,24 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::warn!(%error, "closing the staging directory");
+            tracing::warn!(%error, "open entry not sealed");
         }
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StagingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stage_for_power(&self, records: &[Record]) -> Result<(), Error> {
-        let lines = prepared(records);
+        let lines = prepare(records);
         let mut state = self.lock();
         self.add(&mut state, lines, Durability::Power)?;
         let commit = Arc::clone(&state.next);
-        if commit.lead() {
-            // The time of the sync before this one is that in which its records gather.
-            state = self.until_free(state);
+        if commit.try_lead() {
+            // Other producers join the group while the previous sync runs.
+            state = self.wait_while_syncing(state);
             // If the entry was retired meanwhile, the keeper syncs it.
             if Arc::ptr_eq(&commit, &state.next) {
                 state = self.sync(state);
@@ -321,38 +323,41 @@ impl Shared {
             }
         }
         drop(state);
-        commit.outcome()
+        commit.wait_for_result()
     }
 
-    /// Waits until nobody is syncing.
-    fn until_free<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Waits until no sync of the open entry is running.
+    fn wait_while_syncing<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, StagingState>,
+    ) -> MutexGuard<'a, StagingState> {
         while let Some(running) = state.running.clone() {
             drop(state);
-            running.until_over();
+            running.wait_until_done();
             state = self.lock();
         }
         state
     }
 
-    /// Hands records to the kernel. Nothing here waits for the disk: that is the keeper's work.
+    /// Writes records without a sync. The keeper syncs them.
     fn stage_for_process(&self, records: &[Record]) -> Result<(), Error> {
-        let lines = prepared(records);
+        let lines = prepare(records);
         let mut state = self.lock();
-        if state.kept() > MOST_UNSYNCED {
-            let slow = state.trouble.clone().unwrap_or_else(|| {
+        if state.unsynced_bytes() > MAX_UNSYNCED {
+            let error = state.trouble.clone().unwrap_or_else(|| {
                 let busy = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
-                Error::new("sync what was staged in", &self.dir, busy)
+                Error::new("sync the entries of", &self.dir, busy)
             });
-            return Err(slow);
+            return Err(error);
         }
-        let kept = state.entry.as_ref().map_or(0, OpenEntry::kept);
+        let acknowledged = state.entry.as_ref().map_or(0, OpenEntry::unsynced_bytes);
         self.add(&mut state, lines, Durability::Process)?;
         let Some(entry) = &mut state.entry else {
             return Ok(());
         };
         if let Err(error) = entry.write(&*self.disk) {
-            entry.keep_only(kept);
-            state.give_up(&error);
+            entry.truncate_unsynced(acknowledged);
+            state.abandon_open_entry(&error);
             self.keeper.notify_all();
             return Err(error);
         }
@@ -367,8 +372,8 @@ impl Shared {
     /// Adds records to the open entry, or to a new one.
     fn add(
         &self,
-        state: &mut State,
-        lines: Vec<Prepared<'_>>,
+        state: &mut StagingState,
+        lines: Vec<PreparedLine<'_>>,
         durability: Durability,
     ) -> Result<(), Error> {
         if state.entry.is_none() {
@@ -384,36 +389,36 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses to stage without a reserve: on a full disk the record could not be delivered. The reserve
-    /// is created as soon as there is room for it.
-    fn check_reserve(&self, state: &mut State) -> Result<(), Error> {
+    /// Fails without a reserve, because a record on a full disk could not be delivered then.
+    /// Creates the reserve as soon as the disk has space.
+    fn check_reserve(&self, state: &mut StagingState) -> Result<(), Error> {
         if self.has_reserve() {
             return Ok(());
         }
-        let is_soon = |since: Instant| since.elapsed() < RESERVE_PAUSE;
-        if state.full_since.is_some_and(is_soon) {
+        let is_recent = |at: Instant| at.elapsed() < RESERVE_PAUSE;
+        if state.reserve_failed_at.is_some_and(is_recent) {
             let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
             return Err(Error::new("stage in", &self.dir, full));
         }
         let created = self.reserve.create(&*self.disk, self.limits.reserve);
-        state.full_since = created.is_err().then(Instant::now);
+        state.reserve_failed_at = created.is_err().then(Instant::now);
         created
     }
 
     fn has_reserve(&self) -> bool {
-        self.limits.reserve == 0 || self.reserve.is_there()
+        self.limits.reserve == 0 || self.reserve.exists()
     }
 
-    /// Puts everything that was added so far on the disk, and tells those who wait for it.
-    fn sync<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    /// Syncs all records of the open entry, and wakes the producers that wait for them.
+    fn sync<'a>(&'a self, mut state: MutexGuard<'a, StagingState>) -> MutexGuard<'a, StagingState> {
         let Some(entry) = &mut state.entry else {
             return state;
         };
         if let Err(error) = entry.write(&*self.disk) {
-            state.give_up(&error);
+            state.abandon_open_entry(&error);
             return state;
         }
-        let (file, path, mark) = (entry.file(), entry.path().to_owned(), entry.mark());
+        let (file, path, extent) = (entry.file(), entry.path().to_owned(), entry.sync_extent());
         let is_named = entry.is_named;
         let commit = std::mem::take(&mut state.next);
         state.unsynced = None;
@@ -435,21 +440,21 @@ impl Shared {
         match &synced {
             Ok(()) => {
                 if let Some(entry) = state.find(&path) {
-                    entry.is_synced(mark);
+                    entry.mark_synced(extent);
                 }
             }
-            Err(error) => state.lose(&path, error),
+            Err(error) => state.abandon_entry(&path, error),
         }
         if !self.has_reserve() {
-            // The disk is full: what room is left is for the deliverer.
+            // The disk is full. The remaining space is left for the deliverer.
             self.retire(&mut state);
         }
         drop(state);
-        commit.settle(synced);
+        commit.complete(synced);
         self.lock()
     }
 
-    fn retire_if_full(&self, state: &mut State) {
+    fn retire_if_full(&self, state: &mut StagingState) {
         let is_full = state.entry.as_ref().is_some_and(|entry| {
             entry.records >= self.limits.records || entry.bytes >= self.limits.bytes
         });
@@ -458,12 +463,12 @@ impl Shared {
         }
     }
 
-    /// Leaves the open entry to whoever seals it. Others may begin a new one.
-    fn retire(&self, state: &mut State) {
+    /// Hands the open entry to the keeper, which seals it. The next record begins a new entry.
+    fn retire(&self, state: &mut StagingState) {
         if let Some(entry) = state.entry.take() {
             let commit = std::mem::take(&mut state.next);
             state.unsynced = None;
-            state.retired.push_back(Retired {
+            state.retired.push_back(RetiredEntry {
                 entry,
                 commit,
                 not_before: None,
@@ -472,9 +477,9 @@ impl Shared {
         }
     }
 
-    /// Seals everything that was staged so far, and writes again what has to be.
+    /// Seals all entries, and writes records that a failed sync may have lost to a new one.
     fn seal_all(&self) -> Result<(), Error> {
-        let _turn = self.background();
+        let _background = self.lock_background();
         let mut state = self.lock();
         self.retire(&mut state);
         drop(state);
@@ -484,13 +489,13 @@ impl Shared {
         sealed
     }
 
-    fn background(&self) -> MutexGuard<'_, ()> {
+    fn lock_background(&self) -> MutexGuard<'_, ()> {
         self.background
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Seals, one after another, the entries that are due by this time; all of them without one.
+    /// Seals the retired entries that are due at this time, or all of them if `now` is `None`.
     fn seal_retired(&self, now: Option<Instant>) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut later = VecDeque::new();
@@ -500,26 +505,26 @@ impl Shared {
                 state.retired = later;
                 return failed;
             };
-            if retired.is_later(now) {
+            if is_later(retired.not_before, now) {
                 later.push_back(retired);
                 continue;
             }
-            // It may still be the file that is being synced: whoever does that learns of a failure,
-            // and a sync that comes after it would not.
+            // A producer may still be syncing this file. The kernel reports a failed write to one
+            // sync only, so the seal must not sync the file before that result is known.
             state.retired.push_front(retired);
-            state = self.until_free(state);
+            state = self.wait_while_syncing(state);
             match state.retired.pop_front() {
                 Some(first) => retired = first,
-                // The sync has failed, and the entry was given up.
+                // The sync has failed, and the entry was abandoned.
                 None => continue,
             }
             drop(state);
             let sealed = retired.entry.seal(&*self.disk, &self.dir);
-            retired.commit.settle(sealed.clone());
+            retired.commit.complete(sealed.clone());
             if let Err(error) = sealed {
                 let mut state = self.lock();
                 state.begin_trouble(&error);
-                if retired.entry.is_doubtful() {
+                if retired.entry.has_unknown_content() {
                     state.rescue.add(retired.entry);
                 } else {
                     retired.not_before = Some(now.unwrap_or_else(Instant::now) + RETRY_AFTER);
@@ -530,7 +535,7 @@ impl Shared {
         }
     }
 
-    /// Writes again what a failed sync may have lost, if that is due by this time.
+    /// Writes records that a failed sync may have lost to a new file, if that is due at this time.
     fn rescue(&self, now: Option<Instant>) -> Result<(), Error> {
         let mut state = self.lock();
         if state.rescue.is_empty() || is_later(state.rescue.not_before, now) {
@@ -548,11 +553,11 @@ impl Shared {
         written
     }
 
-    /// Does what is due by this time: writes again what may be lost, seals what is full or old, syncs
-    /// what was staged for the process's end.
-    fn work(&self, now: Instant) {
-        let _turn = self.background();
-        // While the disk fails nothing but this is tried: it would only leave more doubtful files.
+    /// Runs the tasks that are due at this time: writes rescued records, seals full and old
+    /// entries, and syncs records that were staged with [`Durability::Process`].
+    fn run_due_tasks(&self, now: Instant) {
+        let _background = self.lock_background();
+        // While the disk fails, other tasks would only leave more files with unknown content.
         if self.rescue(Some(now)).is_err() || !self.lock().rescue.is_empty() {
             return;
         }
@@ -562,28 +567,28 @@ impl Shared {
             self.retire(&mut state);
         }
         drop(state);
-        // A failure is noted in the state.
+        // `trouble` has the error of a failed seal.
         let _ = self.seal_retired(Some(now));
         let mut state = self.lock();
         if state
             .unsynced
             .is_some_and(|since| since + SYNC_WITHIN <= now)
         {
-            state = self.until_free(state);
+            state = self.wait_while_syncing(state);
             state = self.sync(state);
         }
         state.end_trouble();
     }
 
-    /// The keeper's thread.
-    fn keep(&self) {
+    /// Runs due tasks until staging is closed. This is the keeper thread.
+    fn run_keeper(&self) {
         let mut state = self.lock();
         while !state.is_closed {
             let now = Instant::now();
             let due = state.due(now, self.limits.age);
             if due.is_some_and(|due| due <= now) {
                 drop(state);
-                self.work(now);
+                self.run_due_tasks(now);
                 state = self.lock();
                 continue;
             }
@@ -599,31 +604,25 @@ impl Shared {
     }
 }
 
-/// True if something is to be done after this time. Without one everything is done now.
+/// True if a task is due later than `now`. If `now` is `None`, every task is due.
 fn is_later(not_before: Option<Instant>, now: Option<Instant>) -> bool {
     matches!((not_before, now), (Some(at), Some(now)) if at > now)
 }
 
-impl Retired {
-    fn is_later(&self, now: Option<Instant>) -> bool {
-        is_later(self.not_before, now)
-    }
+/// Formats the lines of records. This is done before the lock is taken.
+fn prepare(records: &[Record]) -> Vec<PreparedLine<'_>> {
+    records.iter().map(PreparedLine::new).collect()
 }
 
-/// What can be done before it is one's turn.
-fn prepared(records: &[Record]) -> Vec<Prepared<'_>> {
-    records.iter().map(Prepared::new).collect()
-}
-
-impl State {
-    /// How many bytes of records are acknowledged and not on the disk.
-    fn kept(&self) -> usize {
-        let retired = self.retired.iter().map(|retired| retired.entry.kept());
-        let entry = self.entry.iter().map(OpenEntry::kept);
-        entry.chain(retired).sum::<usize>() + self.rescue.kept()
+impl StagingState {
+    /// Number of bytes of records that are acknowledged and not synced.
+    fn unsynced_bytes(&self) -> usize {
+        let retired = self.retired.iter().map(|retired| &retired.entry);
+        let entries = self.entry.iter().chain(retired);
+        entries.map(OpenEntry::unsynced_bytes).sum::<usize>() + self.rescue.bytes()
     }
 
-    /// When the keeper has something to do next.
+    /// Returns the time of the keeper's next task.
     fn due(&self, now: Instant, age: Duration) -> Option<Instant> {
         if !self.rescue.is_empty() {
             return Some(self.rescue.not_before.unwrap_or(now));
@@ -641,36 +640,38 @@ impl State {
         all.find(|entry| entry.path() == path)
     }
 
-    /// Gives the open entry up after an error. Producers that wait for it are told that they cannot
-    /// know. Records that were acknowledged before are written again.
-    fn give_up(&mut self, error: &Error) {
-        std::mem::take(&mut self.next).settle(Err(error.clone()));
+    /// Abandons the open entry after an error. Producers that wait for it get the error. Records
+    /// that were acknowledged before are written to a new file.
+    fn abandon_open_entry(&mut self, error: &Error) {
+        std::mem::take(&mut self.next).complete(Err(error.clone()));
         self.unsynced = None;
         if let Some(entry) = self.entry.take() {
-            self.doubt(entry, error);
+            self.rescue_unsynced(entry, error);
         }
     }
 
-    /// A sync of this file has failed: what the disk has of it is unknown from here on.
-    fn lose(&mut self, path: &Path, error: &Error) {
+    /// Abandons the entry whose sync has failed. The content of its file is unknown from here on: a
+    /// later sync of the same file may succeed although data was lost.
+    fn abandon_entry(&mut self, path: &Path, error: &Error) {
         if self
             .entry
             .as_ref()
             .is_some_and(|entry| entry.path() == path)
         {
-            return self.give_up(error);
+            return self.abandon_open_entry(error);
         }
         let mut retired = self.retired.iter();
-        if let Some(at) = retired.position(|retired| retired.entry.path() == path)
-            && let Some(lost) = self.retired.remove(at)
+        if let Some(index) = retired.position(|retired| retired.entry.path() == path)
+            && let Some(abandoned) = self.retired.remove(index)
         {
-            lost.commit.settle(Err(error.clone()));
-            self.doubt(lost.entry, error);
+            abandoned.commit.complete(Err(error.clone()));
+            self.rescue_unsynced(abandoned.entry, error);
         }
     }
 
-    fn doubt(&mut self, entry: OpenEntry, error: &Error) {
-        if entry.kept() > 0 {
+    /// Queues the acknowledged records of an abandoned entry that may not be on the disk.
+    fn rescue_unsynced(&mut self, entry: OpenEntry, error: &Error) {
+        if entry.unsynced_bytes() > 0 {
             self.begin_trouble(error);
             self.rescue.add(entry);
         }
@@ -682,11 +683,11 @@ impl State {
         }
     }
 
-    /// Ends the trouble if there is nothing left to do of what failed.
+    /// Ends the trouble if all records are synced and no seal is left that has failed.
     fn end_trouble(&mut self) {
-        let has_failed = |retired: &Retired| retired.not_before.is_some();
-        let goes_on = !self.rescue.is_empty() || self.retired.iter().any(has_failed);
-        if !goes_on && self.trouble.take().is_some() {
+        let has_failed = |retired: &RetiredEntry| retired.not_before.is_some();
+        let has_unfinished = !self.rescue.is_empty() || self.retired.iter().any(has_failed);
+        if !has_unfinished && self.trouble.take().is_some() {
             tracing::info!("all staged records are on the disk again");
         }
     }

@@ -1,4 +1,4 @@
-//! The entry that is being written.
+//! Entries that this process writes.
 
 use std::fs::File;
 use std::io;
@@ -10,60 +10,61 @@ use uuid::Uuid;
 
 use super::Durability;
 use crate::disk::Disk;
-use crate::entry::{Kind, Name};
+use crate::entry::{EntryKind, EntryName};
 use crate::error::Error;
-use crate::line::{self, Line, Prepared};
+use crate::line::{self, Line, PreparedLine};
 use crate::record::Record;
 use crate::time::new_id;
 
-/// How often a new file is tried.
-const MOST_TRIES: u32 = 100;
-/// What a disk allocates at once.
+/// Maximum number of attempts to create a file.
+const MAX_TRIES: u32 = 100;
+/// Size of the blocks that a file system allocates.
 const BLOCK: u64 = 4096;
-/// Room that is left for the seal: a full disk must not keep an entry from being sealed.
+/// Space in the file for the last line, so that an entry can be sealed on a full disk.
 const SEAL: u64 = 64;
-/// How far a file grows ahead of its lines.
-const MOST_AHEAD: u64 = 256 * 1024;
+/// Maximum number of bytes that a file is allocated ahead of its lines.
+const MAX_AHEAD: u64 = 256 * 1024;
 
-/// How far an entry was written when a sync began.
+/// Extent of an entry when a sync began: the sync covers no later bytes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
+pub(super) struct SyncExtent {
     bytes: u64,
     unsynced: usize,
 }
 
-/// An entry that this process writes. Its lock is held while it exists: nobody else cuts, seals or
-/// renames it.
+/// An entry that this process writes. The lock of its file is held while the value exists, so that
+/// no other process truncates, seals or renames the file.
 #[derive(Debug)]
 pub(super) struct OpenEntry {
     id: Uuid,
     path: PathBuf,
-    /// Shared with whoever is syncing it.
+    /// Shared with a producer that is syncing the file.
     file: Arc<File>,
-    /// Lines that are not yet with the kernel.
+    /// Lines that are not written to the file yet.
     unwritten: Vec<u8>,
-    /// A copy of the lines that were acknowledged before a sync: if that fails, what the file has of
-    /// them is unknown, and they are written again.
+    /// Copy of the lines that were acknowledged before a sync. If the sync fails, these lines are
+    /// written to a new file.
     unsynced: Vec<u8>,
-    /// How long the lines are that are on the disk for sure.
+    /// Length of the lines that are synced.
     synced: u64,
-    /// A sync has failed: what the file has is unknown, and no later sync makes it known.
-    is_doubtful: bool,
+    /// A sync has failed. The content of the file is unknown, also after a later sync that
+    /// succeeds.
+    has_unknown_content: bool,
     pub(super) records: u64,
-    /// How long the lines are that the kernel has.
+    /// Length of the lines that are written to the file.
     pub(super) bytes: u64,
-    /// Up to where the file is filled, behind the lines with spaces.
-    room: u64,
+    /// Length of the file: the lines, followed by spaces.
+    allocated: u64,
     pub(super) first_record: Instant,
-    /// Its name is on the disk.
+    /// The directory entry of the file is synced.
     pub(super) is_named: bool,
-    /// It has records of another file, and was not synced either.
+    /// The file is a copy of records of other files, whose sync has failed too.
     pub(super) is_copy: bool,
 }
 
 impl OpenEntry {
     pub(super) fn create(disk: &dyn Disk, staging: &Path) -> Result<Self, Error> {
-        for _ in 0..MOST_TRIES {
+        for _ in 0..MAX_TRIES {
             if let Some(entry) = Self::try_create(disk, staging)? {
                 return Ok(entry);
             }
@@ -72,13 +73,13 @@ impl OpenEntry {
         Err(Error::new("create an entry in", staging, busy))
     }
 
-    /// `None`: a consolidator looked at the file before it was locked, and took it for one whose
-    /// writer is gone.
+    /// Creates and locks a file. Returns `None` if a consolidator found the file before it was
+    /// locked, and recovered it as that of a crashed writer.
     fn try_create(disk: &dyn Disk, staging: &Path) -> Result<Option<Self>, Error> {
         let id = new_id();
-        let path = Name {
+        let path = EntryName {
             id,
-            kind: Kind::Open,
+            kind: EntryKind::Open,
         }
         .path_in(staging);
         let failed = |error| Error::new("create", &path, error);
@@ -86,7 +87,7 @@ impl OpenEntry {
         if !tenure::file::try_lock(&file).map_err(failed)? {
             return Ok(None);
         }
-        // What is written to a file without a name is lost.
+        // A consolidator may have removed the empty file before it was locked.
         if !disk.exists(&path).map_err(failed)? {
             return Ok(None);
         }
@@ -99,10 +100,10 @@ impl OpenEntry {
             unwritten,
             unsynced: Vec::new(),
             synced: 0,
-            is_doubtful: false,
+            has_unknown_content: false,
             records: 0,
             bytes: 0,
-            room: 0,
+            allocated: 0,
             first_record: Instant::now(),
             is_named: false,
             is_copy: false,
@@ -117,8 +118,8 @@ impl OpenEntry {
         Arc::clone(&self.file)
     }
 
-    /// Adds a line. `durability` tells whether it is acknowledged before it is synced.
-    pub(super) fn add(&mut self, line: Prepared<'_>, durability: Durability) {
+    /// Adds a line. With [`Durability::Process`] the line is acknowledged before it is synced.
+    pub(super) fn add(&mut self, line: PreparedLine<'_>, durability: Durability) {
         self.records += 1;
         let start = self.unwritten.len();
         line.write(&mut self.unwritten, self.records);
@@ -127,27 +128,27 @@ impl OpenEntry {
         }
     }
 
-    /// The extent that a sync which begins now puts on the disk, if it succeeds.
-    pub(super) fn mark(&self) -> Mark {
-        Mark {
+    /// Returns the extent that a sync which begins now covers.
+    pub(super) fn sync_extent(&self) -> SyncExtent {
+        SyncExtent {
             bytes: self.bytes,
             unsynced: self.unsynced.len(),
         }
     }
 
-    /// A sync has succeeded: content and name are on the disk up to the mark.
-    pub(super) fn is_synced(&mut self, mark: Mark) {
-        self.synced = self.synced.max(mark.bytes);
-        self.unsynced.drain(..mark.unsynced);
+    /// Marks the extent and the directory entry as synced.
+    pub(super) fn mark_synced(&mut self, extent: SyncExtent) {
+        self.synced = self.synced.max(extent.bytes);
+        self.unsynced.drain(..extent.unsynced);
         self.is_named = true;
     }
 
-    /// How many bytes of records are kept until they are on the disk.
-    pub(super) fn kept(&self) -> usize {
+    /// Number of bytes of records that are acknowledged and not synced.
+    pub(super) fn unsynced_bytes(&self) -> usize {
         self.unsynced.len()
     }
 
-    /// The records that were acknowledged and may not be on the disk.
+    /// Takes the records that are acknowledged and not synced.
     pub(super) fn take_unsynced(&mut self) -> Vec<Record> {
         let lines = std::mem::take(&mut self.unsynced);
         let lines = lines.split(|byte| *byte == b'\n');
@@ -159,23 +160,24 @@ impl OpenEntry {
             .collect()
     }
 
-    /// True if the kernel has all of its lines.
+    /// True if all lines are written to the file.
     pub(super) fn is_written(&self) -> bool {
         self.unwritten.is_empty()
     }
 
-    /// True if a sync has failed.
-    pub(super) fn is_doubtful(&self) -> bool {
-        self.is_doubtful
+    /// True if a sync has failed, and the content of the file is unknown.
+    pub(super) fn has_unknown_content(&self) -> bool {
+        self.has_unknown_content
     }
 
-    /// Forgets records beyond so many bytes: they were not acknowledged after all.
-    pub(super) fn keep_only(&mut self, bytes: usize) {
+    /// Drops the copies of records beyond this length. These records were not acknowledged.
+    pub(super) fn truncate_unsynced(&mut self, bytes: usize) {
         self.unsynced.truncate(bytes);
     }
 
-    /// Removes from the file what is unknown, once it was written elsewhere.
-    pub(super) fn cut_to_synced(self, disk: &dyn Disk) {
+    /// Truncates the file to its synced lines. Called after the other records were written to a new
+    /// file.
+    pub(super) fn truncate_to_synced(self, disk: &dyn Disk) {
         let _ = if self.synced == 0 {
             disk.remove(&self.path)
         } else {
@@ -183,24 +185,24 @@ impl OpenEntry {
         };
     }
 
-    /// Hands what was added to the kernel.
+    /// Writes the added lines to the file.
     ///
-    /// The file grows in steps, ahead of what is written: where its length and its blocks stay the
-    /// same, a sync is only about data and takes half the time.
+    /// The file grows in steps, ahead of its lines. While its length and its blocks stay the same,
+    /// a sync writes only data and takes half the time.
     pub(super) fn write(&mut self, disk: &dyn Disk) -> Result<(), Error> {
         if self.unwritten.is_empty() {
             return Ok(());
         }
         let end = self.bytes + self.unwritten.len() as u64;
-        if end + SEAL > self.room {
-            // A small entry stays small.
-            self.room = (end + SEAL + end.min(MOST_AHEAD)).next_multiple_of(BLOCK);
-            let ahead = usize::try_from(self.room - end).unwrap_or(0);
+        if end + SEAL > self.allocated {
+            // A file at most doubles, so that small entries stay small.
+            self.allocated = (end + SEAL + end.min(MAX_AHEAD)).next_multiple_of(BLOCK);
+            let ahead = usize::try_from(self.allocated - end).unwrap_or(0);
             self.unwritten.resize(self.unwritten.len() + ahead, b' ');
         }
         let written = disk.write_at(&self.file, self.bytes, &self.unwritten);
         if written.is_err() {
-            self.undo(disk);
+            self.undo_write(disk);
         }
         written.map_err(|error| Error::new("write to", &self.path, error))?;
         self.bytes = end;
@@ -208,9 +210,9 @@ impl OpenEntry {
         Ok(())
     }
 
-    /// Takes back what a failed write left, as far as that can be done: a full disk must not fill
-    /// with halves of lines.
-    fn undo(&self, disk: &dyn Disk) {
+    /// Removes the bytes that a failed write left, if possible. Otherwise repeated writes would
+    /// fill a full disk with incomplete lines.
+    fn undo_write(&self, disk: &dyn Disk) {
         let _ = if self.bytes == 0 {
             disk.remove(&self.path)
         } else {
@@ -218,9 +220,9 @@ impl OpenEntry {
         };
     }
 
-    /// Makes it complete: its last line says how many records it has, its name that it is sealed.
-    /// An entry without records is removed instead. After an error it can be tried again, unless the
-    /// entry is doubtful.
+    /// Seals the entry: adds a last line with the number of records, syncs the file and renames it.
+    /// An entry without records is removed instead. After an error the seal can be repeated, unless
+    /// the entry has unknown content.
     pub(super) fn seal(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let failed = |error| Error::new("seal", &self.path, error);
         if self.records == 0 {
@@ -234,23 +236,24 @@ impl OpenEntry {
         disk.write_at(&self.file, self.bytes, &end)
             .map_err(failed)?;
         let length = self.bytes + end.len() as u64;
-        if length < self.room {
+        if length < self.allocated {
             disk.truncate(&self.file, length).map_err(failed)?;
         }
         if let Err(error) = disk.sync(&self.file) {
-            self.is_doubtful = true;
+            self.has_unknown_content = true;
             return Err(failed(error));
         }
-        let sealed = Name {
+        let sealed = EntryName {
             id: self.id,
-            kind: Kind::Sealed,
+            kind: EntryKind::Sealed,
         };
         let sealed = sealed.path_in(staging);
         match disk.rename(&self.path, &sealed) {
-            // An earlier attempt has come so far, whatever was said of it; or the name is gone.
+            // Either an earlier attempt renamed the file although it reported an error, or the file
+            // was removed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !disk.exists(&sealed).map_err(failed)? {
-                    self.is_doubtful = true;
+                    self.has_unknown_content = true;
                     return Err(failed(error));
                 }
             }

@@ -1,5 +1,5 @@
-//! Records that were acknowledged and whose file a failed sync has made doubtful. They are written
-//! again to a new file; a sync of the old one would succeed and mean nothing.
+//! Acknowledged records of files whose sync has failed. They are written to a new file, because a
+//! later sync of the old file may succeed although data was lost.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,24 +11,24 @@ use super::Durability;
 use super::open_entry::OpenEntry;
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::line::Prepared;
+use crate::line::PreparedLine;
 use crate::record::Record;
 
-/// How soon a disk that failed is tried again.
+/// Time after which a failed write or seal is repeated.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// Maximum number of doubtful files that are kept open: until their records are elsewhere nobody else
-/// may use them.
-const MOST_SOURCES: usize = 8;
+/// Maximum number of old files that stay open and locked. The lock keeps other processes from
+/// recovering a file before its records are in the new one.
+const MAX_SOURCES: usize = 8;
 
-/// Records that must be written again.
+/// Records that must be written to a new file.
 #[derive(Debug, Default)]
 pub(super) struct Rescue {
-    /// By id, so that a record that is staged again and again is there once.
+    /// Records by id, so that a record that is staged repeatedly is stored once.
     records: BTreeMap<Uuid, Record>,
     bytes: usize,
-    /// The files that may or may not have these records.
+    /// Files that may have these records.
     sources: Vec<OpenEntry>,
-    /// Not before this time.
+    /// Earliest time of the next attempt.
     pub(super) not_before: Option<Instant>,
 }
 
@@ -37,12 +37,12 @@ impl Rescue {
         self.records.is_empty()
     }
 
-    /// How many bytes of records are kept.
-    pub(super) fn kept(&self) -> usize {
+    /// Number of bytes of the records.
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds the records of a file that is given up.
+    /// Adds the unsynced records of an abandoned entry.
     pub(super) fn add(&mut self, mut entry: OpenEntry) {
         for record in entry.take_unsynced() {
             let bytes = record.json().len();
@@ -50,12 +50,12 @@ impl Rescue {
                 self.bytes += bytes;
             }
         }
-        if self.sources.len() < MOST_SOURCES {
+        if self.sources.len() < MAX_SOURCES {
             self.sources.push(entry);
         }
     }
 
-    /// Adds what another one has left to do.
+    /// Adds the records of a failed attempt.
     pub(super) fn put_back(&mut self, other: Self) {
         for (id, record) in other.records {
             let bytes = record.json().len();
@@ -67,32 +67,33 @@ impl Rescue {
         self.not_before = other.not_before;
     }
 
-    /// Writes the records to a new file, which is on the disk when this returns. The old files lose
-    /// what is not on the disk for sure: their other records are sealed by whoever recovers them.
+    /// Writes the records to a new file. The file is synced and sealed when this returns. The old
+    /// files are truncated to their synced lines; a consolidator recovers these.
     pub(super) fn write(&mut self, disk: &dyn Disk, dir: &Path) -> Result<(), Error> {
         let mut entry = OpenEntry::create(disk, dir)?;
         for record in self.records.values() {
-            entry.add(Prepared::new(record), Durability::Power);
+            entry.add(PreparedLine::new(record), Durability::Power);
         }
         let sealed = entry.write(disk).and_then(|()| entry.seal(disk, dir));
         if let Err(error) = sealed {
             if entry.is_written() {
-                // The kernel has it, if not the disk: this is the best copy there is.
+                // The kernel has the records, even if the disk has not. This copy survives the
+                // end of the process.
                 self.replace_copy(entry, disk);
             }
             return Err(error);
         }
         for source in self.sources.drain(..) {
-            source.cut_to_synced(disk);
+            source.truncate_to_synced(disk);
         }
         *self = Self::default();
         Ok(())
     }
 
-    /// Keeps the file of a failed attempt in place of that of the one before it.
+    /// Keeps the file of a failed attempt, and removes the one of the attempt before it.
     fn replace_copy(&mut self, mut copy: OpenEntry, disk: &dyn Disk) {
         if let Some(last) = self.sources.pop_if(|source| source.is_copy) {
-            last.cut_to_synced(disk);
+            last.truncate_to_synced(disk);
         }
         copy.is_copy = true;
         self.sources.push(copy);

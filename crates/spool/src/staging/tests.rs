@@ -1,4 +1,4 @@
-//! What is acknowledged is there.
+//! Tests that acknowledged records are in the staging directory.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -7,44 +7,44 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 use crate::data_dir::DataDir;
-use crate::entry::{Kind, Name};
+use crate::entry::{EntryKind, EntryName};
 use crate::line::{self, Line};
 use crate::recover::seal_abandoned;
 
-/// Never by age.
-const SLOW: Limits = Limits {
+/// Limits that seal no entry by its age.
+const NO_AGE_LIMIT: Limits = Limits {
     records: 64 * 1024,
     bytes: 16 << 20,
     age: Duration::from_secs(3600),
     reserve: 0,
 };
 
-/// Counts what is done to a real disk, and fails when told to.
+/// A real disk that counts syncs and can be made to fail.
 #[derive(Debug, Default)]
-struct Watched {
+struct FaultyDisk {
     syncs: AtomicUsize,
-    full: AtomicBool,
-    broken: AtomicBool,
-    /// How many new files are removed at once.
+    is_full: AtomicBool,
+    fails_syncs: AtomicBool,
+    /// Number of new files that are removed right after their creation.
     to_remove: AtomicUsize,
 }
 
-impl Watched {
-    fn room(&self) -> io::Result<()> {
-        if self.full.load(Ordering::SeqCst) {
+impl FaultyDisk {
+    fn check_space(&self) -> io::Result<()> {
+        if self.is_full.load(Ordering::SeqCst) {
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
     }
 }
 
-impl Disk for Watched {
+impl Disk for FaultyDisk {
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
         RealDisk.make_dir(dir)
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
-        self.room()?;
+        self.check_space()?;
         let file = RealDisk.create(path)?;
         let left = self.to_remove.load(Ordering::SeqCst);
         if left > 0 {
@@ -55,8 +55,8 @@ impl Disk for Watched {
     }
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-        if let Err(error) = self.room() {
-            // As a disk does that has a little room left.
+        if let Err(error) = self.check_space() {
+            // The disk still has space for a part of the bytes.
             let half = bytes.trim_ascii_end().len() / 2;
             RealDisk.write_at(file, at, &bytes[..half])?;
             return Err(error);
@@ -65,13 +65,13 @@ impl Disk for Watched {
     }
 
     fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
-        self.room()?;
+        self.check_space()?;
         RealDisk.append(file, bytes)
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
         self.syncs.fetch_add(1, Ordering::SeqCst);
-        if self.broken.load(Ordering::SeqCst) {
+        if self.fails_syncs.load(Ordering::SeqCst) {
             return Err(io::Error::other("input/output error"));
         }
         RealDisk.sync(file)
@@ -98,12 +98,12 @@ fn record(number: usize) -> Record {
     Record::parse(&format!(r#"{{"number":{number}}}"#)).unwrap()
 }
 
-/// Every entry in a directory, by kind and id, with the good lines it has.
-fn entries(dir: &Path) -> BTreeMap<Name, Vec<Line>> {
+/// Returns every entry in a directory, by kind and id, with its valid lines.
+fn entries(dir: &Path) -> BTreeMap<EntryName, Vec<Line>> {
     loop {
         let files = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
         let found: io::Result<_> = files
-            .filter_map(|file| Some((Name::parse(&file.file_name())?, file.path())))
+            .filter_map(|file| Some((EntryName::parse(&file.file_name())?, file.path())))
             .map(|(name, path)| {
                 let bytes = std::fs::read(path)?;
                 let lines = bytes.split(|byte| *byte == b'\n');
@@ -113,44 +113,44 @@ fn entries(dir: &Path) -> BTreeMap<Name, Vec<Line>> {
             .collect();
         match found {
             Ok(found) => return found,
-            // Sealed while we looked: it has another name now.
+            // The entry was sealed meanwhile and has another name now.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
         }
     }
 }
 
-/// Checks that each entry is what its name says, and returns its records' texts.
+/// Checks the lines of each entry against its name, and returns the texts of all records.
 fn records(dir: &Path) -> Vec<String> {
     let mut all = Vec::new();
     for (name, lines) in entries(dir) {
         let mut count = 0;
-        for (place, line) in lines.iter().enumerate() {
+        for (index, line) in lines.iter().enumerate() {
             match line {
                 Line::Entry { id, version } => {
-                    assert_eq!((*id, *version, place), (name.id, 1, 0));
+                    assert_eq!((*id, *version, index), (name.id, 1, 0));
                 }
                 Line::Record { number, record } => {
                     count += 1;
-                    assert_eq!(*number, count, "numbers have no gap");
+                    assert_eq!(*number, count, "numbers of lines have a gap");
                     all.push(record.json().to_owned());
                 }
                 Line::Sealed { records } => {
-                    assert_eq!((*records, place), (count, lines.len() - 1));
+                    assert_eq!((*records, index), (count, lines.len() - 1));
                 }
             }
         }
-        // The keeper writes the last line before it changes the name, and may be between the two.
+        // The keeper may have written the last line and not renamed the file yet.
         let is_sealed = matches!(lines.last(), Some(Line::Sealed { .. }));
-        assert!(is_sealed || name.kind == Kind::Open, "{name:?}");
+        assert!(is_sealed || name.kind == EntryKind::Open, "{name:?}");
     }
     all
 }
 
 #[test]
-fn a_record_is_in_the_file_when_stage_returns() {
+fn record_is_in_the_file_when_stage_returns() {
     let dir = tempfile::tempdir().unwrap();
     for durability in [Durability::Power, Durability::Process] {
-        let staging = Staging::open_on(Arc::new(RealDisk), dir.path(), SLOW).unwrap();
+        let staging = Staging::open_on(Arc::new(RealDisk), dir.path(), NO_AGE_LIMIT).unwrap();
         for number in 0..5 {
             let record = record(number);
             staging.stage(&record, durability).unwrap();
@@ -162,25 +162,25 @@ fn a_record_is_in_the_file_when_stage_returns() {
 }
 
 #[test]
-fn what_is_closed_is_sealed_and_an_unused_directory_stays_empty() {
+fn closing_seals_the_entry_and_leaves_an_unused_directory_empty() {
     let dir = tempfile::tempdir().unwrap();
-    let place = dir.path().join("a/_staging");
-    Staging::open(&place).unwrap().close().unwrap();
-    assert_eq!(entries(&place).len(), 0);
-    let staging = Staging::open(&place).unwrap();
+    let staging_dir = dir.path().join("a/_staging");
+    Staging::open(&staging_dir).unwrap().close().unwrap();
+    assert_eq!(entries(&staging_dir).len(), 0);
+    let staging = Staging::open(&staging_dir).unwrap();
     staging.stage(&record(1), Durability::Power).unwrap();
     drop(staging);
-    let kinds: Vec<_> = entries(&place).keys().map(|name| name.kind).collect();
-    assert_eq!(kinds, [Kind::Sealed]);
+    let kinds: Vec<_> = entries(&staging_dir).keys().map(|name| name.kind).collect();
+    assert_eq!(kinds, [EntryKind::Sealed]);
 }
 
 #[test]
-fn producers_share_syncs_and_each_record_is_there_once() {
+fn producers_share_syncs_and_each_record_is_staged_once() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Watched::default());
+    let disk = Arc::new(FaultyDisk::default());
     let limits = Limits {
         records: 100,
-        ..SLOW
+        ..NO_AGE_LIMIT
     };
     let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
     let (producers, each) = (16, 100);
@@ -211,14 +211,14 @@ fn producers_share_syncs_and_each_record_is_there_once() {
 }
 
 #[test]
-fn many_records_share_one_sync_and_fill_as_many_entries_as_they_need() {
+fn stage_all_needs_one_sync_and_fills_several_entries() {
     let all: Vec<_> = (0..25).map(record).collect();
     for durability in [Durability::Power, Durability::Process] {
         let dir = tempfile::tempdir().unwrap();
-        let disk = Arc::new(Watched::default());
+        let disk = Arc::new(FaultyDisk::default());
         let limits = Limits {
             records: 10,
-            ..SLOW
+            ..NO_AGE_LIMIT
         };
         let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
         staging.stage_all(&[], durability).unwrap();
@@ -236,12 +236,18 @@ fn many_records_share_one_sync_and_fill_as_many_entries_as_they_need() {
 }
 
 #[test]
-fn an_entry_is_sealed_when_it_is_full_or_old() {
-    let by_records = Limits { records: 3, ..SLOW };
-    let by_bytes = Limits { bytes: 500, ..SLOW };
+fn entry_is_sealed_when_it_is_full_or_old() {
+    let by_records = Limits {
+        records: 3,
+        ..NO_AGE_LIMIT
+    };
+    let by_bytes = Limits {
+        bytes: 500,
+        ..NO_AGE_LIMIT
+    };
     let by_age = Limits {
         age: Duration::from_millis(1),
-        ..SLOW
+        ..NO_AGE_LIMIT
     };
     for limits in [by_records, by_bytes, by_age] {
         let dir = tempfile::tempdir().unwrap();
@@ -254,7 +260,7 @@ fn an_entry_is_sealed_when_it_is_full_or_old() {
         let deadline = Instant::now() + Duration::from_secs(60);
         while !entries(dir.path())
             .keys()
-            .any(|name| name.kind == Kind::Sealed)
+            .any(|name| name.kind == EntryKind::Sealed)
         {
             assert!(Instant::now() < deadline, "{limits:?}");
             thread::sleep(Duration::from_millis(1));
@@ -264,8 +270,8 @@ fn an_entry_is_sealed_when_it_is_full_or_old() {
     }
 }
 
-/// How many different records there are.
-fn different(dir: &Path) -> usize {
+/// Returns the number of distinct records.
+fn distinct_records(dir: &Path) -> usize {
     let mut records = records(dir);
     records.sort();
     records.dedup();
@@ -273,34 +279,34 @@ fn different(dir: &Path) -> usize {
 }
 
 #[test]
-fn a_full_disk_is_said_at_once_and_staging_resumes_by_itself() {
+fn full_disk_is_reported_at_once_and_staging_resumes_by_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Watched::default());
-    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
+    let disk = Arc::new(FaultyDisk::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), NO_AGE_LIMIT).unwrap();
     for durability in [Durability::Power, Durability::Process] {
-        let before = different(dir.path());
+        let before = distinct_records(dir.path());
         staging.stage(&record(1), durability).unwrap();
-        disk.full.store(true, Ordering::SeqCst);
+        disk.is_full.store(true, Ordering::SeqCst);
         for _ in 0..3 {
             let error = staging.stage(&record(2), durability).unwrap_err();
             assert!(error.is_full(), "{error}");
             assert!(error.to_string().contains(".jsonl.open: "), "{error}");
         }
-        disk.full.store(false, Ordering::SeqCst);
+        disk.is_full.store(false, Ordering::SeqCst);
         staging.stage(&record(3), durability).unwrap();
-        // Acknowledged records are there, perhaps twice if the keeper has written them again; the
-        // others end in the middle of a line.
-        assert_eq!(different(dir.path()), before + 2);
+        // Acknowledged records are staged, perhaps twice if the keeper has written them again. The
+        // lines of the others are incomplete.
+        assert_eq!(distinct_records(dir.path()), before + 2);
     }
 }
 
 #[test]
-fn after_a_failed_sync_nothing_more_goes_into_that_file() {
+fn failed_sync_ends_writing_to_that_file() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Watched::default());
-    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
+    let disk = Arc::new(FaultyDisk::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), NO_AGE_LIMIT).unwrap();
     staging.stage(&record(1), Durability::Power).unwrap();
-    disk.broken.store(true, Ordering::SeqCst);
+    disk.fails_syncs.store(true, Ordering::SeqCst);
     thread::scope(|scope| {
         for number in 0..8 {
             let staging = &staging;
@@ -311,23 +317,26 @@ fn after_a_failed_sync_nothing_more_goes_into_that_file() {
             });
         }
     });
-    let broken: Vec<_> = entries(dir.path()).into_keys().collect();
-    disk.broken.store(false, Ordering::SeqCst);
+    let old_files: Vec<_> = entries(dir.path()).into_keys().collect();
+    disk.fails_syncs.store(false, Ordering::SeqCst);
     staging.stage(&record(9), Durability::Power).unwrap();
     let after = entries(dir.path());
-    let new: Vec<_> = after.keys().filter(|name| !broken.contains(name)).collect();
+    let new: Vec<_> = after
+        .keys()
+        .filter(|name| !old_files.contains(name))
+        .collect();
     assert_eq!(new.len(), 1);
     assert_eq!(after[new[0]].len(), 2, "a first line and one record");
 }
 
 #[test]
-fn nobody_else_can_lock_an_entry_that_is_being_written() {
+fn open_entry_is_locked_until_it_is_sealed() {
     let dir = tempfile::tempdir().unwrap();
-    let staging = Staging::open_on(Arc::new(RealDisk), dir.path(), SLOW).unwrap();
+    let staging = Staging::open_on(Arc::new(RealDisk), dir.path(), NO_AGE_LIMIT).unwrap();
     staging.stage(&record(1), Durability::Power).unwrap();
     let name = *entries(dir.path()).keys().next().unwrap();
     let open = || File::open(name.path_in(dir.path())).unwrap();
-    assert_eq!(name.kind, Kind::Open);
+    assert_eq!(name.kind, EntryKind::Open);
     assert!(!tenure::file::try_lock(&open()).unwrap());
     let file = open();
     staging.close().unwrap();
@@ -335,19 +344,19 @@ fn nobody_else_can_lock_an_entry_that_is_being_written() {
 }
 
 #[test]
-fn a_file_grows_ahead_of_its_lines_and_none_of_that_is_left() {
+fn space_allocated_ahead_is_removed_from_sealed_and_recovered_entries() {
     let dir = tempfile::tempdir().unwrap();
     let data = DataDir::new(dir.path());
     data.make(&RealDisk).unwrap();
-    let elsewhere = tempfile::tempdir().unwrap();
-    let staging = Staging::open_on(Arc::new(RealDisk), elsewhere.path(), SLOW).unwrap();
+    let other_dir = tempfile::tempdir().unwrap();
+    let staging = Staging::open_on(Arc::new(RealDisk), other_dir.path(), NO_AGE_LIMIT).unwrap();
     staging.stage(&record(1), Durability::Power).unwrap();
-    let name = *entries(elsewhere.path()).keys().next().unwrap();
-    let bytes = std::fs::read(name.path_in(elsewhere.path())).unwrap();
-    assert!(bytes.ends_with(b" "), "there is room ahead");
+    let name = *entries(other_dir.path()).keys().next().unwrap();
+    let bytes = std::fs::read(name.path_in(other_dir.path())).unwrap();
+    assert!(bytes.ends_with(b" "), "no space is allocated ahead");
     staging.close().unwrap();
-    let sealed = records(elsewhere.path());
-    // The same entry, as a writer leaves it that is killed; then in the middle of a record, too.
+    let sealed = records(other_dir.path());
+    // The same entry as a killed writer leaves it: between two records, then within a record.
     for torn in ["", "{\"n\":2,"] {
         let mut bytes = bytes.clone();
         let end = bytes.trim_ascii_end().len() + 1;
@@ -361,12 +370,12 @@ fn a_file_grows_ahead_of_its_lines_and_none_of_that_is_left() {
 }
 
 #[test]
-fn nothing_is_written_to_a_file_that_was_removed_before_it_was_locked() {
+fn entry_file_removed_before_its_lock_is_not_used() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Watched::default());
-    // A consolidator looks at the first files before their writer has locked them.
+    let disk = Arc::new(FaultyDisk::default());
+    // A consolidator removes the first files before their writer has locked them.
     disk.to_remove.store(2, Ordering::SeqCst);
-    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), NO_AGE_LIMIT).unwrap();
     let record = record(1);
     staging.stage(&record, Durability::Power).unwrap();
     staging.close().unwrap();
@@ -377,12 +386,12 @@ fn nothing_is_written_to_a_file_that_was_removed_before_it_was_locked() {
 }
 
 #[test]
-fn a_full_disk_is_not_filled_with_halves() {
+fn full_disk_is_not_filled_with_incomplete_lines() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Watched::default());
-    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), SLOW).unwrap();
+    let disk = Arc::new(FaultyDisk::default());
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), NO_AGE_LIMIT).unwrap();
     staging.stage(&record(1), Durability::Power).unwrap();
-    disk.full.store(true, Ordering::SeqCst);
+    disk.is_full.store(true, Ordering::SeqCst);
     for durability in [Durability::Power, Durability::Process] {
         for _ in 0..10 {
             let error = staging.stage(&record(1), durability).unwrap_err();
@@ -390,74 +399,71 @@ fn a_full_disk_is_not_filled_with_halves() {
         }
     }
     let files: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
-    assert_eq!(files.len(), 1, "the one with a good record");
+    assert_eq!(files.len(), 1, "only the file with the first record");
     let text = std::fs::read_to_string(files[0].as_ref().unwrap().path()).unwrap();
     assert_eq!(
         text.trim_end().lines().count(),
         2,
-        "its head and that record"
+        "the head and the first record"
     );
-    assert!(text.ends_with('\n'), "and no half of another");
-    disk.full.store(false, Ordering::SeqCst);
+    assert!(text.ends_with('\n'), "no incomplete line");
+    disk.is_full.store(false, Ordering::SeqCst);
     staging.stage(&record(1), Durability::Power).unwrap();
 }
 
 #[test]
-fn nothing_is_staged_without_the_reserve_and_staging_resumes_by_itself() {
+fn staging_fails_without_the_reserve_and_resumes_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits {
         reserve: 64 * 1024,
-        ..SLOW
+        ..NO_AGE_LIMIT
     };
-    let disk = Arc::new(Watched::default());
+    let disk = Arc::new(FaultyDisk::default());
     let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
     let reserve = dir.path().join(".reserve");
     assert_eq!(reserve.metadata().unwrap().len(), 64 * 1024);
     staging.stage(&record(1), Durability::Power).unwrap();
-    // A deliverer needs the room.
-    disk.full.store(true, Ordering::SeqCst);
+    // A deliverer uses the reserve.
+    disk.is_full.store(true, Ordering::SeqCst);
     std::fs::remove_file(&reserve).unwrap();
     for _ in 0..2 {
         staging.stage(&record(1), Durability::Power).unwrap_err();
     }
-    disk.full.store(false, Ordering::SeqCst);
-    // It was tried a moment ago, in vain.
+    disk.is_full.store(false, Ordering::SeqCst);
+    // The reserve is not created again within RESERVE_PAUSE of a failure.
     let error = staging.stage(&record(1), Durability::Power).unwrap_err();
     assert!(error.is_full(), "{error}");
-    staging.shared.lock().full_since = None;
+    staging.shared.lock().reserve_failed_at = None;
     staging.stage(&record(1), Durability::Power).unwrap();
     assert!(reserve.exists());
 }
 
 #[test]
-fn a_failed_background_sync_is_visible_until_the_records_are_on_the_disk_in_a_new_file() {
+fn failed_background_sync_is_visible_until_the_records_are_in_a_new_file() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Watched::default());
-    let on = Arc::clone(&disk) as Arc<dyn Disk>;
-    let staging = Staging::open_without_keeper(on, dir.path(), SLOW).unwrap();
+    let disk = Arc::new(FaultyDisk::default());
+    let shared_disk = Arc::clone(&disk) as Arc<dyn Disk>;
+    let staging = Staging::open_without_keeper(shared_disk, dir.path(), NO_AGE_LIMIT).unwrap();
     staging.stage(&record(1), Durability::Power).unwrap();
     staging.stage(&record(2), Durability::Process).unwrap();
-    let broken: Vec<_> = entries(dir.path()).into_keys().collect();
-    disk.broken.store(true, Ordering::SeqCst);
+    let old_files: Vec<_> = entries(dir.path()).into_keys().collect();
+    disk.fails_syncs.store(true, Ordering::SeqCst);
     let later = |seconds| Instant::now() + Duration::from_secs(seconds);
-    staging.work(later(1));
+    staging.run_due_tasks(later(1));
     for seconds in [2, 4, 6] {
         let error = staging.trouble().unwrap();
         assert!(error.to_string().contains("input/output error"), "{error}");
-        assert!(
-            staging.check().is_err(),
-            "a server that must record refuses"
-        );
-        // The kernel still takes records meanwhile, and they are not forgotten.
+        assert!(staging.check().is_err(), "a failed sync is reported");
+        // Records can still be written meanwhile, and are staged in the end.
         staging.stage(&record(3), Durability::Process).unwrap();
-        staging.work(later(seconds));
+        staging.run_due_tasks(later(seconds));
     }
     assert!(
         entries(dir.path()).len() <= 4,
-        "attempts leave no heap of files"
+        "failed attempts leave too many files"
     );
-    disk.broken.store(false, Ordering::SeqCst);
-    staging.work(later(10));
+    disk.fails_syncs.store(false, Ordering::SeqCst);
+    staging.run_due_tasks(later(10));
     assert!(staging.trouble().is_none());
     staging.check().unwrap();
     let after = entries(dir.path());
@@ -468,19 +474,19 @@ fn a_failed_background_sync_is_visible_until_the_records_are_on_the_disk_in_a_ne
             .count()
     };
     assert_eq!(
-        records(&after[&broken[0]]),
+        records(&after[&old_files[0]]),
         1,
-        "only what was synced is left of the old file"
+        "the old file has only synced records"
     );
     let sealed: Vec<_> = after
         .iter()
-        .filter(|(name, _)| name.kind == Kind::Sealed)
+        .filter(|(name, _)| name.kind == EntryKind::Sealed)
         .collect();
     assert_eq!(sealed.len(), 1, "{after:?}");
     assert_eq!(
         records(sealed[0].1),
         1,
-        "the record that was acknowledged is in a new file"
+        "the acknowledged record is in a new file"
     );
     staging.close().unwrap();
     assert_eq!(records_of_all(dir.path()), 5);
@@ -493,23 +499,26 @@ fn records_of_all(dir: &Path) -> usize {
 }
 
 #[test]
-fn staging_for_the_process_syncs_nothing_itself() {
+fn process_durability_leaves_the_sync_to_the_keeper() {
     let dir = tempfile::tempdir().unwrap();
-    let disk = Arc::new(Watched::default());
-    let limits = Limits { records: 3, ..SLOW };
-    let on = Arc::clone(&disk) as Arc<dyn Disk>;
-    let staging = Staging::open_without_keeper(on, dir.path(), limits).unwrap();
+    let disk = Arc::new(FaultyDisk::default());
+    let limits = Limits {
+        records: 3,
+        ..NO_AGE_LIMIT
+    };
+    let shared_disk = Arc::clone(&disk) as Arc<dyn Disk>;
+    let staging = Staging::open_without_keeper(shared_disk, dir.path(), limits).unwrap();
     for number in 0..20 {
         staging.stage(&record(number), Durability::Process).unwrap();
     }
     let syncs = || disk.syncs.load(Ordering::SeqCst);
-    assert_eq!(syncs(), 0, "full entries wait for the keeper");
+    assert_eq!(syncs(), 0, "full entries are left to the keeper");
     assert!(
         entries(dir.path())
             .keys()
-            .all(|name| name.kind == Kind::Open)
+            .all(|name| name.kind == EntryKind::Open)
     );
-    staging.work(Instant::now() + Duration::from_secs(1));
+    staging.run_due_tasks(Instant::now() + Duration::from_secs(1));
     assert!(syncs() > 0);
     staging.close().unwrap();
     assert_eq!(records(dir.path()).len(), 20);

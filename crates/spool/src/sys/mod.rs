@@ -1,4 +1,4 @@
-//! What differs between systems, under the same names.
+//! Functions that differ between operating systems, with the same names on each.
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -19,7 +19,7 @@ pub(crate) use linux::overwrite_in_place;
 #[cfg(all(unix, not(target_os = "linux")))]
 pub(crate) use unix::overwrite_in_place;
 
-/// The error for something that has the name of a file of ours, and is none.
+/// Error for a path of a spool file that is a link, a directory or a device.
 pub(crate) fn not_a_file() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file")
 }

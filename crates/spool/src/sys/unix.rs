@@ -1,8 +1,8 @@
-//! Linux and macOS.
+//! Functions for Linux and macOS.
 //!
-//! Root may work in the data directory of another user, such as a service's. Root's own files there
-//! would lock that user out, so everything root creates belongs to the owner of its directory. The
-//! owner is set on the open descriptor: a path could name another file by then.
+//! Root may work in the data directory of another user, such as a service's. That user could not
+//! use files of root, so the files that root creates belong to the owner of their directory. The
+//! owner is set on the open descriptor, because the path could name another file by then.
 
 use std::fs::{DirBuilder, File};
 use std::io;
@@ -16,7 +16,7 @@ use rustix::process::geteuid;
 
 use super::not_a_file;
 
-/// Makes a directory for its owner alone: this user or, for root, the owner of the directory above.
+/// Creates a directory with mode 0700. Its owner is this user, or for root the owner of the parent.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().mode(0o700).create(dir)?;
     if !geteuid().is_root() {
@@ -30,7 +30,7 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     give_to_owner_of_parent(&made, dir)
 }
 
-/// Makes a file for its owner alone: this user or, for root, the owner of the directory.
+/// Creates a file with mode 0600. Its owner is this user, or for root the owner of the directory.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let file = File::options()
         .read(true)
@@ -44,32 +44,32 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Called by root alone, for a file or directory that root has just created at this path.
+/// Gives a file or directory that root has just created at this path to the owner of the parent.
 fn give_to_owner_of_parent(made: &File, path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new(".")).metadata()?;
-    // Another process's file that came to this path meanwhile is not ours to give away.
+    // Another process may have replaced the file at this path. Its owner is not changed.
     if parent.uid() == 0 || made.metadata()?.uid() != 0 {
         return Ok(());
     }
     match fchown(made.as_fd(), Some(parent.uid()), Some(parent.gid())) {
-        // A container's root may have no right to do so, or not know the owner: the file is usable
-        // for root alone then.
-        Err(error) if is_beyond_this_root(&error) => Ok(()),
-        given => given,
+        // The root of a container may lack the permission, or the owner may have no id there. Then
+        // only root can use the file.
+        Err(error) if is_owner_change_denied(&error) => Ok(()),
+        changed => changed,
     }
 }
 
-fn is_beyond_this_root(error: &io::Error) -> bool {
+fn is_owner_change_denied(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput
     )
 }
 
-/// Opens a file that is there. Links are not followed; a FIFO or a device is not waited for.
+/// Opens an existing regular file. Does not follow links, and does not block on a FIFO or a device.
 pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
-    // What is no regular file is closed at once, so that the flag changes nothing for one that is.
+    // NONBLOCK has no effect on regular files. Other files are closed at once.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = File::options()
         .read(true)
@@ -77,7 +77,7 @@ pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
         .custom_flags(flags.bits().cast_signed())
         .open(path);
     let file = match opened.as_ref().map_err(Errno::from_io_error) {
-        // A link; a socket, or a FIFO that nobody reads; a directory.
+        // LOOP: a link. NXIO: a socket, or a FIFO without a reader. ISDIR: a directory.
         Err(Some(Errno::LOOP | Errno::NXIO | Errno::ISDIR)) => return Err(not_a_file()),
         _ => opened?,
     };
@@ -87,12 +87,12 @@ pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes to a place in a file.
+/// Writes all bytes at an offset of a file.
 pub(crate) fn write_at(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, at)
 }
 
-/// Waits until the names in a directory are on the disk.
+/// Syncs the names in a directory.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NONBLOCK;
     let dir = File::options()
@@ -104,15 +104,15 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
 
 /// True if a path names this open file.
 pub(crate) fn is_same_file(file: &File, path: &Path) -> io::Result<bool> {
-    let named = match path.symlink_metadata() {
+    let at_path = match path.symlink_metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        named => named?,
+        at_path => at_path?,
     };
-    let ours = file.metadata()?;
-    Ok((named.dev(), named.ino()) == (ours.dev(), ours.ino()))
+    let open = file.metadata()?;
+    Ok((at_path.dev(), at_path.ino()) == (open.dev(), open.ino()))
 }
 
-/// APFS copies on write and has no flag against that: on a full disk of macOS the reserve may not be
-/// writable, and delivery resumes when there is space.
+/// Does nothing: APFS copies on write and has no flag against it. On a full disk of macOS the
+/// reserve may not be writable; delivery resumes when the disk has space.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn overwrite_in_place(_file: &File) {}

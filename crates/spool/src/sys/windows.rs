@@ -1,4 +1,4 @@
-//! Windows.
+//! Functions for Windows.
 
 use std::fs::File;
 use std::io;
@@ -7,15 +7,15 @@ use std::path::Path;
 
 use super::not_a_file;
 
-/// `FILE_FLAG_OPEN_REPARSE_POINT`: a link is opened itself, not what it leads to.
+/// `FILE_FLAG_OPEN_REPARSE_POINT`: opens a link itself instead of its target.
 const OPEN_REPARSE_POINT: u32 = 0x0020_0000;
 
-/// Makes a directory; who may read it is inherited from the one above.
+/// Creates a directory. Its permissions are inherited from the parent.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     std::fs::create_dir(dir)
 }
 
-/// Makes a file.
+/// Creates a file.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     File::options()
         .read(true)
@@ -24,7 +24,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens a file that is there. Links are not followed.
+/// Opens an existing regular file. Does not follow links.
 pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
     let file = File::options()
         .read(true)
@@ -37,7 +37,7 @@ pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes to a place in a file.
+/// Writes all bytes at an offset of a file.
 pub(crate) fn write_at(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let written = file.seek_write(bytes, at)?;
@@ -50,16 +50,17 @@ pub(crate) fn write_at(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result
     Ok(())
 }
 
-/// Directories cannot be synced here: the file system's own journal keeps its names.
+/// Does nothing: Windows cannot sync a directory. The journal of the file system protects its
+/// names.
 pub(crate) fn sync_dir(_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// True if a path names a file: files have no identity in the standard library here. At worst two
+/// True if the path exists. The standard library has no identity of files on Windows. At worst two
 /// processes create the reserve one after the other.
 pub(crate) fn is_same_file(_file: &File, path: &Path) -> io::Result<bool> {
     path.try_exists()
 }
 
-/// NTFS overwrites in place.
+/// Does nothing: NTFS overwrites in place.
 pub(crate) fn overwrite_in_place(_file: &File) {}

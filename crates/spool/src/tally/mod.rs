@@ -17,10 +17,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use crate::data_dir::DataDir;
+use crate::entry_journal;
 use crate::error::Error;
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 use crate::staging_lock::StagingLock;
-use crate::taken;
 use crate::totals::sum::{Groups, Sum};
 use folded::Folded;
 use span::Span;
@@ -122,8 +122,8 @@ pub(crate) fn tally_in(
 }
 
 /// What is being consolidated.
-fn current_set(data: &DataDir) -> Result<Option<Set>, Error> {
-    match Set::read(&*data.disk, &data.staging) {
+fn current_set(data: &DataDir) -> Result<Option<Snapshot>, Error> {
+    match Snapshot::read(&*data.disk, &data.staging) {
         // Its owner puts it out of the way, and takes what is staged for a new set.
         Err(error) if error.is_damage() => Ok(None),
         set => set,
@@ -144,7 +144,7 @@ fn try_tally(
     let mut problems = std::mem::take(&mut folded.problems);
     staged::add(data, span, &folded, set.as_ref(), &mut rows, &mut problems)?;
     let unfinished = set.as_ref().filter(|set| !set.is_written).map(|set| set.id);
-    for (day, expected) in taken::days(data, unfinished)? {
+    for (day, expected) in entry_journal::days(data, unfinished)? {
         // Of a file that is damaged this is said already.
         let is_said = |gap: &Error| problems.iter().any(|error| error.path() == gap.path());
         if span.has_some_of(&day)
@@ -155,7 +155,7 @@ fn try_tally(
         }
     }
     // The ids of a new set are taken before it is folded: its records would look like repetitions.
-    let state = |set: &Set| (set.id, set.is_written);
+    let state = |set: &Snapshot| (set.id, set.is_written);
     let is_same_set = current_set(data)?.as_ref().map(state) == set.as_ref().map(state);
     if !is_same_set || !folded.is_current(data, span)? {
         return Ok(None);

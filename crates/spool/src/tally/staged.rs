@@ -8,16 +8,16 @@ use uuid::Uuid;
 
 use super::folded::Folded;
 use super::span::Span;
-use crate::book::{Read, Title};
 use crate::data_dir::{DataDir, for_each_file};
-use crate::entry::{Kind, Name};
-use crate::entry_reader::{EntryReader, Single};
+use crate::entry::{EntryKind, EntryName};
+use crate::entry_journal::{ConsolidatedEntry, EntrySums, HeldIds};
+use crate::entry_reader::{EntryReader, SingleRecordFile};
 use crate::error::Error;
+use crate::journal::{JournalKind, JournalLine};
 use crate::line::Line;
 use crate::record::Record;
 use crate::reserve::Reserve;
-use crate::set::Set;
-use crate::taken::{HeldIds, Sums, Taken};
+use crate::snapshot::Snapshot;
 use crate::time::Moment;
 use crate::totals;
 use crate::totals::sum::{self, Groups};
@@ -30,7 +30,7 @@ pub(super) fn add(
     data: &DataDir,
     span: &Span,
     folded: &Folded,
-    set: Option<&Set>,
+    set: Option<&Snapshot>,
     rows: &mut BTreeMap<String, Groups>,
     problems: &mut Vec<Error>,
 ) -> Result<(), Error> {
@@ -44,7 +44,7 @@ pub(super) fn add(
         seen: HashSet::new(),
     };
     let mut each = |record: &Record, set: Option<Uuid>| {
-        let at = set.map_or_else(|| SystemTime::now().into(), Moment::of);
+        let at = set.map_or_else(|| SystemTime::now().into(), Moment::from_id);
         let hour = totals::hour_of(record.id(), at).hour();
         let is_folded = set.is_some_and(|set| folded.has(span, &hour, set));
         if is_folded || !folded.wants(span, &hour) {
@@ -59,7 +59,7 @@ pub(super) fn add(
     let mut done = BTreeSet::new();
     for _ in 0..MOST_LISTINGS {
         let mut names = staged.list()?;
-        names.retain(|name| done.insert((name.id, name.kind == Kind::Single)));
+        names.retain(|name| done.insert((name.id, name.kind == EntryKind::Single)));
         if names.is_empty() {
             break;
         }
@@ -80,7 +80,7 @@ pub(super) fn add(
 struct Staged<'a> {
     data: &'a DataDir,
     /// What is being consolidated, and the names of its entries.
-    set: Option<(&'a Set, HashSet<&'a str>)>,
+    set: Option<(&'a Snapshot, HashSet<&'a str>)>,
     /// The ids that were taken, and with which snapshot. Read when it is first asked for.
     known: Option<HashMap<Uuid, Uuid>>,
     seen: HashSet<Uuid>,
@@ -90,42 +90,42 @@ struct Staged<'a> {
 type Each<'a> = &'a mut dyn FnMut(&Record, Option<Uuid>);
 
 impl Staged<'_> {
-    fn list(&self) -> Result<Vec<Name>, Error> {
+    fn list(&self) -> Result<Vec<EntryName>, Error> {
         let mut names = Vec::new();
         for_each_file(&*self.data.disk, &self.data.staging, |name| {
-            names.extend(Name::parse(name.as_ref()));
+            names.extend(EntryName::parse(name.as_ref()));
         })?;
         Ok(names)
     }
 
     /// The set that an entry is being consolidated with.
-    fn set_of(&self, name: Name) -> Option<&Set> {
+    fn set_of(&self, name: EntryName) -> Option<&Snapshot> {
         let path = name.path_in(Path::new(""));
         let (set, entries) = self.set.as_ref()?;
         entries.contains(path.to_str()?).then_some(*set)
     }
 
-    fn is_in_set(&self, name: Name) -> bool {
+    fn is_in_set(&self, name: EntryName) -> bool {
         self.set_of(name).is_some()
     }
 
-    fn read(&mut self, name: Name, each: Each<'_>) -> Result<(), Error> {
+    fn read(&mut self, name: EntryName, each: Each<'_>) -> Result<(), Error> {
         let set = self.set_of(name).map(|set| (set.id, set.is_written));
         if set.is_some_and(|(_, is_written)| is_written) {
             return Ok(()); // It is in the totals; only its deletion is left to do.
         }
         let set = set.map(|(id, _)| id);
         match name.kind {
-            Kind::Single => {
+            EntryKind::Single => {
                 let path = name.path_in(&self.data.staging);
-                let single = Single::read(&*self.data.disk, &path, name.id)?;
+                let single = SingleRecordFile::read(&*self.data.disk, &path, name.id)?;
                 // What is no record is set aside when it is consolidated.
-                if let Some(Single::Record(record)) = single {
+                if let Some(SingleRecordFile::Record(record)) = single {
                     self.hear(&record, set, each)?;
                 }
                 Ok(())
             }
-            Kind::Sealed | Kind::Open => self.read_lines(name, set, each),
+            EntryKind::Sealed | EntryKind::Open => self.read_lines(name, set, each),
         }
     }
 
@@ -145,13 +145,18 @@ impl Staged<'_> {
     }
 
     /// The good lines. The last one of an entry that is being written may be half of one.
-    fn read_lines(&mut self, name: Name, set: Option<Uuid>, each: Each<'_>) -> Result<(), Error> {
+    fn read_lines(
+        &mut self,
+        name: EntryName,
+        set: Option<Uuid>,
+        each: Each<'_>,
+    ) -> Result<(), Error> {
         let staging = &self.data.staging;
         let mut lines = EntryReader::open(&*self.data.disk, &name.path_in(staging))?;
-        if lines.is_none() && name.kind == Kind::Open {
+        if lines.is_none() && name.kind == EntryKind::Open {
             // Sealed since it was listed.
-            let sealed = Name {
-                kind: Kind::Sealed,
+            let sealed = EntryName {
+                kind: EntryKind::Sealed,
                 ..name
             };
             lines = EntryReader::open(&*self.data.disk, &sealed.path_in(staging))?;
@@ -169,14 +174,14 @@ impl Staged<'_> {
     }
 }
 
-/// What was taken, as far as the book still says so.
+/// What was taken, as far as the journal still says so.
 fn known(data: &DataDir) -> Result<HashMap<Uuid, Uuid>, Error> {
     let mut known = HashMap::new();
-    Title::Taken.read::<Sums>(data, &mut |_, read| {
-        let Read::Event(text) = read else {
+    JournalKind::Entries.read::<EntrySums>(data, &mut |_, read| {
+        let JournalLine::Event(text) = read else {
             return;
         };
-        if let Ok(taken) = Taken::parse(text) {
+        if let Ok(taken) = ConsolidatedEntry::parse(text) {
             let ids = taken.ids.iter();
             known.extend(ids.map(|stamp| (stamp.id, taken.snapshot)));
         }

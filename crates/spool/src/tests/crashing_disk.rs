@@ -1,8 +1,8 @@
-//! A disk that crashes or fails at acts of one's choice, and may forget what was not synced.
+//! A disk that crashes or fails at chosen operations, and loses unsynced data in a power failure.
 //!
-//! The files are real, and show what the kernel would show. Beside them the model keeps what a power
-//! failure leaves: the content of each file at its last good sync, with the changes since then, and how
-//! to undo each change of a name that was not synced.
+//! The files are real and have the content that the kernel would show. The model also stores the state
+//! after a power failure: the content of each file at its last successful sync, the changes since then,
+//! and the inverse of each change of a directory that is not synced.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,49 +16,48 @@ use tempfile::TempDir;
 
 use crate::disk::{Disk, RealDisk};
 
-/// How a process ends.
+/// Way in which a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crash {
-    /// The process ends before the act.
+    /// The process ends before the operation.
     Before,
-    /// The process ends right after it; of what is written, half.
+    /// The process ends right after the operation. A write stores half of its bytes.
     After,
-    /// The power fails before the act: what was not synced never happened.
+    /// The power fails before the operation, and all unsynced changes are lost.
     Power,
-    /// The same, but every second one of those acts had reached the disk already.
-    Some,
-    /// The same, with the other ones.
-    Others,
+    /// The power fails, and the unsynced changes with even numbers are lost.
+    PowerLosesEven,
+    /// The power fails, and the unsynced changes with odd numbers are lost.
+    PowerLosesOdd,
 }
 
-/// Every way to crash.
 pub(super) const CRASHES: [Crash; 5] = [
     Crash::Before,
     Crash::After,
     Crash::Power,
-    Crash::Some,
-    Crash::Others,
+    Crash::PowerLosesEven,
+    Crash::PowerLosesOdd,
 ];
 
-/// How an act fails while the process goes on.
+/// Way in which an operation fails while the process continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// With this error number.
+    /// The operation is not done and returns this error number.
     Error(i32),
-    /// The same, but the act was done.
+    /// The operation is done and returns this error number.
     Late(i32),
-    /// Of what is written, half is; then the disk is full.
+    /// A write stores half of its bytes and reports a full disk.
     Short,
-    /// A sync fails, and what was to be synced is not dirty any more: it can be read, and no later sync
-    /// takes it to the disk.
+    /// A sync fails and marks the pages clean: their content can be read, but no later sync writes
+    /// it to the disk.
     Unsynced,
-    /// The same, and it cannot even be read any more.
+    /// A sync fails and drops the pages: reads return the content of the last successful sync.
     Evicted,
 }
 
 const EIO: i32 = 5;
 
-/// Every way to fail: `EIO`, `ENOSPC`, `EROFS`, `EACCES`, `EXDEV`, `EINTR` and the others.
+/// Faults to test. The error numbers are `EIO`, `ENOSPC`, `EROFS`, `EACCES`, `EXDEV` and `EINTR`.
 pub(super) const FAULTS: [Fault; 11] = [
     Fault::Error(EIO),
     Fault::Error(28),
@@ -73,16 +72,16 @@ pub(super) const FAULTS: [Fault; 11] = [
     Fault::Evicted,
 ];
 
-/// A crash or a fault at an act.
+/// A crash or a fault at an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     Crash(Crash),
     Fault(Fault),
 }
 
-/// The kind of an act.
+/// Kind of a disk operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Operation {
     Read,
     List,
     Write,
@@ -91,23 +90,23 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Kind {
-    /// True if it changes nothing.
+impl Operation {
+    /// True if operations of this kind change nothing.
     pub(super) fn is_read(self) -> bool {
         matches!(self, Self::Read | Self::List)
     }
 }
 
 impl Fault {
-    /// True if it is something else than an error with the same number.
-    pub(super) fn is_for(self, kind: Kind) -> bool {
+    /// True if an operation of this kind can fail in this way, and not just as with `Error`.
+    pub(super) fn is_for(self, kind: Operation) -> bool {
         match self {
-            Self::Error(18) => kind == Kind::Rename,
+            Self::Error(18) => kind == Operation::Rename,
             Self::Error(_) => true,
             Self::Late(18) => false,
             Self::Late(_) => !kind.is_read(),
-            Self::Short => kind == Kind::Write,
-            Self::Unsynced | Self::Evicted => kind == Kind::Sync,
+            Self::Short => kind == Operation::Write,
+            Self::Unsynced | Self::Evicted => kind == Operation::Sync,
         }
     }
 }
@@ -115,16 +114,16 @@ impl Fault {
 #[derive(Debug)]
 pub(super) struct CrashingDisk {
     state: Mutex<State>,
-    /// Where files go that were removed: the power may fail before that is true.
-    graveyard: TempDir,
-    /// Acts that change nothing count too.
+    /// Links to removed files, which are restored if the power fails before the removal is synced.
+    removed_files: TempDir,
+    /// True if operations that change nothing are counted too.
     counts_reads: bool,
-    /// Every directory is a file system of its own.
-    pub(super) is_apart: bool,
+    /// True if each directory is a file system of its own, so that renames between them fail.
+    pub(super) has_separate_file_systems: bool,
     process: AtomicUsize,
 }
 
-/// The processes so far. That of the real disk is none of them.
+/// Number of the next process. The real disk reports process 0.
 static PROCESSES: AtomicUsize = AtomicUsize::new(1);
 
 fn new_process() -> usize {
@@ -134,29 +133,29 @@ fn new_process() -> usize {
 #[derive(Debug, Default)]
 struct State {
     events: Vec<(usize, Event)>,
-    /// Every act of this kind fails with this error number.
-    lasting: Option<(Kind, i32)>,
-    /// The kind of every act so far.
-    acts: Vec<Kind>,
-    /// A file that cannot be opened.
-    sick: Option<PathBuf>,
-    /// Every directory that was listed, each time.
+    /// All operations of this kind fail with this error number.
+    failing: Option<(Operation, i32)>,
+    /// Kinds of all operations so far.
+    operations: Vec<Operation>,
+    /// A file that cannot be opened for reading.
+    unreadable: Option<PathBuf>,
+    /// Directories in the order in which they were listed.
     listed: Vec<PathBuf>,
     has_crashed: bool,
     has_lost_power: bool,
-    /// Names that were not synced: in which directory, and how to undo it; in their order.
+    /// Unsynced changes of names in their order: number, directory and inverse.
     names: Vec<(usize, PathBuf, Undo)>,
-    /// Files with content that was not synced, by inode.
+    /// Files with unsynced content, by inode.
     files: HashMap<u64, Content>,
-    buried: usize,
-    /// Counts everything that was not synced.
+    removed_count: usize,
+    /// Number of unsynced changes so far, of names and of content.
     changes: usize,
 }
 
-/// Bytes of a file that are on the disk, and bytes that only the kernel has.
+/// Bytes of a file that are on the disk, and changes that only the kernel has.
 #[derive(Debug)]
 struct Content {
-    /// A handle of the model's own: the lock of another one ends with that one.
+    /// A separate handle: a clone would keep the lock of the handle under test after its close.
     file: File,
     durable: Vec<u8>,
     changes: Vec<(usize, Change)>,
@@ -176,7 +175,7 @@ enum Undo {
 }
 
 impl CrashingDisk {
-    /// Crashes at the act with this number, counted from 0. Only acts that change something count.
+    /// Crashes at the operation with this number, counted from 0. Reads are not counted.
     pub(super) fn new(crash: Crash, at: usize) -> Self {
         Self {
             counts_reads: false,
@@ -184,16 +183,16 @@ impl CrashingDisk {
         }
     }
 
-    /// Every act counts.
+    /// Has these events at operations counted from 0. Reads are counted.
     pub(super) fn with(events: Vec<(usize, Event)>) -> Self {
         Self {
             state: Mutex::new(State {
                 events,
                 ..State::default()
             }),
-            graveyard: tempfile::tempdir().unwrap(),
+            removed_files: tempfile::tempdir().unwrap(),
             counts_reads: true,
-            is_apart: false,
+            has_separate_file_systems: false,
             process: new_process().into(),
         }
     }
@@ -202,7 +201,7 @@ impl CrashingDisk {
         self.state.lock().unwrap().has_crashed
     }
 
-    /// A new process begins. `true`: the power had failed.
+    /// Starts a new process. Returns true if the previous one ended by a power failure.
     pub(super) fn restart(&self) -> bool {
         let mut state = self.state.lock().unwrap();
         state.has_crashed = false;
@@ -210,85 +209,84 @@ impl CrashingDisk {
         std::mem::take(&mut state.has_lost_power)
     }
 
-    /// Every act of this kind fails from now on.
-    pub(super) fn sicken(&self, kind: Kind, number: i32) {
-        self.state.lock().unwrap().lasting = Some((kind, number));
+    /// Makes all later operations of this kind fail.
+    pub(super) fn fail_all(&self, kind: Operation, number: i32) {
+        self.state.lock().unwrap().failing = Some((kind, number));
     }
 
-    /// A file cannot be read from now on.
-    pub(super) fn sicken_file(&self, path: &Path) {
-        self.state.lock().unwrap().sick = Some(path.to_owned());
+    /// Makes later attempts to open this file for reading fail.
+    pub(super) fn fail_open(&self, path: &Path) {
+        self.state.lock().unwrap().unreadable = Some(path.to_owned());
     }
 
-    /// From now on no act crashes or fails.
-    pub(super) fn heal(&self) {
+    /// Removes all crashes and faults.
+    pub(super) fn clear_faults(&self) {
         let mut state = self.state.lock().unwrap();
         state.events.clear();
-        state.lasting = None;
-        state.sick = None;
+        state.failing = None;
+        state.unreadable = None;
     }
 
-    /// The kind of every act so far.
-    pub(super) fn acts(&self) -> Vec<Kind> {
-        self.state.lock().unwrap().acts.clone()
+    /// Kinds of all operations so far.
+    pub(super) fn operations(&self) -> Vec<Operation> {
+        self.state.lock().unwrap().operations.clone()
     }
 
-    /// The number of times that a directory was listed.
+    /// Number of times that a directory was listed.
     pub(super) fn listings(&self, dir: &Path) -> usize {
         let state = self.state.lock().unwrap();
         state.listed.iter().filter(|listed| *listed == dir).count()
     }
 
-    /// The power fails now, and a new process begins.
+    /// Loses all unsynced changes and starts a new process.
     pub(super) fn cut_power(&self) {
         self.state.lock().unwrap().cut_power(Crash::Power);
         self.restart();
     }
 
-    fn read<T>(&self, kind: Kind, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    fn read<T>(&self, kind: Operation, operation: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         if self.counts_reads {
-            // It may be a listing during which other acts are done: nothing is held meanwhile.
-            self.act(kind, |_, _| Ok(()))?;
+            // A listing may call other operations, so the lock of the state is not held during it.
+            self.perform(kind, |_, _| Ok(()))?;
         }
-        act()
+        operation()
     }
 
-    /// Does an act, unless something is to happen at it. The act is told if only half of it is to be
-    /// done.
-    fn act<T>(
+    /// Performs an operation with the event that is planned for it. The flag makes a write store half
+    /// of its bytes, and a sync drop its pages.
+    fn perform<T>(
         &self,
-        kind: Kind,
-        act: impl FnOnce(&mut State, bool) -> io::Result<T>,
+        kind: Operation,
+        operation: impl FnOnce(&mut State, bool) -> io::Result<T>,
     ) -> io::Result<T> {
         let mut state = self.state.lock().unwrap();
         if state.has_crashed {
             return Err(crashed());
         }
-        let number = state.acts.len();
-        state.acts.push(kind);
+        let number = state.operations.len();
+        state.operations.push(kind);
         let event = state.events.iter().find(|(at, _)| *at == number);
         let Some((_, event)) = event.copied() else {
-            if let Some((_, number)) = state.lasting.filter(|(failing, _)| *failing == kind) {
+            if let Some((_, number)) = state.failing.filter(|(failing, _)| *failing == kind) {
                 return Err(io::Error::from_raw_os_error(number));
             }
-            return act(&mut state, false);
+            return operation(&mut state, false);
         };
         match event {
             Event::Fault(Fault::Error(number)) => Err(io::Error::from_raw_os_error(number)),
             Event::Fault(Fault::Late(number)) => {
-                act(&mut state, false)?;
+                operation(&mut state, false)?;
                 Err(io::Error::from_raw_os_error(number))
             }
             Event::Fault(Fault::Short) => {
-                if kind == Kind::Write {
-                    act(&mut state, true)?;
+                if kind == Operation::Write {
+                    operation(&mut state, true)?;
                 }
                 Err(io::ErrorKind::StorageFull.into())
             }
-            // The sync itself drops the pages of its file.
             Event::Fault(Fault::Unsynced | Fault::Evicted) => {
-                if kind == Kind::Sync {
-                    act(&mut state, event == Event::Fault(Fault::Evicted))?;
+                if kind == Operation::Sync {
+                    operation(&mut state, event == Event::Fault(Fault::Evicted))?;
                 }
                 Err(io::Error::from_raw_os_error(EIO))
             }
@@ -296,17 +294,19 @@ impl CrashingDisk {
                 state.has_crashed = true;
                 match crash {
                     Crash::Before => {}
-                    Crash::After => drop(act(&mut state, kind == Kind::Write)),
-                    Crash::Power | Crash::Some | Crash::Others => state.cut_power(crash),
+                    Crash::After => drop(operation(&mut state, kind == Operation::Write)),
+                    Crash::Power | Crash::PowerLosesEven | Crash::PowerLosesOdd => {
+                        state.cut_power(crash)
+                    }
                 }
                 Err(crashed())
             }
         }
     }
 
-    /// True if the act that is being done is a sync that fails.
+    /// True if the current operation is a sync that fails.
     fn is_failing_sync(state: &State) -> bool {
-        let number = state.acts.len() - 1;
+        let number = state.operations.len() - 1;
         let lost = [Fault::Unsynced, Fault::Evicted].map(Event::Fault);
         let mut events = state.events.iter();
         events.any(|(at, event)| *at == number && lost.contains(event))
@@ -314,8 +314,8 @@ impl CrashingDisk {
 
     /// Writes bytes, or half of them.
     fn write(&self, file: &File, at: Option<u64>, bytes: &[u8]) -> io::Result<()> {
-        self.act(Kind::Write, |state, is_half| {
-            // Of the text, not of the room behind it.
+        self.perform(Operation::Write, |state, is_half| {
+            // Padding behind the text does not count.
             let text = bytes.trim_ascii_end().len();
             let bytes = &bytes[..if is_half { text / 2 } else { bytes.len() }];
             let start = at.unwrap_or(file.metadata()?.len());
@@ -327,12 +327,15 @@ impl CrashingDisk {
         })
     }
 
-    /// Keeps what is about to go.
-    fn bury(&self, state: &mut State, path: &Path) -> io::Result<Undo> {
-        state.buried += 1;
-        let grave = self.graveyard.path().join(state.buried.to_string());
-        fs::hard_link(path, &grave)?;
-        Ok(Undo::Rename(grave, path.to_owned()))
+    /// Links a file that is about to be removed or replaced, so that it can be restored.
+    fn keep_removed(&self, state: &mut State, path: &Path) -> io::Result<Undo> {
+        state.removed_count += 1;
+        let kept = self
+            .removed_files
+            .path()
+            .join(state.removed_count.to_string());
+        fs::hard_link(path, &kept)?;
+        Ok(Undo::Rename(kept, path.to_owned()))
     }
 }
 
@@ -340,10 +343,10 @@ impl State {
     fn change(&mut self, file: &File, change: Change) -> io::Result<()> {
         self.changes += 1;
         let number = self.changes;
-        let content = match self.files.entry(id_of(file)?) {
+        let content = match self.files.entry(inode_of(file)?) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
             std::collections::hash_map::Entry::Vacant(new) => {
-                let path = by_descriptor(file);
+                let path = path_of_descriptor(file);
                 let file = File::options().read(true).write(true).open(&path)?;
                 new.insert(Content {
                     durable: fs::read(&path)?,
@@ -356,7 +359,7 @@ impl State {
         Ok(())
     }
 
-    fn rename_is_new(&mut self, dir: &Path, undo: Undo) {
+    fn add_name_change(&mut self, dir: &Path, undo: Undo) {
         self.changes += 1;
         let parent = dir.parent().unwrap().to_owned();
         self.names.push((self.changes, parent, undo));
@@ -365,8 +368,8 @@ impl State {
     fn cut_power(&mut self, crash: Crash) {
         self.has_lost_power = true;
         let is_lost = |number: usize| match crash {
-            Crash::Some => number.is_multiple_of(2),
-            Crash::Others => !number.is_multiple_of(2),
+            Crash::PowerLosesEven => number.is_multiple_of(2),
+            Crash::PowerLosesOdd => !number.is_multiple_of(2),
             _ => true,
         };
         for (number, _, undo) in std::mem::take(&mut self.names).into_iter().rev() {
@@ -387,7 +390,7 @@ impl State {
 }
 
 impl Content {
-    /// A change has reached the disk.
+    /// Applies a change to the content on the disk.
     fn apply(&mut self, change: Change) {
         match change {
             Change::Length(length) => self.durable.resize(length.try_into().unwrap(), 0),
@@ -416,7 +419,7 @@ impl Undo {
                 second.apply();
             }
             Self::Remove(path) => drop(fs::remove_file(path)),
-            // It may have been given another name by an act that is not undone.
+            // Fails if a later operation that is not undone renamed the file.
             Self::Rename(from, to) => drop(fs::rename(from, to)),
         }
     }
@@ -426,29 +429,29 @@ fn crashed() -> io::Error {
     io::Error::other("crashed")
 }
 
-fn id_of(file: &File) -> io::Result<u64> {
+fn inode_of(file: &File) -> io::Result<u64> {
     use std::os::unix::fs::MetadataExt;
     Ok(file.metadata()?.ino())
 }
 
-fn by_descriptor(file: &File) -> PathBuf {
+fn path_of_descriptor(file: &File) -> PathBuf {
     use std::os::fd::AsRawFd;
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 impl Disk for CrashingDisk {
-    /// One act, with the sync of the directory above.
+    /// Counts as one operation together with the sync of the parent directory.
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
         if dir.is_dir() {
             return Ok(());
         }
-        self.act(Kind::Other, |_, _| RealDisk.make_dir(dir))
+        self.perform(Operation::Other, |_, _| RealDisk.make_dir(dir))
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
-        self.act(Kind::Other, |state, _| {
+        self.perform(Operation::Other, |state, _| {
             let file = RealDisk.create(path)?;
-            state.rename_is_new(path, Undo::Remove(path.to_owned()));
+            state.add_name_change(path, Undo::Remove(path.to_owned()));
             Ok(file)
         })
     }
@@ -462,9 +465,9 @@ impl Disk for CrashingDisk {
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
-        self.act(Kind::Sync, |state, is_evicted| {
+        self.perform(Operation::Sync, |state, is_evicted| {
             let is_lost = Self::is_failing_sync(state);
-            let Some(mut content) = state.files.remove(&id_of(file)?) else {
+            let Some(mut content) = state.files.remove(&inode_of(file)?) else {
                 return Ok(());
             };
             let changes = std::mem::take(&mut content.changes);
@@ -475,79 +478,82 @@ impl Disk for CrashingDisk {
             } else if is_evicted {
                 content.show_durable();
             }
-            // From now on the readable content may differ from that on the disk.
-            if fs::read(by_descriptor(&content.file))? != content.durable {
-                state.files.insert(id_of(file)?, content);
+            // After a failed sync the readable content may differ from the content on the disk.
+            if fs::read(path_of_descriptor(&content.file))? != content.durable {
+                state.files.insert(inode_of(file)?, content);
             }
             Ok(())
         })
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.act(Kind::Other, |state, _| {
+        self.perform(Operation::Other, |state, _| {
             state.names.retain(|(_, of, _)| of != dir);
             Ok(())
         })
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        if self.is_apart && from.parent() != to.parent() {
+        if self.has_separate_file_systems && from.parent() != to.parent() {
             return Err(io::ErrorKind::CrossesDevices.into());
         }
-        self.act(Kind::Rename, |state, _| {
-            let replaced = to.exists().then(|| self.bury(state, to)).transpose()?;
+        self.perform(Operation::Rename, |state, _| {
+            let replaced = to
+                .exists()
+                .then(|| self.keep_removed(state, to))
+                .transpose()?;
             RealDisk.rename(from, to)?;
             let back = Undo::Rename(to.to_owned(), from.to_owned());
-            // One act: there is always the old one or the new one.
+            // Both inverses form one change: the name always has the old or the new file.
             let back = match replaced {
                 Some(old) => Undo::Both(Box::new(back), Box::new(old)),
                 None => back,
             };
-            state.rename_is_new(to, back);
+            state.add_name_change(to, back);
             Ok(())
         })
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.act(Kind::Other, |state, _| {
+        self.perform(Operation::Other, |state, _| {
             if !path.exists() {
                 return Err(io::ErrorKind::NotFound.into());
             }
-            let back = self.bury(state, path)?;
-            state.rename_is_new(path, back);
+            let back = self.keep_removed(state, path)?;
+            state.add_name_change(path, back);
             RealDisk.remove(path)
         })
     }
 
     fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
-        self.act(Kind::Other, |state, _| {
+        self.perform(Operation::Other, |state, _| {
             state.change(file, Change::Length(length))?;
             RealDisk.truncate(file, length)
         })
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        if path.exists() && self.state.lock().unwrap().sick.as_deref() == Some(path) {
+        if path.exists() && self.state.lock().unwrap().unreadable.as_deref() == Some(path) {
             return Err(io::Error::from_raw_os_error(EIO));
         }
-        self.read(Kind::Read, || RealDisk.open(path))
+        self.read(Operation::Read, || RealDisk.open(path))
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<File> {
-        self.read(Kind::Read, || RealDisk.open_to_write(path))
+        self.read(Operation::Read, || RealDisk.open_to_write(path))
     }
 
     fn read(&self, file: &File, into: &mut [u8]) -> io::Result<usize> {
-        self.read(Kind::Read, || RealDisk.read(file, into))
+        self.read(Operation::Read, || RealDisk.read(file, into))
     }
 
     fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
         self.state.lock().unwrap().listed.push(dir.to_owned());
-        self.read(Kind::List, || RealDisk.list(dir, each))
+        self.read(Operation::List, || RealDisk.list(dir, each))
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        self.read(Kind::Read, || RealDisk.exists(path))
+        self.read(Operation::Read, || RealDisk.exists(path))
     }
 
     fn process(&self) -> usize {
@@ -555,6 +561,6 @@ impl Disk for CrashingDisk {
     }
 
     fn before_record(&self) -> io::Result<()> {
-        self.act(Kind::Other, |_, _| Ok(()))
+        self.perform(Operation::Other, |_, _| Ok(()))
     }
 }

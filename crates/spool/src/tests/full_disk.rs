@@ -1,5 +1,5 @@
-//! A disk that is full and stays full, whatever is deleted: what was acknowledged is delivered once,
-//! whatever act a deliverer crashes at. (S9)
+//! On a disk that stays full whatever is deleted, acknowledged records are delivered exactly once, also
+//! after a crash at any operation. (S9)
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -11,10 +11,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::crash::{fill, options};
-use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, Fault, Kind};
-use super::place::{Place, names};
-use crate::consolidate::{Kept, Options, consolidate_on};
+use super::crash_recovery::fill;
+use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, Fault, Operation};
+use super::test_data_dir::{TestDataDir, each_once, names, real_disk};
 use crate::delivery::Watch;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
@@ -26,32 +25,32 @@ use crate::staging_lock::LockError;
 use crate::tally::tally;
 use crate::verify::verify;
 
-/// Refuses everything that a full disk could refuse: a new file, a new name, a longer file.
+/// Refuses everything that needs space: new files, new names and longer files.
 #[derive(Debug)]
 struct FullDisk(Arc<dyn Disk>);
 
-fn full<T>() -> io::Result<T> {
+fn storage_full<T>() -> io::Result<T> {
     Err(io::ErrorKind::StorageFull.into())
 }
 
 impl Disk for FullDisk {
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        if dir.is_dir() { Ok(()) } else { full() }
+        if dir.is_dir() { Ok(()) } else { storage_full() }
     }
 
     fn create(&self, _path: &Path) -> io::Result<File> {
-        full()
+        storage_full()
     }
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
         if at + bytes.len() as u64 > file.metadata()?.len() {
-            return full();
+            return storage_full();
         }
         self.0.write_at(file, at, bytes)
     }
 
     fn append(&self, _file: &File, _bytes: &[u8]) -> io::Result<()> {
-        full()
+        storage_full()
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
@@ -66,7 +65,7 @@ impl Disk for FullDisk {
         if to.exists() {
             self.0.rename(from, to)
         } else {
-            full()
+            storage_full()
         }
     }
 
@@ -91,34 +90,34 @@ fn full_disk() -> Arc<dyn Disk> {
     Arc::new(FullDisk(Arc::new(RealDisk)))
 }
 
-const RESERVE: usize = 1 << 16;
+const RESERVE_BYTES: usize = 1 << 16;
 
-/// A data directory that has a reserve, and entries of every kind.
-fn place() -> (Place, BTreeSet<Uuid>) {
-    place_with(RESERVE)
+/// A data directory with a reserve and entries of every kind. Returns the staged records too.
+fn dir_with_reserve() -> (TestDataDir, BTreeSet<Uuid>) {
+    dir_with_reserve_of(RESERVE_BYTES)
 }
 
-fn place_with(reserve_bytes: usize) -> (Place, BTreeSet<Uuid>) {
-    let place = Place::new();
-    let reserve = Reserve::new(&place.data().staging);
+fn dir_with_reserve_of(reserve_bytes: usize) -> (TestDataDir, BTreeSet<Uuid>) {
+    let test_dir = TestDataDir::new();
+    let reserve = Reserve::new(&test_dir.data().staging);
     reserve.create(&RealDisk, reserve_bytes).unwrap();
-    // The journals and the locks are there, as after any run.
-    run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
-    let mut expected = fill(&place);
-    // Sealing one that was left open needs a new name.
-    for name in names(&place.data().staging) {
-        let path = place.data().staging.join(name);
+    // Creates the journals and the lock files.
+    run(&test_dir, &real_disk()).unwrap();
+    let mut expected = fill(&test_dir);
+    // Open entries are removed: sealing them needs a new name, which a full disk refuses.
+    for name in names(&test_dir.data().staging) {
+        let path = test_dir.data().staging.join(name);
         if path.extension().is_some_and(|ending| ending == "open") {
             std::fs::remove_file(path).unwrap();
         }
     }
-    let kept: BTreeSet<Uuid> = staged(&place);
+    let kept: BTreeSet<Uuid> = staged_ids(&test_dir);
     expected.retain(|id| kept.contains(id));
-    (place, expected)
+    (test_dir, expected)
 }
 
-fn staged(place: &Place) -> BTreeSet<Uuid> {
-    let staging = place.data().staging;
+fn staged_ids(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
+    let staging = test_dir.data().staging;
     let text = |name: &String| std::fs::read_to_string(staging.join(name)).unwrap_or_default();
     let all: String = names(&staging).iter().map(text).collect();
     let ids = all.split(r#""id":""#).skip(1);
@@ -126,76 +125,63 @@ fn staged(place: &Place) -> BTreeSet<Uuid> {
         .collect()
 }
 
-/// Consolidates and delivers until nothing is left to do, as a run does.
-fn run(place: &Place, disk: &Arc<dyn Disk>) -> Result<(), Error> {
+/// Consolidates and delivers until neither finds work.
+fn run(test_dir: &TestDataDir, disk: &Arc<dyn Disk>) -> Result<(), Error> {
     loop {
-        let store = SpoolManager::on(Arc::clone(disk), place.path());
+        let store = SpoolManager::on(Arc::clone(disk), test_dir.path());
         match store.flush_reserve() {
             Err(error) if error.is_full() => {}
             flushed => flushed?,
         }
-        let folded = match consolidate_on(disk, place.path(), &options(), &mut Kept::default()) {
-            Ok(folded) => folded.entries,
+        let consolidated = match test_dir.consolidate_on(disk) {
+            Ok(consolidated) => consolidated.entries,
             Err(error) if error.is_full() => 1,
             Err(LockError::Disk(error)) => return Err(error),
             other => other.unwrap().entries,
         };
-        let delivered = place.deliver(disk)?;
-        if folded == 0 && delivered.batches == 0 {
+        let delivered = test_dir.deliver(disk)?;
+        if consolidated == 0 && delivered.batches == 0 {
             return Ok(());
         }
     }
 }
 
-fn check_billed(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
-    let billed = place.receiver.billed();
-    for (id, count) in &billed {
-        assert_eq!(*count, 1, "{what}: {id} was billed {count} times");
-    }
-    let billed: BTreeSet<_> = billed.into_keys().collect();
-    assert_eq!(&billed, expected, "{what}");
+fn check_billed(test_dir: &TestDataDir, expected: &BTreeSet<Uuid>, case: &str) {
+    let billed = each_once(test_dir.receiver.billed(), case);
+    assert_eq!(&billed, expected, "{case}");
 }
 
-fn check(place: &Place, expected: &BTreeSet<Uuid>, what: &str) {
-    check_billed(place, expected, what);
-    assert_eq!(names(&place.data().staging), [""; 0], "{what}");
-    let tally = tally(place.path(), None, None).unwrap();
+fn check(test_dir: &TestDataDir, expected: &BTreeSet<Uuid>, case: &str) {
+    check_billed(test_dir, expected, case);
+    assert_eq!(names(&test_dir.data().staging), [""; 0], "{case}");
+    let tally = tally(test_dir.path(), None, None).unwrap();
     let records: u64 = tally.rows.iter().map(|row| row.records).sum();
-    assert_eq!(records, expected.len() as u64, "{what}: totals");
-    balance(place, what);
-}
-
-fn balance(place: &Place, what: &str) {
-    let books = verify(place.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{what}: {:?}", books.problems);
-    assert_eq!(
-        books.staged,
-        books.delivered + books.pending + books.failed,
-        "{what}"
-    );
+    assert_eq!(records, expected.len() as u64, "{case}: totals");
+    test_dir.assert_balanced(case);
 }
 
 #[test]
-fn full_disk_is_drained_although_deleted_files_free_nothing() {
-    let (place, expected) = place();
-    run(&place, &full_disk()).unwrap();
-    check(&place, &expected, "full");
-    let length = std::fs::metadata(place.data().staging.join(".reserve")).unwrap();
-    assert_eq!(length.len(), RESERVE as u64);
-    // There is room again: everything is on the disk as if it had never been full.
-    run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
-    check(&place, &expected, "no longer full");
-    let held = Reserve::new(&place.data().staging).read(&RealDisk).unwrap();
+fn full_disk_is_drained_although_deleted_files_free_no_space() {
+    let (test_dir, expected) = dir_with_reserve();
+    run(&test_dir, &full_disk()).unwrap();
+    check(&test_dir, &expected, "full");
+    let length = std::fs::metadata(test_dir.data().staging.join(".reserve")).unwrap();
+    assert_eq!(length.len(), RESERVE_BYTES as u64);
+    run(&test_dir, &real_disk()).unwrap();
+    check(&test_dir, &expected, "no longer full");
+    let held = Reserve::new(&test_dir.data().staging)
+        .read(&RealDisk)
+        .unwrap();
     assert!(held.is_empty(), "{held:?}");
-    assert!(place.data().failed.read_dir().unwrap().count() > 0);
+    assert!(test_dir.data().failed.read_dir().unwrap().count() > 0);
 }
 
-/// Issue 14, item 7.
+/// A producer stages its records again after an error on a full disk.
 #[test]
-fn records_that_are_staged_again_after_a_full_disk_are_not_billed_twice() {
+fn records_staged_again_after_a_full_disk_are_not_billed_twice() {
     for is_still_full in [true, false] {
-        let (place, expected) = place();
-        let staging = place.data().staging;
+        let (test_dir, expected) = dir_with_reserve();
+        let staging = test_dir.data().staging;
         let copies: Vec<_> = (names(&staging).iter())
             .map(|name| {
                 (
@@ -204,36 +190,36 @@ fn records_that_are_staged_again_after_a_full_disk_are_not_billed_twice() {
                 )
             })
             .collect();
-        run(&place, &full_disk()).unwrap();
+        run(&test_dir, &full_disk()).unwrap();
         if !is_still_full {
-            run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+            run(&test_dir, &real_disk()).unwrap();
         }
         for (path, bytes) in copies {
             std::fs::write(path, bytes).unwrap();
         }
-        run(&place, &full_disk()).unwrap();
-        check(&place, &expected, "staged again");
-        let books = verify(place.path(), &Watch::silent()).unwrap();
+        run(&test_dir, &full_disk()).unwrap();
+        check(&test_dir, &expected, "staged again");
+        let books = verify(test_dir.path(), &Watch::silent()).unwrap();
         assert_eq!(books.repeated, expected.len() as u64);
     }
 }
 
-/// Has no room for the ids of many records in the journal, and for everything else.
+/// Reports a full disk for long journal lines of ids, and has space for everything else.
 #[derive(Debug)]
-struct NoRoomForIds;
+struct NoSpaceForIds;
 
-impl NoRoomForIds {
+impl NoSpaceForIds {
     fn check(file: &File, bytes: &[u8]) -> io::Result<()> {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let is_journal = path.to_string_lossy().contains("taken");
         if is_journal && bytes.len() > 1000 {
-            return full();
+            return storage_full();
         }
         Ok(())
     }
 }
 
-impl Disk for NoRoomForIds {
+impl Disk for NoSpaceForIds {
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
         RealDisk.make_dir(dir)
     }
@@ -273,115 +259,118 @@ impl Disk for NoRoomForIds {
     }
 }
 
-/// Issue 14, item 7. The records come again in other entries, so that their batches have other keys.
+/// The reserve keeps the ids. The records are staged again in other entries, so their batches have other
+/// keys.
 #[test]
-fn ids_are_kept_although_the_journal_has_no_room_for_them() {
-    let place = Place::new();
-    let reserve = Reserve::new(&place.data().staging);
-    reserve.create(&RealDisk, RESERVE).unwrap();
-    let records = place.entry(40, true);
-    run(&place, &(Arc::new(NoRoomForIds) as Arc<dyn Disk>)).unwrap();
-    assert_eq!(place.receiver.billed().len(), 40);
+fn record_ids_are_kept_although_the_journal_has_no_space_for_them() {
+    let test_dir = TestDataDir::new();
+    let reserve = Reserve::new(&test_dir.data().staging);
+    reserve.create(&RealDisk, RESERVE_BYTES).unwrap();
+    let records = test_dir.entry(40, true);
+    run(&test_dir, &(Arc::new(NoSpaceForIds) as Arc<dyn Disk>)).unwrap();
+    assert_eq!(test_dir.receiver.billed().len(), 40);
     for record in records.iter().rev() {
-        place.junk("json", record.json());
+        test_dir.raw_file("json", record.json());
     }
-    run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
+    run(&test_dir, &real_disk()).unwrap();
     let expected = records.iter().map(Record::id).collect();
-    check(&place, &expected, "staged again in other entries");
+    check(&test_dir, &expected, "staged again in other entries");
 }
 
 #[test]
-fn full_disk_is_drained_exactly_whatever_act_the_deliverer_crashes_at() {
+fn full_disk_is_drained_exactly_once_after_a_crash_at_any_operation() {
     for kind in CRASHES {
-        drain_exactly(kind);
+        crash_while_draining(kind);
     }
 }
 
-fn drain_exactly(kind: Crash) {
+fn crash_while_draining(kind: Crash) {
     for at in 0.. {
-        let (place, expected) = place();
+        let (test_dir, expected) = dir_with_reserve();
         let crashing = Arc::new(CrashingDisk::new(kind, at));
         let disk: Arc<dyn Disk> = Arc::new(FullDisk(Arc::clone(&crashing) as _));
-        let ended = run(&place, &disk);
+        let ended = run(&test_dir, &disk);
         assert_eq!(ended.is_err(), crashing.has_crashed(), "{kind:?} {at}");
-        let what = format!("{kind:?} at {at}");
-        balance(&place, &what);
-        run(&place, &full_disk()).unwrap();
-        check(&place, &expected, &what);
+        let case = format!("{kind:?} at {at}");
+        test_dir.assert_balanced(&case);
+        run(&test_dir, &full_disk()).unwrap();
+        check(&test_dir, &expected, &case);
         if !crashing.has_crashed() {
-            assert!(at > 30, "there are acts to crash at");
+            assert!(at > 30, "too few operations to crash at");
             break;
         }
     }
 }
 
 #[test]
-fn reserve_is_emptied_exactly_whatever_act_that_crashes_at() {
+fn reserve_is_flushed_exactly_once_after_a_crash_at_any_operation() {
     for (kind, first) in CRASHES.into_iter().zip([0, 1, 0, 1, 0]) {
-        // Every second act for each kind of crash: together they are all.
+        // Every second operation for each kind of crash; together the kinds cover all operations.
         for at in (first..).step_by(2) {
-            let (place, mut expected) = place();
-            run(&place, &full_disk()).unwrap();
-            expected.extend(place.entry(5, true).iter().map(Record::id));
+            let (test_dir, mut expected) = dir_with_reserve();
+            run(&test_dir, &full_disk()).unwrap();
+            expected.extend(test_dir.entry(5, true).iter().map(Record::id));
             let crashing = Arc::new(CrashingDisk::new(kind, at));
             let disk: Arc<dyn Disk> = Arc::clone(&crashing) as _;
-            let ended = run(&place, &disk);
+            let ended = run(&test_dir, &disk);
             assert_eq!(ended.is_err(), crashing.has_crashed(), "{kind:?} {at}");
-            let what = format!("emptied, {kind:?} at {at}");
-            balance(&place, &what);
-            // Full again, or not.
+            let case = format!("flushed, {kind:?} at {at}");
+            test_dir.assert_balanced(&case);
+            // In half of the cases the disk is full again.
             if at % 4 < 2 {
-                expected.extend(place.entry(5, true).iter().map(Record::id));
-                run(&place, &full_disk()).unwrap();
-                check(&place, &expected, &what);
+                expected.extend(test_dir.entry(5, true).iter().map(Record::id));
+                run(&test_dir, &full_disk()).unwrap();
+                check(&test_dir, &expected, &case);
             }
-            run(&place, &(Arc::new(RealDisk) as Arc<dyn Disk>)).unwrap();
-            check(&place, &expected, &what);
+            run(&test_dir, &real_disk()).unwrap();
+            check(&test_dir, &expected, &case);
             if !crashing.has_crashed() {
-                assert!(at > 30, "there are acts to crash at");
+                assert!(at > 30, "too few operations to crash at");
                 break;
             }
         }
     }
 }
 
-/// The first failure is that of a sync, the second that of the act which makes up for it.
+/// A sync fails, and then the operation that would repair it fails.
 #[test]
-fn reserve_is_emptied_exactly_after_a_failed_sync_and_on_a_disk_that_is_full_again() {
+fn reserve_is_flushed_exactly_once_after_a_failed_sync_on_a_disk_that_fills_again() {
     let filled = || {
-        let (place, mut expected) = place();
-        run(&place, &full_disk()).unwrap();
-        expected.extend(place.entry(5, true).iter().map(Record::id));
-        (place, expected)
+        let (test_dir, mut expected) = dir_with_reserve();
+        run(&test_dir, &full_disk()).unwrap();
+        expected.extend(test_dir.entry(5, true).iter().map(Record::id));
+        (test_dir, expected)
     };
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
     run(&filled().0, &(Arc::clone(&disk) as Arc<dyn Disk>)).unwrap();
-    let acts = disk.acts().into_iter().enumerate();
-    let syncs: Vec<_> = acts.filter(|(_, kind)| *kind == Kind::Sync).collect();
+    let operations = disk.operations().into_iter().enumerate();
+    let syncs: Vec<_> = operations
+        .filter(|(_, kind)| *kind == Operation::Sync)
+        .collect();
     assert!(syncs.len() > 10, "{syncs:?}");
     for (at, _) in syncs {
-        let (place, mut expected) = filled();
+        let (test_dir, mut expected) = filled();
         let events = [(at, Fault::Unsynced), (at + 1, Fault::Error(5))];
         let events = events.map(|(at, fault)| (at, Event::Fault(fault)));
         let failing = Arc::new(CrashingDisk::with(events.to_vec()));
         let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
-        let _ = run(&place, &disk);
-        failing.heal();
-        let what = format!("a sync fails at {at}");
-        expected.extend(place.entry(5, true).iter().map(Record::id));
+        let _ = run(&test_dir, &disk);
+        failing.clear_faults();
+        let case = format!("a sync fails at {at}");
+        expected.extend(test_dir.entry(5, true).iter().map(Record::id));
         run(
-            &place,
+            &test_dir,
             &(Arc::new(FullDisk(Arc::clone(&disk))) as Arc<dyn Disk>),
         )
         .unwrap();
-        check_billed(&place, &expected, &what);
-        run(&place, &disk).unwrap();
-        check(&place, &expected, &what);
+        check_billed(&test_dir, &expected, &case);
+        run(&test_dir, &disk).unwrap();
+        check(&test_dir, &expected, &case);
     }
 }
 
 #[test]
-fn file_that_a_full_disk_without_a_reserve_cannot_move_stays_and_is_an_error() {
+fn move_on_a_full_disk_without_a_reserve_fails_and_keeps_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let [from, to] = ["spool", "archive"].map(|name| dir.path().join(name).join("x"));
     for path in [&from, &to] {
@@ -394,48 +383,48 @@ fn file_that_a_full_disk_without_a_reserve_cannot_move_stays_and_is_an_error() {
 }
 
 #[test]
-fn number_of_records_that_leave_a_full_disk_is_not_bounded_by_the_reserve() {
-    let (place, mut expected) = place();
+fn number_of_records_delivered_from_a_full_disk_is_not_bounded_by_the_reserve() {
+    let (test_dir, mut expected) = dir_with_reserve();
     let disk = full_disk();
-    let most = Options {
-        batch_size: 4,
-        ..Options::default()
-    };
-    // Names and states of so many batches would not fit into the reserve.
+    // The reserve has no space for the names and states of all these batches.
     for _ in 0..40 {
         for _ in 0..10 {
-            expected.extend(place.entry(3, true).iter().map(Record::id));
+            expected.extend(test_dir.entry(3, true).iter().map(Record::id));
         }
-        while consolidate_on(&disk, place.path(), &most, &mut Kept::default())
-            .is_ok_and(|it| it.entries > 0)
+        while test_dir
+            .consolidate_on(&disk)
+            .is_ok_and(|done| done.entries > 0)
         {
-            place.deliver(&disk).unwrap();
+            test_dir.deliver(&disk).unwrap();
         }
     }
-    run(&place, &disk).unwrap();
-    check(&place, &expected, "many");
+    run(&test_dir, &disk).unwrap();
+    check(&test_dir, &expected, "many");
 }
 
-/// A record of this many bytes or more, as a file of its own.
-fn large(place: &Place, bytes: usize) -> Uuid {
+/// Stages a file with one record of at least this many bytes.
+fn large_record(test_dir: &TestDataDir, bytes: usize) -> Uuid {
     let text = format!(r#"{{"tokens":1,"text":"{}"}}"#, "x".repeat(bytes));
     let record = Record::parse(&text).unwrap();
-    let path = place.data().staging.join(format!("{}.json", record.id()));
+    let path = test_dir
+        .data()
+        .staging
+        .join(format!("{}.json", record.id()));
     std::fs::write(path, record.json()).unwrap();
     record.id()
 }
 
-fn poison(place: &Place, ids: &BTreeSet<Uuid>) {
-    place.receiver.poison.lock().unwrap().extend(ids);
+fn poison(test_dir: &TestDataDir, ids: &BTreeSet<Uuid>) {
+    test_dir.receiver.poison.lock().unwrap().extend(ids);
 }
 
-/// Records in `failed/`, each as often as it is there. None may have arrived.
-fn failed(place: &Place) -> Vec<Uuid> {
-    let store = SpoolManager::of(place.path());
+/// Returns the records in `failed/`. Panics if a batch is ambiguous.
+fn failed_ids(test_dir: &TestDataDir) -> Vec<Uuid> {
+    let store = SpoolManager::new(test_dir.path());
     let mut ids = Vec::new();
     for one in store.failed().unwrap().iter().filter(|one| one.is_batch) {
         assert!(!one.is_ambiguous, "{one:?}");
-        let bytes = files::read_bounded(&RealDisk, &place.data().failed.join(&one.name));
+        let bytes = files::read_bounded(&RealDisk, &test_dir.data().failed.join(&one.name));
         let batch = crate::batch::Batch::decode(&bytes.unwrap().unwrap()).unwrap();
         ids.extend(batch.records().iter().map(Record::id));
     }
@@ -444,109 +433,115 @@ fn failed(place: &Place) -> Vec<Uuid> {
 }
 
 #[test]
-fn split_that_does_not_fit_into_the_reserve_holds_up_no_other_batch() {
-    let real: Arc<dyn Disk> = Arc::new(RealDisk);
-    let (place, mut expected) = place();
-    run(&place, &real).unwrap();
-    let first: Vec<_> = (0..4).map(|_| large(&place, 4000)).collect();
+fn split_that_exceeds_the_reserve_blocks_no_other_batch() {
+    let real = real_disk();
+    let (test_dir, mut expected) = dir_with_reserve();
+    run(&test_dir, &real).unwrap();
+    let first: Vec<_> = (0..4).map(|_| large_record(&test_dir, 4000)).collect();
     let bad: BTreeSet<_> = [first[3]].into();
-    poison(&place, &bad);
+    poison(&test_dir, &bad);
     expected.extend(&first[..3]);
-    consolidate_on(&real, place.path(), &options(), &mut Kept::default()).unwrap();
-    place.deliver(&full_disk()).unwrap();
-    // There was room for another batch, and then there is none.
-    expected.extend(place.entry(4, true).iter().map(Record::id));
-    consolidate_on(&real, place.path(), &options(), &mut Kept::default()).unwrap();
-    let delivered = place.deliver(&full_disk()).unwrap();
+    test_dir.consolidate_on(&real).unwrap();
+    test_dir.deliver(&full_disk()).unwrap();
+    // The disk fills up after another batch was written.
+    expected.extend(test_dir.entry(4, true).iter().map(Record::id));
+    test_dir.consolidate_on(&real).unwrap();
+    let delivered = test_dir.deliver(&full_disk()).unwrap();
     assert_eq!(delivered.records, 4, "{delivered:?}");
     for _ in 0..3 {
-        run(&place, &real).unwrap();
+        run(&test_dir, &real).unwrap();
     }
-    check_billed(&place, &expected, "there is room");
-    assert_eq!(failed(&place), Vec::from_iter(bad));
-    balance(&place, "there is room");
+    check_billed(&test_dir, &expected, "not full");
+    assert_eq!(failed_ids(&test_dir), Vec::from_iter(bad));
+    test_dir.assert_balanced("not full");
 }
 
 #[test]
-fn rejected_records_that_fill_the_reserve_are_in_failed_once_there_is_room() {
-    let real: Arc<dyn Disk> = Arc::new(RealDisk);
-    let (place, mut expected) = place_with(4 * RESERVE);
-    run(&place, &real).unwrap();
+fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
+    let real = real_disk();
+    let (test_dir, mut expected) = dir_with_reserve_of(4 * RESERVE_BYTES);
+    run(&test_dir, &real).unwrap();
     let mut bad = BTreeSet::new();
     for _ in 0..20 {
-        // Batches of four, each with a good record.
-        bad.extend((0..3).map(|_| large(&place, 200)));
-        expected.insert(large(&place, 200));
+        // Each batch of four has one record that is accepted.
+        bad.extend((0..3).map(|_| large_record(&test_dir, 200)));
+        expected.insert(large_record(&test_dir, 200));
     }
-    poison(&place, &bad);
-    let turns = |disk: &Arc<dyn Disk>, most: usize| {
+    poison(&test_dir, &bad);
+    let runs = |disk: &Arc<dyn Disk>, count: usize| {
         let mut good = BTreeSet::new();
-        for _ in 0..most {
-            // The receiver accepts something in every run, so that it is trusted.
-            good.insert(place.single().id());
-            let store = SpoolManager::on(Arc::clone(disk), place.path());
+        for _ in 0..count {
+            // The receiver accepts a batch in every run, so that its rejections count.
+            good.insert(test_dir.record_file().id());
+            let store = SpoolManager::on(Arc::clone(disk), test_dir.path());
             if let Err(error) = store.flush_reserve() {
                 assert!(error.is_full(), "{error}");
             }
-            let done = consolidate_on(disk, place.path(), &options(), &mut Kept::default());
+            let done = test_dir.consolidate_on(disk);
             if let Err(error) = done {
                 assert!(error.is_full(), "{error}");
             }
-            place.deliver(disk).unwrap();
-            let clock = &place.receiver.clock;
+            test_dir.deliver(disk).unwrap();
+            let clock = &test_dir.receiver.clock;
             clock.forward(Duration::from_secs(3600));
         }
         good
     };
-    expected.extend(turns(&full_disk(), 6));
-    balance(&place, "full");
-    let held = Reserve::new(&place.data().staging).read(&RealDisk).unwrap();
+    expected.extend(runs(&full_disk(), 6));
+    test_dir.assert_balanced("full");
+    let held = Reserve::new(&test_dir.data().staging)
+        .read(&RealDisk)
+        .unwrap();
     let count = held.keys("failed").count();
-    assert!(count > 0, "the reserve holds some of them");
-    assert!(failed(&place).len() < bad.len(), "and not all");
-    expected.extend(turns(&real, 20));
-    check_billed(&place, &expected, "there is room");
-    assert_eq!(failed(&place), Vec::from_iter(bad));
-    balance(&place, "there is room");
-    let held = Reserve::new(&place.data().staging).read(&RealDisk).unwrap();
+    assert!(count > 0, "no failed batch is in the reserve");
+    assert!(
+        failed_ids(&test_dir).len() < bad.len(),
+        "all failed batches are outside of the reserve"
+    );
+    expected.extend(runs(&real, 20));
+    check_billed(&test_dir, &expected, "not full");
+    assert_eq!(failed_ids(&test_dir), Vec::from_iter(bad));
+    test_dir.assert_balanced("not full");
+    let held = Reserve::new(&test_dir.data().staging)
+        .read(&RealDisk)
+        .unwrap();
     assert!(held.is_empty(), "{held:?}");
 }
 
-/// The outcome of an attempt is known once the receiver has answered, also if there is no room for
-/// what follows from it.
+/// The outcome of an attempt is known once the receiver has responded, even if there is no space to
+/// record it.
 #[test]
-fn rejected_record_is_not_ambiguous_because_the_disk_was_full_meanwhile() {
-    let real: Arc<dyn Disk> = Arc::new(RealDisk);
-    let options = Options::default();
+fn rejected_record_is_not_ambiguous_if_the_disk_fills_after_the_attempt() {
+    let real = real_disk();
     let mut sent = 0;
-    // The acts before it prepare the run.
+    // The first 40 operations prepare the run.
     for at in 40.. {
-        let place = Place::new();
-        place.single();
-        consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
-        place.deliver_all();
-        let bad: BTreeSet<_> = [place.single().id()].into();
-        poison(&place, &bad);
-        consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
-        let before = place.receiver.arrivals().len();
+        let test_dir = TestDataDir::new();
+        test_dir.record_file();
+        test_dir.consolidate_on(&real).unwrap();
+        test_dir.deliver_all();
+        let bad: BTreeSet<_> = [test_dir.record_file().id()].into();
+        poison(&test_dir, &bad);
+        test_dir.consolidate_on(&real).unwrap();
+        let before = test_dir.receiver.arrivals().len();
         let full = Event::Fault(Fault::Error(28));
         let disk = Arc::new(CrashingDisk::with(vec![(at, full)]));
-        let _ = place.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
-        let is_sent = place.receiver.arrivals().len() > before;
-        let is_over = disk.acts().len() <= at;
-        disk.heal();
+        let _ = test_dir.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
+        let is_sent = test_dir.receiver.arrivals().len() > before;
+        let is_over = disk.operations().len() <= at;
+        disk.clear_faults();
         if is_sent {
             sent += 1;
             for _ in 0..2 {
-                place.single();
-                consolidate_on(&real, place.path(), &options, &mut Kept::default()).unwrap();
-                place.receiver.clock.forward(Duration::from_secs(3600));
-                place.deliver_all();
+                test_dir.record_file();
+                test_dir.consolidate_on(&real).unwrap();
+                test_dir.receiver.clock.forward(Duration::from_secs(3600));
+                test_dir.deliver_all();
             }
-            assert_eq!(failed(&place), Vec::from_iter(bad), "at {at}");
+            assert_eq!(failed_ids(&test_dir), Vec::from_iter(bad), "at {at}");
         }
         if is_over {
-            assert!(sent > 10, "there are acts after the attempt");
+            assert!(sent > 10, "too few operations after the attempt");
             break;
         }
     }

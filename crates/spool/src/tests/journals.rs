@@ -1,27 +1,26 @@
-//! Journals on a disk that fails while a generation begins, or loses what a failed sync left. (S2, S9, S12)
+//! Journals on a disk that fails during a rotation or loses data after a failed sync. (S2, S9, S12)
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use super::crashing_disk::{CrashingDisk, Event, Fault};
-use super::place::Place;
-use crate::book::{Book, Read, Title};
+use super::test_data_dir::TestDataDir;
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
-use crate::taken::Taken;
+use crate::entry_journal::ConsolidatedEntry;
+use crate::journal::{Journal, JournalKind, JournalLine};
 use crate::time::new_id;
 
-/// Number of events by the sums of the last generation and the lines after it.
-fn count(data: &DataDir, title: Title) -> u64 {
+/// Number of events: the sum in the head of the last generation, and the lines after it.
+fn count(data: &DataDir, kind: JournalKind) -> u64 {
     let mut count = 0;
-    title
-        .read::<u64>(data, &mut |_, read| match read {
-            Read::Head(before) => count = before,
-            Read::Event(_) => count += 1,
-            Read::Damaged(why) => assert_eq!(why, "", "a damaged line"),
-        })
-        .unwrap();
+    kind.read::<u64>(data, &mut |_, read| match read {
+        JournalLine::Head(before) => count = before,
+        JournalLine::Event(_) => count += 1,
+        JournalLine::Damaged(why) => assert_eq!(why, "", "a damaged line"),
+    })
+    .unwrap();
     count
 }
 
@@ -29,99 +28,101 @@ fn event(number: u64) -> Value {
     json!({ "number": number })
 }
 
-/// The deliverer may add an event although the new generation is not begun: a set of entries that is
-/// being consolidated puts that off.
+/// The deliverer may add events after a failed rotation, because a snapshot that is being consolidated
+/// delays the next attempt.
 #[test]
-fn event_after_a_generation_that_could_not_be_begun_is_counted() {
+fn event_added_after_a_failed_rotation_is_counted() {
     for late in [false, true] {
         for at in 0.. {
-            let place = Place::new();
+            let test_dir = TestDataDir::new();
             let fault = if late {
                 Fault::Late(5)
             } else {
                 Fault::Error(5)
             };
-            // Opening and adding are without faults.
-            let quiet = Arc::new(CrashingDisk::with(Vec::new()));
-            let disk: Arc<dyn Disk> = Arc::clone(&quiet) as _;
-            let data = DataDir::on(Arc::clone(&disk), place.path());
-            let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
-            book.add(&event(1)).unwrap();
-            book.sync().unwrap();
-            let before = quiet.acts().len();
-            drop(book);
+            // Counts the operations before the rotation.
+            let counting = Arc::new(CrashingDisk::with(Vec::new()));
+            let disk: Arc<dyn Disk> = Arc::clone(&counting) as _;
+            let data = DataDir::on(Arc::clone(&disk), test_dir.path());
+            let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
+            journal.add(&event(1)).unwrap();
+            journal.sync().unwrap();
+            let before = counting.operations().len();
+            drop(journal);
 
-            let place = Place::new();
+            let test_dir = TestDataDir::new();
             let failing = CrashingDisk::with(vec![(before + at, Event::Fault(fault))]);
             let failing = Arc::new(failing);
             let disk: Arc<dyn Disk> = Arc::clone(&failing) as _;
-            let data = DataDir::on(Arc::clone(&disk), place.path());
-            let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
-            book.add(&event(1)).unwrap();
-            book.sync().unwrap();
-            let turned = book.turn(&1_u64);
-            let acts = failing.acts().len() - before;
-            failing.heal();
+            let data = DataDir::on(Arc::clone(&disk), test_dir.path());
+            let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
+            journal.add(&event(1)).unwrap();
+            journal.sync().unwrap();
+            let rotated = journal.rotate(&1_u64);
+            let operations = failing.operations().len() - before;
+            failing.clear_faults();
             let mut expected = 1;
-            let mut added = book.add(&event(2)).and_then(|()| book.sync());
+            let mut added = journal.add(&event(2)).and_then(|()| journal.sync());
             if added.is_err() {
-                let mut book = Book::open::<u64>(&disk, &data, Title::Sent).unwrap();
-                expected = count(&data, Title::Sent);
-                added = book.add(&event(2)).and_then(|()| book.sync());
+                let mut journal = Journal::open::<u64>(&disk, &data, JournalKind::Batches).unwrap();
+                expected = count(&data, JournalKind::Batches);
+                added = journal.add(&event(2)).and_then(|()| journal.sync());
             }
             added.unwrap();
             expected += 1;
             assert_eq!(
-                count(&data, Title::Sent),
+                count(&data, JournalKind::Batches),
                 expected,
-                "{fault:?} at {at}: {turned:?}"
+                "{fault:?} at {at}: {rotated:?}"
             );
-            if at >= acts {
-                assert!(at > 5, "there are acts to fail at");
+            if at >= operations {
+                assert!(at > 5, "too few operations to fail at");
                 break;
             }
         }
     }
 }
 
-/// A sync fails, the line cannot be cut off either, and the process ends. The next one finds the line
-/// in the kernel's memory alone.
+/// A sync fails, truncating the line fails too, and the process ends. The next process finds the line,
+/// which is only in the page cache.
 #[test]
-fn line_that_the_next_process_relies_on_is_on_the_disk() {
+fn line_that_the_next_process_reads_survives_a_power_failure() {
     let snapshot = new_id();
-    for title in [Title::Sent, Title::Taken] {
-        let acts_before_sync = |events: Vec<(usize, Event)>| {
-            let place = Place::new();
+    for kind in [JournalKind::Batches, JournalKind::Entries] {
+        let add_and_sync = |events: Vec<(usize, Event)>| {
+            let test_dir = TestDataDir::new();
             let disk = Arc::new(CrashingDisk::with(events));
-            let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-            let data = DataDir::on(Arc::clone(&on), place.path());
-            let mut book = Book::open::<u64>(&on, &data, title).unwrap();
-            book.add(&event(1)).unwrap();
-            book.sync().unwrap();
-            // Lines of one set of entries are synced together.
+            let dyn_disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
+            let data = DataDir::on(Arc::clone(&dyn_disk), test_dir.path());
+            let mut journal = Journal::open::<u64>(&dyn_disk, &data, kind).unwrap();
+            journal.add(&event(1)).unwrap();
+            journal.sync().unwrap();
+            // Lines of one snapshot are synced together.
             for entry in ["a", "b"] {
-                book.add(&Taken::new(snapshot, entry)).unwrap();
-                if title == Title::Sent {
+                journal
+                    .add(&ConsolidatedEntry::new(snapshot, entry))
+                    .unwrap();
+                if kind == JournalKind::Batches {
                     break;
                 }
             }
-            let acts = disk.acts().len();
-            let synced = book.sync();
-            (place, disk, data, acts, synced)
+            let operations = disk.operations().len();
+            let synced = journal.sync();
+            (test_dir, disk, data, operations, synced)
         };
-        let (.., at, _) = acts_before_sync(Vec::new());
+        let (.., at, _) = add_and_sync(Vec::new());
         let faults = vec![
             (at, Event::Fault(Fault::Unsynced)),
             (at + 1, Event::Fault(Fault::Error(5))),
         ];
-        let (_place, disk, data, _, synced) = acts_before_sync(faults);
+        let (_test_dir, disk, data, _, synced) = add_and_sync(faults);
         synced.unwrap_err();
-        disk.heal();
+        disk.clear_faults();
         disk.restart();
-        let on: Arc<dyn Disk> = Arc::clone(&disk) as _;
-        drop(Book::open::<u64>(&on, &data, title).unwrap());
-        let relied_upon = count(&data, title);
+        let dyn_disk: Arc<dyn Disk> = Arc::clone(&disk) as _;
+        drop(Journal::open::<u64>(&dyn_disk, &data, kind).unwrap());
+        let read_by_next = count(&data, kind);
         disk.cut_power();
-        assert_eq!(count(&data, title), relied_upon, "{title:?}");
+        assert_eq!(count(&data, kind), read_by_next, "{kind:?}");
     }
 }

@@ -1,22 +1,23 @@
-//! Tests of the whole: crashes at every act, and what is left of the data.
+//! Tests of whole data directories: crashes and faults at every disk operation, and their effect on
+//! the records.
 
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
-mod apart;
-mod crash;
+mod consolidation;
+mod crash_recovery;
 mod crashing_disk;
-mod delivering;
-mod failing;
+mod delivery;
+mod disk_faults;
+mod failing_disk;
+mod fake_receiver;
 mod full_disk;
 mod journals;
-mod owning;
-mod place;
-mod reading;
-mod receiver;
-mod restoring;
-mod resuming;
-mod running;
-mod sick_disk;
-mod tallying;
-mod upgrading;
-mod verifying;
+mod restored_copy;
+mod resumed_consolidation;
+mod runner;
+mod separate_file_systems;
+mod tally;
+mod test_data_dir;
+mod unreadable_files;
+mod upgrade;
+mod verify;

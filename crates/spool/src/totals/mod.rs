@@ -19,14 +19,14 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::book::{decode, decode_version, encode};
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
+use crate::entry_journal::RecordsPerDay;
 use crate::error::Error;
 use crate::fields::Fields;
-use crate::files::{self, for_each_file, place, read_bounded};
+use crate::files::{self, for_each_file, read_bounded, write_atomically};
+use crate::journal::{decode, decode_version, encode};
 use crate::quarantine::set_aside;
-use crate::taken::Days;
 use crate::time::{HOUR, Moment};
 use sum::{Group, Groups, Sum};
 
@@ -77,7 +77,7 @@ pub(crate) struct Totals {
 /// record decides on the time of its id. One that cannot be right counts as the first hour of 1970,
 /// so that the number of files is bounded. After a crash the same snapshot gives the same hours.
 pub(crate) fn hour_of(id: Uuid, at: Moment) -> Moment {
-    let time = Moment::of(id);
+    let time = Moment::from_id(id);
     if at.since(time) <= OLDEST && time.since(at) <= NEWEST {
         time.floor(HOUR)
     } else {
@@ -88,7 +88,7 @@ pub(crate) fn hour_of(id: Uuid, at: Moment) -> Moment {
 impl Totals {
     pub(crate) fn new(snapshot: Uuid) -> Self {
         Self {
-            at: Moment::of(snapshot),
+            at: Moment::from_id(snapshot),
             hours: BTreeMap::new(),
         }
     }
@@ -249,7 +249,7 @@ impl<'a> Files<'a> {
     /// Notes that the totals lack records. On the disk when this returns.
     fn note_incomplete(&self, error: &Error) -> Result<(), Error> {
         let text = format!("{error}\n");
-        place(self.disk, &self.data.usage, INCOMPLETE, text.as_bytes())?;
+        write_atomically(self.disk, &self.data.usage, INCOMPLETE, text.as_bytes())?;
         self.sync()
     }
 
@@ -326,7 +326,7 @@ impl<'a> Files<'a> {
             totals: rows.collect(),
         };
         let name = format!("{period}.json");
-        place(self.disk, &self.data.usage, &name, &encode(&file))
+        write_atomically(self.disk, &self.data.usage, &name, &encode(&file))
     }
 
     fn sync(&self) -> Result<(), Error> {
@@ -361,12 +361,12 @@ pub(crate) enum Check {
 pub(crate) fn repair(
     disk: &dyn Disk,
     data: &DataDir,
-    days: &Days,
+    days: &RecordsPerDay,
     snapshot: Uuid,
     check: Check,
 ) -> Result<Option<Error>, Error> {
     let mut files = Files::new(disk, data, snapshot)?;
-    let oldest = Moment::of(snapshot).before(HOURS_KEPT).day();
+    let oldest = Moment::from_id(snapshot).before(HOURS_KEPT).day();
     let mut found = BTreeSet::new();
     for_each_file(disk, &data.usage, |name| {
         found.extend(period_of(name).filter(|of| !is_hour(of)).map(str::to_owned));
@@ -550,7 +550,7 @@ mod tests {
         fold(&data, &[&first, &odd], one);
         fold(&data, &[&first, &odd], one); // As after a crash.
         fold(&data, &[&big], two);
-        let now = Moment::of(now);
+        let now = Moment::from_id(now);
         for period in [now.day(), now.hour()] {
             let groups = groups(&data, &format!("{period}.json"));
             let [nobody, known]: [_; 2] = Vec::from_iter(groups).try_into().unwrap();
@@ -617,7 +617,9 @@ mod tests {
     fn a_file_of_a_later_version_is_refused_and_kept() {
         let (_dir, data) = place();
         let now = Uuid::now_v7();
-        let path = data.usage.join(format!("{}.json", Moment::of(now).day()));
+        let path = data
+            .usage
+            .join(format!("{}.json", Moment::from_id(now).day()));
         let later = encode(&serde_json::json!({ "version": 2, "days": [] }));
         std::fs::write(&path, &later).unwrap();
         let mut totals = Totals::new(now);

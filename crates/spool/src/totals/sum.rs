@@ -53,7 +53,7 @@ fn is_summed(name: &str) -> bool {
 }
 
 impl Group {
-    fn of(fields: &Fields<'_>) -> Self {
+    fn from_fields(fields: &Fields<'_>) -> Self {
         let name = |field| fields.text(field).map(|text| shortened(&text).to_owned());
         Self {
             model: name("model"),
@@ -70,15 +70,15 @@ fn shortened(name: &str) -> &str {
 
 /// Adds a record by its fields.
 pub(crate) fn add_record(groups: &mut Groups, fields: &Fields<'_>) {
-    of(groups, Group::of(fields)).add_record(fields);
+    sum_mut(groups, Group::from_fields(fields)).add_record(fields);
 }
 
 /// Adds to a group, or to those that are not told apart.
 pub(crate) fn add(groups: &mut Groups, group: Group, sum: &Sum) {
-    of(groups, group).add(sum);
+    sum_mut(groups, group).add(sum);
 }
 
-fn of(groups: &mut Groups, group: Group) -> &mut Sum {
+fn sum_mut(groups: &mut Groups, group: Group) -> &mut Sum {
     // Half the room is for what a backend has served: whoever asks can make up the rest.
     let most = MOST_GROUPS / if group.backend.is_some() { 1 } else { 2 };
     let is_full = groups.len() >= most && !groups.contains_key(&group);

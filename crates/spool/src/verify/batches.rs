@@ -1,4 +1,4 @@
-//! Batches, wherever they are, and the book of what became of them.
+//! Batches, wherever they are, and the journal of what became of them.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -6,28 +6,29 @@ use std::time::SystemTime;
 
 use super::{Audit, named};
 use crate::batch::{self, Batch};
-use crate::book::{Read, Title, decode};
 use crate::error::Error;
 use crate::files;
+use crate::journal::{JournalKind, JournalLine, decode};
 use crate::manager::{
-    Event, HeldOutcomes, Index, Outcome, SentSums, State, batch_of, is_state_name,
+    BatchEvent, BatchOutcome, DeliveryState, HeldOutcomes, OutcomeIndex, OutcomeSums, batch_of,
+    is_state_name,
 };
-use crate::set::Set;
+use crate::snapshot::Snapshot;
 
 impl Audit<'_> {
     fn is_there(&self, path: &Path) -> bool {
         files::exists(&*self.data.disk, path).unwrap_or(false)
     }
 
-    /// The batches that are there as files. Those in `archive/` are accounted for by the book: their
+    /// The batches that are there as files. Those in `archive/` are accounted for by the journal: their
     /// content is checked when the locks are released.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
-        let index = Index::read(self.data)?;
+        let index = OutcomeIndex::read(self.data)?;
         // Halves of what is being split: they count as what they come from.
         let halves = self.halves()?;
         for dir in [&self.data.spool, &self.data.failed] {
             for name in self.files(dir)? {
-                if !batch::is_name(&name) || halves.contains(&name) {
+                if !batch::is_batch_name(&name) || halves.contains(&name) {
                     continue;
                 }
                 let path = dir.join(&name);
@@ -39,15 +40,18 @@ impl Audit<'_> {
                 let Some(batch) = self.read_batch(&path, &name) else {
                     continue;
                 };
-                // A crash came before the file was gone: the book counts.
+                // A crash came before the file was gone: the journal counts.
                 if let Some(
-                    Outcome::Delivered | Outcome::Split | Outcome::Archived | Outcome::Discarded,
+                    BatchOutcome::Delivered
+                    | BatchOutcome::Split
+                    | BatchOutcome::Archived
+                    | BatchOutcome::Discarded,
                 ) = index.get(&name)
                 {
                     continue;
                 }
                 let records = batch.records().len() as u64 - self.coverage.cover(batch.parts());
-                let is_resent = index.get(&name) == Some(Outcome::Unarchived);
+                let is_resent = index.get(&name) == Some(BatchOutcome::Unarchived);
                 if *dir == self.data.spool || is_resent {
                     self.coverage.spooled += records;
                 } else {
@@ -58,21 +62,27 @@ impl Audit<'_> {
         self.list_archive(&index)
     }
 
-    fn list_archive(&mut self, index: &Index) -> Result<(), Error> {
-        let oldest = Title::Sent.generations(self.data)?.first().copied();
+    fn list_archive(&mut self, index: &OutcomeIndex) -> Result<(), Error> {
+        let oldest = JournalKind::Batches
+            .generations(self.data)?
+            .first()
+            .copied();
         let is_all = oldest.is_none_or(|oldest| oldest == 1);
         let dir = &self.data.archive;
         for name in self.files(dir)? {
-            if !batch::is_name(&name) {
+            if !batch::is_batch_name(&name) {
                 continue;
             }
             let path = dir.join(&name);
             match index.get(&name) {
                 Some(
-                    Outcome::Delivered | Outcome::Split | Outcome::Archived | Outcome::Discarded,
+                    BatchOutcome::Delivered
+                    | BatchOutcome::Split
+                    | BatchOutcome::Archived
+                    | BatchOutcome::Discarded,
                 ) => {}
                 // A crash came before it was moved, or before the old file was removed.
-                Some(Outcome::Unarchived) => {
+                Some(BatchOutcome::Unarchived) => {
                     let waiting = self.data.spool.join(&name);
                     if self.is_there(&waiting) {
                         continue;
@@ -83,9 +93,9 @@ impl Audit<'_> {
                     }
                     continue;
                 }
-                // It may be older than what is kept of the book.
+                // It may be older than what is kept of the journal.
                 _ if is_all => {
-                    self.problem(&path, None, "it is not in the book of what was sent");
+                    self.problem(&path, None, "it is not in the journal of what was sent");
                 }
                 _ => {}
             }
@@ -130,7 +140,7 @@ impl Audit<'_> {
                 continue;
             }
             let state = self.content(&spool.join(&name));
-            let state = state.and_then(|bytes| decode::<State>(&bytes).ok());
+            let state = state.and_then(|bytes| decode::<DeliveryState>(&bytes).ok());
             if state.is_some_and(|state| state.splitting)
                 && let Some(bytes) = self.content(&spool.join(batch_of(&name)))
                 && let Ok(batch) = Batch::decode(&bytes)
@@ -142,23 +152,23 @@ impl Audit<'_> {
         Ok(halves)
     }
 
-    /// The book of what became of the batches.
+    /// The journal of what became of the batches.
     pub(super) fn read_sent(&mut self) -> Result<(), Error> {
-        let mut sums = SentSums::default();
+        let mut sums = OutcomeSums::default();
         let mut problems = Vec::new();
         let (mut is_all, mut last_generation) = (false, 0);
         let (mut since, mut unproven) = (None, None);
         // The last outcome counts: a person may have sent a batch again.
-        let mut last: HashMap<String, Event> = HashMap::new();
-        Title::Sent.read(self.data, &mut |spot, read| {
+        let mut last: HashMap<String, BatchEvent> = HashMap::new();
+        JournalKind::Batches.read(self.data, &mut |spot, read| {
             let fault = match read {
-                Read::Head(before) => {
+                JournalLine::Head(before) => {
                     is_all =
                         spot.generation == 1 || is_all && spot.generation == last_generation + 1;
                     last_generation = spot.generation;
                     return sums = before;
                 }
-                Read::Event(text) => match Event::parse(text) {
+                JournalLine::Event(text) => match BatchEvent::parse(text) {
                     Ok(event) => {
                         since.get_or_insert(event.at);
                         if event.sums.is_some() {
@@ -170,19 +180,19 @@ impl Audit<'_> {
                     }
                     Err(why) => why,
                 },
-                Read::Damaged(why) => why.to_owned(),
+                JournalLine::Damaged(why) => why.to_owned(),
             };
             problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
         })?;
-        for path in Title::Sent.impostors(self.data)? {
-            let what = "it does not begin as a book does".to_owned();
+        for path in JournalKind::Batches.foreign_files(self.data)? {
+            let what = crate::journal::NO_HEAD.to_owned();
             problems.push((path, "line 1".to_owned(), what));
         }
         for (path, record, what) in problems {
             self.coverage.is_damaged = true;
             self.problem(&path, Some(record), what);
         }
-        let held = HeldOutcomes::read(self.data, &Index::read(self.data)?)?;
+        let held = HeldOutcomes::read(self.data, &OutcomeIndex::read(self.data)?)?;
         if !held.is_empty() {
             unproven = Some(SystemTime::now().into());
         }
@@ -194,18 +204,18 @@ impl Audit<'_> {
         let (mut delivered, mut archived, mut discarded) = (0, 0, 0);
         for event in last.values() {
             match event.outcome {
-                Outcome::Delivered => delivered += self.coverage.cover_event(event),
-                Outcome::Archived => archived += self.coverage.cover_event(event),
-                Outcome::Discarded => discarded += self.coverage.cover_event(event),
+                BatchOutcome::Delivered => delivered += self.coverage.cover_event(event),
+                BatchOutcome::Archived => archived += self.coverage.cover_event(event),
+                BatchOutcome::Discarded => discarded += self.coverage.cover_event(event),
                 _ => {}
             }
         }
-        let unfinished = Set::read(&*self.data.disk, &self.data.staging)
+        let unfinished = Snapshot::read(&*self.data.disk, &self.data.staging)
             .ok()
             .flatten();
         if let Some(set) = unfinished.filter(|set| !set.is_written) {
-            delivered += held.of_set(set.id, Outcome::Delivered);
-            archived += held.of_set(set.id, Outcome::Archived);
+            delivered += held.records_of_snapshot(set.id, BatchOutcome::Delivered);
+            archived += held.records_of_snapshot(set.id, BatchOutcome::Archived);
         }
         self.books.delivered = sums.delivered.saturating_sub(delivered);
         self.books.archived = sums.archived.saturating_sub(archived);

@@ -8,27 +8,27 @@ use uuid::Uuid;
 
 use super::Audit;
 use crate::batch::Part;
-use crate::entry::Name;
-use crate::manager::Event;
+use crate::entry::EntryName;
+use crate::manager::BatchEvent;
 use crate::time::Moment;
 
 /// What is known of the lines of entries.
 #[derive(Default)]
 pub(super) struct Coverage {
-    entries: HashMap<Name, Account>,
+    entries: HashMap<EntryName, Account>,
     /// Lines that must be in batches, in the order in which they were consolidated.
-    order: Vec<(Name, u64, u64)>,
+    order: Vec<(EntryName, u64, u64)>,
     /// Where the lines of an entry begin in that order.
-    starts: HashMap<Name, usize>,
+    starts: HashMap<EntryName, usize>,
     /// The same for entries whose name was used again.
-    later_starts: Vec<(Name, usize)>,
+    later_starts: Vec<(EntryName, usize)>,
     /// What was taken, in records, ever.
     pub(super) taken: u64,
     pub(super) aside: u64,
     pub(super) spooled: u64,
     pub(super) failed: u64,
     pub(super) staged: u64,
-    /// From when on the book of what was sent has every event. `None`: it has all.
+    /// From when on the journal of what was sent has every event. `None`: it has all.
     pub(super) sent_since: Option<Moment>,
     /// Something is damaged, so that sums cannot be right.
     pub(super) is_damaged: bool,
@@ -52,7 +52,13 @@ struct Account {
 
 impl Coverage {
     /// An entry was taken: so many lines, all but these in batches.
-    pub(super) fn taken(&mut self, name: Name, lines: u64, at: Moment, without: &mut [(u64, u64)]) {
+    pub(super) fn taken(
+        &mut self,
+        name: EntryName,
+        lines: u64,
+        at: Moment,
+        without: &mut [(u64, u64)],
+    ) {
         let account = self.entries.entry(name).or_default();
         account.at = Some(account.at.map_or(at, |first| first.min(at)));
         let start = self.order.len();
@@ -79,24 +85,24 @@ impl Coverage {
 
     /// Not every line of this set and of older ones is in the journal: the disk was full.
     pub(super) fn unproven(&mut self, set: Option<Uuid>) {
-        let until = set.map(|set| Moment::of(set).after(Duration::from_millis(1)));
+        let until = set.map(|set| Moment::from_id(set).after(Duration::from_millis(1)));
         self.sent_since = self.sent_since.max(until);
     }
 
     /// What of an entry's lines went into batches, and what was set aside.
-    pub(super) fn count(&mut self, name: Name, records: u64, aside: u64) {
+    pub(super) fn count(&mut self, name: EntryName, records: u64, aside: u64) {
         let account = self.entries.entry(name).or_default();
         account.records += records;
         account.aside += aside;
     }
 
     /// An entry is in a set that is not finished.
-    pub(super) fn unfinished(&mut self, name: Name) {
+    pub(super) fn unfinished(&mut self, name: EntryName) {
         self.entries.entry(name).or_default().is_unfinished = true;
     }
 
     /// What was noted of an entry whose set is not finished: records, and lines set aside.
-    pub(super) fn begun(&self, name: Name) -> (u64, u64) {
+    pub(super) fn begun(&self, name: EntryName) -> (u64, u64) {
         self.entries
             .get(&name)
             .map_or((0, 0), |account| (account.records, account.aside))
@@ -106,7 +112,7 @@ impl Coverage {
     pub(super) fn cover(&mut self, parts: &[Part]) -> u64 {
         let mut unfinished = 0;
         for part in parts {
-            let name = Name::parse(part.name.as_ref());
+            let name = EntryName::parse(part.name.as_ref());
             if let Some(account) = name.and_then(|name| self.entries.get_mut(&name)) {
                 if account.is_unfinished {
                     unfinished += part.to - part.from + 1;
@@ -119,11 +125,11 @@ impl Coverage {
     }
 
     /// The same for a batch that left. Of one with many parts only the first and the last are noted.
-    pub(super) fn cover_event(&mut self, event: &Event) -> u64 {
+    pub(super) fn cover_event(&mut self, event: &BatchEvent) -> u64 {
         let (Some(_), [first, last]) = (event.parts, &*event.entries) else {
             return self.cover(&event.entries);
         };
-        let Some(name) = Name::parse(first.name.as_ref()) else {
+        let Some(name) = EntryName::parse(first.name.as_ref()) else {
             return 0;
         };
         match self.entries.get(&name) {
@@ -151,11 +157,11 @@ impl Coverage {
     fn between(
         &self,
         start: usize,
-        name: Name,
+        name: EntryName,
         first: &Part,
         last: &Part,
         records: u64,
-    ) -> Option<Vec<(Name, u64, u64)>> {
+    ) -> Option<Vec<(EntryName, u64, u64)>> {
         let (mut all, mut left, mut from) = (Vec::new(), records, Some(first.from));
         for (entry, begin, end) in self.order.get(start..)? {
             let mut begin = *begin;
@@ -172,7 +178,8 @@ impl Coverage {
             all.push((*entry, begin, end));
             left -= end - begin + 1;
             if left == 0 {
-                let is_last = Name::parse(last.name.as_ref()) == Some(*entry) && end == last.to;
+                let is_last =
+                    EntryName::parse(last.name.as_ref()) == Some(*entry) && end == last.to;
                 return is_last.then_some(all);
             }
         }
@@ -180,7 +187,7 @@ impl Coverage {
     }
 
     /// Lines that are nowhere, and lines that are in two places.
-    fn faults(&self) -> Vec<(Name, String)> {
+    fn faults(&self) -> Vec<(EntryName, String)> {
         let mut faults = Vec::new();
         for (name, account) in &self.entries {
             if account.is_unfinished {

@@ -7,44 +7,45 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::{Audit, named};
-use crate::book::{Read, Title};
-use crate::entry::{Kind, Name};
-use crate::entry_reader::{EntryReader, Single};
+use crate::entry::{EntryKind, EntryName};
+use crate::entry_journal::{ConsolidatedEntry, EntrySums, HeldIds};
+use crate::entry_reader::{EntryReader, SingleRecordFile};
 use crate::error::Error;
+use crate::journal::{JournalKind, JournalLine};
 use crate::line::{self, Line};
 use crate::reserve::Reserve;
-use crate::set::Set;
-use crate::taken::{HeldIds, Sums, Taken};
+use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
 impl Audit<'_> {
-    /// The book of what was taken.
+    /// The journal of what was taken.
     pub(super) fn read_taken(&mut self) -> Result<(), Error> {
-        let mut sums = Sums::default();
+        let mut sums = EntrySums::default();
         let held = HeldIds::read(&*self.data.disk, &Reserve::new(&self.data.staging))?;
         let mut is_flushed = held.is_empty();
         let mut seen = HashSet::new();
         let mut problems = Vec::new();
         let mut snapshot = Vec::new();
-        Title::Taken.read(self.data, &mut |spot, read| {
+        JournalKind::Entries.read(self.data, &mut |spot, read| {
             let fault = match read {
-                Read::Head(before) => return sums = before,
-                Read::Event(text) => match Taken::parse(text) {
+                JournalLine::Head(before) => return sums = before,
+                JournalLine::Event(text) => match ConsolidatedEntry::parse(text) {
                     Ok(mut taken) => {
                         // A crash may have come between writing it and the end of the set.
                         let is_first = seen.insert((taken.snapshot, taken.entry.clone()));
                         if is_first {
                             sums.add(&taken);
                         }
-                        is_flushed |= held.is_last_line(&taken);
-                        self.coverage.unproven(taken.last_set);
+                        is_flushed |= held.is_last_event(&taken);
+                        self.coverage.unproven(taken.last_snapshot);
                         if taken.sums.is_some() {
                             return; // It is about many entries, whose lines are not known.
                         }
                         match name_of(&taken) {
                             Ok(name) if is_first => {
-                                let is_other =
-                                    |(_, last): &(Name, Taken)| last.snapshot != taken.snapshot;
+                                let is_other = |(_, last): &(EntryName, ConsolidatedEntry)| {
+                                    last.snapshot != taken.snapshot
+                                };
                                 if snapshot.last().is_some_and(is_other) {
                                     self.take(&mut snapshot);
                                 }
@@ -57,13 +58,13 @@ impl Audit<'_> {
                     }
                     Err(why) => why,
                 },
-                Read::Damaged(why) => why.to_owned(),
+                JournalLine::Damaged(why) => why.to_owned(),
             };
             problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
         })?;
         self.take(&mut snapshot);
-        for path in Title::Taken.impostors(self.data)? {
-            let what = "it does not begin as a book does".to_owned();
+        for path in JournalKind::Entries.foreign_files(self.data)? {
+            let what = crate::journal::NO_HEAD.to_owned();
             problems.push((path, "line 1".to_owned(), what));
         }
         for (path, record, what) in problems {
@@ -72,7 +73,7 @@ impl Audit<'_> {
         }
         if !is_flushed {
             sums.add_all(&held.sums);
-            self.coverage.unproven(held.last_set);
+            self.coverage.unproven(held.last_snapshot);
         }
         self.coverage.taken = sums.records;
         self.coverage.aside = sums.aside;
@@ -81,8 +82,8 @@ impl Audit<'_> {
     }
 
     /// Counts the entries of a snapshot in the order in which they were consolidated, which is that of
-    /// their names. In the book one may come later, if a power failure had lost its line.
-    fn take(&mut self, snapshot: &mut Vec<(Name, Taken)>) {
+    /// their names. In the journal one may come later, if a power failure had lost its line.
+    fn take(&mut self, snapshot: &mut Vec<(EntryName, ConsolidatedEntry)>) {
         snapshot.sort_by_key(|(name, _)| *name);
         for (name, taken) in snapshot.drain(..) {
             // Lines that are in no batch, and need not be.
@@ -90,7 +91,7 @@ impl Audit<'_> {
             let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
             let later = taken.later.iter().map(|[from, to]| (*from, *to));
             let mut without: Vec<_> = repeated.chain(aside).chain(later).collect();
-            let at = Moment::of(taken.snapshot);
+            let at = Moment::from_id(taken.snapshot);
             self.coverage.taken(name, taken.lines, at, &mut without);
             self.coverage
                 .count(name, taken.records, taken.lines_aside());
@@ -100,7 +101,7 @@ impl Audit<'_> {
     /// What is in the staging directory now.
     pub(super) fn read_staging(&mut self) -> Result<(), Error> {
         let staging = self.data.staging.clone();
-        let set = Set::read(&*self.data.disk, &staging).unwrap_or_else(|error| {
+        let set = Snapshot::read(&*self.data.disk, &staging).unwrap_or_else(|error| {
             self.problem(error.path(), None, error.io_error().to_string());
             None
         });
@@ -111,7 +112,7 @@ impl Audit<'_> {
         };
         let mut taken_again = (0, 0);
         for file in self.files(&staging)? {
-            let Some(name) = Name::parse(file.as_ref()) else {
+            let Some(name) = EntryName::parse(file.as_ref()) else {
                 continue;
             };
             let is_taken = set.contains(&file);
@@ -120,8 +121,8 @@ impl Audit<'_> {
             }
             let path = name.path_in(&staging);
             let records = match name.kind {
-                Kind::Single => self.check_single(&path, name.id),
-                Kind::Sealed | Kind::Open => self.check_lines(&path, name.kind),
+                EntryKind::Single => self.check_single(&path, name.id),
+                EntryKind::Sealed | EntryKind::Open => self.check_lines(&path, name.kind),
             };
             self.coverage.staged += records;
             if is_taken {
@@ -140,8 +141,8 @@ impl Audit<'_> {
     fn check_single(&mut self, path: &Path, id: Uuid) -> u64 {
         // Any program may have written it: what is wrong with it is found out, and set aside, when
         // it is consolidated.
-        match Single::read(&*self.data.disk, path, id) {
-            Ok(Some(Single::Record(record))) => {
+        match SingleRecordFile::read(&*self.data.disk, path, id) {
+            Ok(Some(SingleRecordFile::Record(record))) => {
                 self.checked(record.json().len() as u64);
                 return 1;
             }
@@ -155,7 +156,7 @@ impl Audit<'_> {
         0
     }
 
-    fn check_lines(&mut self, path: &Path, kind: Kind) -> u64 {
+    fn check_lines(&mut self, path: &Path, kind: EntryKind) -> u64 {
         let disk = Arc::clone(&self.data.disk);
         let mut lines = match EntryReader::open(&*disk, path) {
             Ok(Some(lines)) => lines,
@@ -195,7 +196,7 @@ impl Audit<'_> {
                     fault("its end is damaged".to_owned());
                 }
                 // The end of one that is being written, or was when its writer died.
-                Err(_) if kind == Kind::Open && !line.is_ended() => {}
+                Err(_) if kind == EntryKind::Open && !line.is_ended() => {}
                 Err(why) => fault(why.to_owned()),
             }
         }
@@ -203,7 +204,7 @@ impl Audit<'_> {
         for (record, what) in faults {
             self.problem(path, Some(record), what);
         }
-        if kind == Kind::Sealed && sealed != Some(last) {
+        if kind == EntryKind::Sealed && sealed != Some(last) {
             let what = match sealed {
                 Some(sealed) => format!("its seal speaks of {sealed} records, the last is {last}"),
                 None => "it has no seal".to_owned(),
@@ -224,13 +225,13 @@ impl Audit<'_> {
 }
 
 /// The name of an entry that was taken, if what is said of it adds up.
-fn name_of(taken: &Taken) -> Result<Name, String> {
-    let name = Name::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
+fn name_of(taken: &ConsolidatedEntry) -> Result<EntryName, String> {
+    let name = EntryName::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
     let known = taken.records.saturating_sub(taken.records_unknown());
     if !taken.ids.is_empty() && taken.ids.len() as u64 != known {
         return Err("its ids do not add up".to_owned());
     }
-    if taken.lines_in_all() != taken.lines {
+    if taken.accounted_lines() != taken.lines {
         return Err("its lines do not add up".to_owned());
     }
     Ok(name)

@@ -1,7 +1,7 @@
 //! The books: staged = delivered + archived + pending + failed, proven from what is on the disk.
 //!
-//! Every line of an entry has a number; the book of what was taken says how many lines each entry
-//! had; every batch says which lines are in it; the book of what was sent says which batches are
+//! Every line of an entry has a number; the journal of what was taken says how many lines each entry
+//! had; every batch says which lines are in it; the journal of what was sent says which batches are
 //! gone, and which lines they had. So a line that is in no batch, or in two, has a name.
 
 mod batches;

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use super::Audit;
 use crate::destination::destination;
+use crate::entry_journal;
 use crate::error::Error;
-use crate::manager::{PAUSE_FILE, State, check_pause, is_state_name};
+use crate::manager::{DeliveryState, PAUSE_FILE, check_pause, is_state_name};
 use crate::quarantine::{Reason, checksum_of};
-use crate::set::Set;
-use crate::taken;
+use crate::snapshot::Snapshot;
 use crate::totals;
 
 impl Audit<'_> {
@@ -18,7 +18,9 @@ impl Audit<'_> {
             if name == PAUSE_FILE {
                 self.check(&spool, &name, |bytes| check_pause(bytes).map(drop));
             } else if is_state_name(&name) {
-                self.check(&spool, &name, |bytes| State::decode(bytes).map(drop));
+                self.check(&spool, &name, |bytes| {
+                    DeliveryState::decode(bytes).map(drop)
+                });
             }
         }
         let usage = self.data.usage.clone();
@@ -39,7 +41,7 @@ impl Audit<'_> {
     pub(super) fn check_aside(&mut self) -> Result<(), Error> {
         let failed = self.data.failed.clone();
         for name in self.files(&failed)? {
-            let Some(of) = Reason::of(&name) else {
+            let Some(of) = Reason::parse_file_name(&name) else {
                 continue;
             };
             let aside = failed.join(of);
@@ -63,9 +65,9 @@ impl Audit<'_> {
 
     /// Every record that was consolidated is in the totals of its day.
     fn check_days(&mut self) -> Result<(), Error> {
-        let set = Set::read(&*self.data.disk, &self.data.staging);
+        let set = Snapshot::read(&*self.data.disk, &self.data.staging);
         let unfinished = set.ok().flatten().filter(|set| !set.is_written);
-        for (day, expected) in taken::days(self.data, unfinished.map(|set| set.id))? {
+        for (day, expected) in entry_journal::days(self.data, unfinished.map(|set| set.id))? {
             let name = format!("{day}.json");
             let path = self.data.usage.join(&name);
             let bytes = self.content(&path);

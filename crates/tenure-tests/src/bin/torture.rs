@@ -1,4 +1,4 @@
-//! Runs `torture storm CONTENDER SECONDS KILL_EVERY_MS`, `torture storm-apart ..` (each process in
+//! Runs `torture storm CONTENDER SECONDS KILL_EVERY_MS`, `torture storm-separate ..` (each process in
 //! its own network namespace) and `torture boot CONTENDER ROUNDS` with eight processes each. The
 //! same program also is these processes.
 
@@ -10,8 +10,8 @@
 
 #[cfg(unix)]
 fn main() {
-    if let Err(why) = unix::run(&std::env::args().skip(1).collect::<Vec<_>>()) {
-        eprintln!("torture: {why}");
+    if let Err(error) = unix::run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        eprintln!("torture: {error}");
     }
 }
 
@@ -37,7 +37,7 @@ mod unix {
         };
         match words[..] {
             [
-                verb @ ("storm" | "storm-apart"),
+                verb @ ("storm" | "storm-separate"),
                 contender,
                 seconds,
                 kill_every,
@@ -48,7 +48,7 @@ mod unix {
                     workers: 8,
                     length: Duration::from_secs(number(seconds)?),
                     kill_every: Duration::from_millis(number(kill_every)?),
-                    apart: verb == "storm-apart",
+                    separate_networks: verb == "storm-separate",
                 };
                 let report = storm.run();
                 println!(
@@ -95,7 +95,7 @@ mod unix {
             ),
             _ => {
                 return Err(
-                    "usage: storm[-apart] CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS"
+                    "usage: storm[-separate] CONTENDER SECONDS KILL_EVERY_MS | boot CONTENDER ROUNDS"
                         .to_owned(),
                 );
             }

@@ -46,24 +46,24 @@ fn file_without_a_lock_is_stale_whatever_its_content() {
         ),
         ("a whole record of a dead owner", whole.clone()),
     ];
-    for (what, bytes) in cases {
+    for (case, bytes) in cases {
         let fixture = Fixture::new();
         fs::write(fixture.file(), &bytes).unwrap();
         let status = fixture.status();
         assert!(
             matches!(status.state(), State::Stale(_) | State::Unreadable(_)),
-            "{what}: {status:?}"
+            "{case}: {status:?}"
         );
         let tenure = fixture
             .try_acquire()
-            .unwrap_or_else(|error| panic!("{what}: {error}"));
+            .unwrap_or_else(|error| panic!("{case}: {error}"));
         let text = fs::read_to_string(fixture.file()).unwrap();
         assert!(
             serde_json::from_str::<serde_json::Value>(&text).is_ok(),
-            "{what}: {text}"
+            "{case}: {text}"
         );
         tenure.release().unwrap();
-        assert!(!fixture.file().exists(), "{what}");
+        assert!(!fixture.file().exists(), "{case}");
     }
 }
 

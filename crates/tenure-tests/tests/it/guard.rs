@@ -16,14 +16,14 @@ thread_local! {
     static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `act` and returns its result with everything that this thread logged meanwhile.
-pub(crate) fn logged<T>(act: impl FnOnce() -> T) -> (T, String) {
+/// Calls `action` and returns its result with everything that this thread logged meanwhile.
+pub(crate) fn logged<T>(action: impl FnOnce() -> T) -> (T, String) {
     // One subscriber serves the whole process. Scoped subscribers miss events while other tests
     // install and remove theirs.
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| tracing::subscriber::set_global_default(Log).unwrap());
     CAPTURED.set(Some(String::new()));
-    let result = act();
+    let result = action();
     (result, CAPTURED.take().unwrap())
 }
 

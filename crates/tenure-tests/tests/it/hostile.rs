@@ -133,7 +133,7 @@ fn read_only_directory_is_reported_on_acquire_and_on_release() {
     fs::create_dir(&locks).unwrap();
     std::os::unix::fs::chown(&locks, Some(65534), Some(65534)).unwrap();
     let mode = |mode| fs::set_permissions(&locks, fs::Permissions::from_mode(mode)).unwrap();
-    let nobody = || {
+    let unprivileged = || {
         let mut command = Command::new("setpriv");
         command
             .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
@@ -142,7 +142,7 @@ fn read_only_directory_is_reported_on_acquire_and_on_release() {
     };
 
     mode(0o555);
-    let answer = nobody().answer();
+    let answer = unprivileged().answer();
     assert!(
         answer.starts_with("failed cannot create the lock file"),
         "{answer}"
@@ -153,7 +153,7 @@ fn read_only_directory_is_reported_on_acquire_and_on_release() {
     );
 
     mode(0o755);
-    let mut owner = nobody();
+    let mut owner = unprivileged();
     assert!(owner.answer().starts_with("held"));
     mode(0o555);
     let answer = owner.request("release");
@@ -163,7 +163,7 @@ fn read_only_directory_is_reported_on_acquire_and_on_release() {
     );
     mode(0o755);
     assert!(
-        nobody().answer().starts_with("held"),
+        unprivileged().answer().starts_with("held"),
         "it was released all the same"
     );
 }

@@ -138,10 +138,10 @@ fn kept_file_is_locked_on_a_read_only_disk() {
 fn owner_is_unknown_to_others_if_its_lock_record_cannot_be_written() {
     for error in ["ENOSPC", "EIO", "EDQUOT"] {
         let fixture = Fixture::new();
-        let stranger = crate::UnrelatedProcess::new();
+        let unrelated = crate::UnrelatedProcess::new();
         let stale = format!(
             "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
-            stranger.pid()
+            unrelated.pid()
         );
         fs::write(fixture.file(), &stale).unwrap();
         let mut failing = Command::new("strace");
@@ -161,8 +161,8 @@ fn owner_is_unknown_to_others_if_its_lock_record_cannot_be_written() {
         let holder = refused.holder().unwrap();
         assert_eq!((holder.pid(), holder.proof()), (None, Proof::Unknown));
         assert!(!holder.is_reading(), "{refused}");
-        let stranger = stranger.pid().to_string();
-        assert!(!refused.to_string().contains(&stranger), "{refused}");
+        let unrelated = unrelated.pid().to_string();
+        assert!(!refused.to_string().contains(&unrelated), "{refused}");
         assert_eq!(owner.request("release"), "released");
         drop(fixture.try_acquire().unwrap());
     }

@@ -64,11 +64,11 @@ fn release_keeps_a_file_that_replaced_the_lock_file() {
     let fixture = Fixture::new();
     let mut owner = fixture.owner();
     fs::remove_file(fixture.file()).unwrap();
-    fs::write(fixture.file(), "somebody else's").unwrap();
+    fs::write(fixture.file(), "another program's file").unwrap();
     assert_eq!(owner.request("release"), "released");
     assert_eq!(
         fs::read_to_string(fixture.file()).unwrap(),
-        "somebody else's"
+        "another program's file"
     );
 }
 

@@ -141,10 +141,10 @@ impl Drop for UnrelatedProcess {
 /// True if this test runs as root. Otherwise the test is reported as skipped, or fails if
 /// `REQUIRE_TEST_TOOLS` is set.
 #[cfg(unix)]
-fn root(what: &str) -> bool {
+fn root(purpose: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        tenure_tests::skip(&format!("{what} needs root"));
+        tenure_tests::skip(&format!("{purpose} needs root"));
     }
     root
 }

@@ -74,9 +74,9 @@ fn watch_reports_a_renamed_ancestor() {
     fs::create_dir(&ancestor).unwrap();
     let tenure = try_acquire_below(&ancestor).unwrap();
     let lost = std::sync::Arc::new(AtomicBool::new(false));
-    let told = std::sync::Arc::clone(&lost);
+    let is_lost = std::sync::Arc::clone(&lost);
     let every = std::time::Duration::from_millis(5);
-    let watch = tenure.watch(every, move || told.store(true, Ordering::Relaxed));
+    let watch = tenure.watch(every, move || is_lost.store(true, Ordering::Relaxed));
     fs::rename(&ancestor, fixture.dir().join("b")).unwrap();
     tenure_tests::eventually("the watch reports the loss", || {
         lost.load(Ordering::Relaxed)

@@ -4,14 +4,13 @@ use std::process::Command;
 
 use tenure::Proof;
 use tenure_tests::Owner;
+use tenure_tests::run_as::RunAs;
 
 use crate::{Fixture, OWNER, root};
 
 /// Command that runs the owner program as the first process of a new PID namespace.
 fn inside() -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["--pid", "--fork", "--mount-proc", "--kill-child", OWNER]);
-    command
+    RunAs::root().in_pid_namespace().command(OWNER)
 }
 
 #[test]

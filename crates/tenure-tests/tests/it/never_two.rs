@@ -25,7 +25,7 @@ fn storm(contender: Contender, namespaces: Namespaces) -> tenure_tests::storm::S
         workers: 8,
         length: Duration::from_secs(4),
         kill_every: Duration::from_millis(60),
-        apart: namespaces == Namespaces::Separate,
+        separate_networks: namespaces == Namespaces::Separate,
     }
     .run()
 }
@@ -110,8 +110,8 @@ fn starter_delayed_before_locking_does_not_remove_the_owners_file() {
     drop(fixture.try_acquire().expect("no process has the lock"));
     let tenure = fixture.try_acquire().unwrap();
     let answer = slow.answer();
-    let told = format!("refused {} ", std::process::id());
-    assert!(answer.starts_with(&told), "{answer}");
+    let refusal = format!("refused {} ", std::process::id());
+    assert!(answer.starts_with(&refusal), "{answer}");
     assert!(!answer.contains("deleted"), "{answer}");
     assert!(!tenure.lost(), "the owner's file was removed");
 }

@@ -11,7 +11,7 @@ const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 fn process_with(pid: u32) -> Option<UnrelatedProcess> {
     (0..200).find_map(|_| {
         fs::write(LAST_PID, (pid - 1).to_string()).ok()?;
-        Some(UnrelatedProcess::new()).filter(|stranger| stranger.pid() == pid)
+        Some(UnrelatedProcess::new()).filter(|unrelated| unrelated.pid() == pid)
     })
 }
 
@@ -30,7 +30,7 @@ fn process_that_reuses_the_owners_pid_is_neither_named_nor_signalled() {
     // Start times are counted in clock ticks, so the new process must start in a later one.
     std::thread::sleep(std::time::Duration::from_millis(30));
     owner.kill();
-    let mut stranger = process_with(pid).expect("the pid is reused");
+    let mut unrelated = process_with(pid).expect("the pid is reused");
 
     let error = fixture.try_acquire().unwrap_err();
     assert!(error.is_held(), "the child has the lock");
@@ -44,9 +44,9 @@ fn process_that_reuses_the_owners_pid_is_neither_named_nor_signalled() {
         .unwrap_err();
     assert!(error.is_stop_refused(), "{error}");
     assert!(error.to_string().contains("another process now"), "{error}");
-    assert!(stranger.is_running());
+    assert!(unrelated.is_running());
 
     drop(heir);
     tenure_tests::eventually("the key is free", || fixture.try_acquire().is_ok());
-    assert!(stranger.is_running());
+    assert!(unrelated.is_running());
 }

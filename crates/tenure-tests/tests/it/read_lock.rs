@@ -54,7 +54,7 @@ fn killed_reader_leaves_nothing_behind() {
     );
     drop(second);
     assert_eq!(content(&fixture), before);
-    drop(keep().try_acquire().expect("nobody reads"));
+    drop(keep().try_acquire().expect("no reader is left"));
 }
 
 #[test]

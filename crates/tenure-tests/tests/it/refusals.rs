@@ -99,10 +99,10 @@ fn holder_is_unknown_if_the_lock_record_names_another_process() {
         .open(fixture.file())
         .unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
-    let stranger = crate::UnrelatedProcess::new();
+    let unrelated = crate::UnrelatedProcess::new();
     let foreign = format!(
         "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
-        stranger.pid()
+        unrelated.pid()
     );
     for text in [None, Some(""), Some("garbage"), Some(foreign.as_str())] {
         if let Some(text) = text {
@@ -117,7 +117,7 @@ fn holder_is_unknown_if_the_lock_record_names_another_process() {
             "{text:?}: {error}"
         );
         assert!(
-            !error.to_string().contains(&stranger.pid().to_string()),
+            !error.to_string().contains(&unrelated.pid().to_string()),
             "{error}"
         );
         assert!(matches!(fixture.status().state(), State::Held(_)));

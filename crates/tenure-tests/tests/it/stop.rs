@@ -105,18 +105,18 @@ fn stop_does_not_signal_an_unrelated_process_named_by_a_stale_file() {
     let fixture = Fixture::new();
     let elsewhere = Fixture::new();
     // The unrelated process runs the same program and owns another key.
-    let mut stranger = elsewhere.owner();
+    let mut unrelated = elsewhere.owner();
     let text = format!(
         "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
-        stranger.pid()
+        unrelated.pid()
     );
     std::fs::write(fixture.file(), text).unwrap();
     let stopped = fixture.store.stop(&fixture.key).force(true).run().unwrap();
     assert!(matches!(stopped, Stopped::Cleaned { record: Some(_) }));
     assert_eq!(
-        stranger.request("lost"),
+        unrelated.request("lost"),
         "false",
-        "it lives and holds what it held"
+        "the unrelated process has lost its key"
     );
 }
 
@@ -126,12 +126,12 @@ fn stop_does_not_signal_an_unrelated_process_named_by_a_stale_file() {
 fn stop_does_not_signal_an_unrelated_process_named_by_a_held_file() {
     let fixture = Fixture::new();
     let elsewhere = Fixture::new();
-    let mut stranger = elsewhere.owner();
+    let mut unrelated = elsewhere.owner();
     let file = std::fs::File::create(fixture.file()).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
     let text = format!(
         "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
-        stranger.pid()
+        unrelated.pid()
     );
     std::fs::write(fixture.file(), text).unwrap();
     let error = fixture
@@ -144,10 +144,10 @@ fn stop_does_not_signal_an_unrelated_process_named_by_a_held_file() {
     assert!(
         error
             .to_string()
-            .contains(&format!("not by pid {}", stranger.pid())),
+            .contains(&format!("not by pid {}", unrelated.pid())),
         "{error}"
     );
-    assert_eq!(stranger.request("lost"), "false");
+    assert_eq!(unrelated.request("lost"), "false");
 }
 
 #[cfg(unix)]

@@ -76,23 +76,23 @@ fn blind_views() -> [RunAs; 3] {
 /// Each further user has a lock directory of its own next to the first user's.
 #[test]
 fn user_that_cannot_see_the_locks_of_another_user_is_refused() {
-    for who in blind_views() {
+    for run_as in blind_views() {
         let Some(users) = Users::new() else { return };
         let temp = users.shared_dir.dir("tmp", 0, 0o1777);
         let mut owner = users.start_shared(RunAs::root(), &temp);
         assert_held(&mut owner);
         let file = temp.join("shared/name_k.lock");
-        let apart = who.in_network_namespace();
-        assert_unknown(users.start_shared(apart, &temp), &file, "root");
+        let separate = run_as.in_network_namespace();
+        assert_unknown(users.start_shared(separate, &temp), &file, "root");
         // The deletion guard reveals the owner that the lock table hides.
-        let answer = assert_refused(users.start_shared(who, &temp));
+        let answer = assert_refused(users.start_shared(run_as, &temp));
         assert!(
             answer.contains("another user's process (user root)"),
             "{answer}"
         );
         // A file without a living owner is refused as well: its lock is just as invisible.
         owner.kill();
-        assert_unknown(users.start_shared(who, &temp), &file, "root");
+        assert_unknown(users.start_shared(run_as, &temp), &file, "root");
         assert_held(&mut users.start_shared(RunAs::user(USER), &temp));
     }
 }
@@ -103,8 +103,8 @@ fn refusal_names_the_other_user_where_its_locks_are_visible() {
     let temp = users.shared_dir.dir("tmp", 0, 0o1777);
     let mut owner = users.start_shared(RunAs::root(), &temp);
     assert_held(&mut owner);
-    for who in [RunAs::user(USER), RunAs::user(USER).with_proc("hidepid=2")] {
-        let answer = assert_refused(users.start_shared(who, &temp));
+    for run_as in [RunAs::user(USER), RunAs::user(USER).with_proc("hidepid=2")] {
+        let answer = assert_refused(users.start_shared(run_as, &temp));
         assert!(
             answer.contains("another user's process (user root)"),
             "{answer}"
@@ -163,8 +163,8 @@ fn user_is_refused_while_it_may_not_search_the_first_directory() {
         answer.contains("user root"),
         "found through the deletion guard: {answer}"
     );
-    let apart = RunAs::user(USER).in_network_namespace();
-    assert_unknown(users.start_shared(apart, &temp), &closed, "root");
+    let separate = RunAs::user(USER).in_network_namespace();
+    assert_unknown(users.start_shared(separate, &temp), &closed, "root");
     owner.kill();
     assert_unknown(
         users.start_shared(RunAs::user(USER), &temp),
@@ -297,24 +297,24 @@ fn file_that_another_user_holds_is_never_replaced() {
     // Earlier builds left a file that belongs to root.
     chown(&file, Some(0), Some(0)).unwrap();
     let before = fs::read(&file).unwrap();
-    let apart = RunAs::user(USER).in_network_namespace();
-    for who in [RunAs::user(USER), apart] {
-        assert_refused(users.start(who, &file));
+    let separate = RunAs::user(USER).in_network_namespace();
+    for run_as in [RunAs::user(USER), separate] {
+        assert_refused(users.start(run_as, &file));
     }
-    for who in blind_views() {
+    for run_as in blind_views() {
         assert_unknown(
-            users.start(who.in_network_namespace(), &file),
+            users.start(run_as.in_network_namespace(), &file),
             &file,
             "root",
         );
         // The deletion guard reveals the owner that the lock table hides.
-        assert_refused(users.start(who, &file));
+        assert_refused(users.start(run_as, &file));
     }
     assert_eq!(fs::read(&file).unwrap(), before);
     assert_eq!(root.request("lost"), "false");
     root.kill();
-    for who in blind_views() {
-        assert_unknown(users.start(who, &file), &file, "root");
+    for run_as in blind_views() {
+        assert_unknown(users.start(run_as, &file), &file, "root");
     }
     assert_held(&mut users.start(RunAs::user(USER), &file));
 }

@@ -11,15 +11,17 @@ use crate::{Fixture, OWNER};
 fn wait_ends_at_its_deadline_and_names_the_holder() {
     let fixture = Fixture::new();
     let owner = fixture.owner();
-    let mut told = Vec::new();
+    let mut holders = Vec::new();
     let error = fixture
         .store
         .claim(&fixture.key)
-        .acquire_within(Duration::from_millis(300), |holder| told.push(holder.pid()))
+        .acquire_within(Duration::from_millis(300), |holder| {
+            holders.push(holder.pid())
+        })
         .unwrap_err();
     assert!(error.is_timeout() && error.is_held());
     assert_eq!(error.holder().unwrap().pid(), Some(owner.pid()));
-    assert_eq!(told, [Some(owner.pid())], "told once");
+    assert_eq!(holders, [Some(owner.pid())], "the callback is called once");
 }
 
 #[test]

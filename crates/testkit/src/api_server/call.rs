@@ -19,7 +19,7 @@ pub(super) struct Call<'a> {
     pub(super) state: &'a State,
     pub(super) request: &'a Received,
     stream: &'a mut TcpStream,
-    /// Compressor, if the request wants one and its client accepts gzip.
+    /// Compressor, if the prompt has the command `[gzip]` and the client accepts gzip.
     gzip: Option<Gzip>,
     /// True if chunks are split within events and characters.
     is_ragged: bool,
@@ -66,7 +66,7 @@ impl<'a> Call<'a> {
     }
 
     /// Body of the request as JSON; null if it is not JSON.
-    pub(super) fn asked(&self) -> Value {
+    pub(super) fn params(&self) -> Value {
         self.request.json()
     }
 
@@ -77,13 +77,13 @@ impl<'a> Call<'a> {
     }
 
     /// True if the server has the model. If not, the response is 404.
-    pub(super) fn knows(&mut self, model: &str) -> bool {
+    pub(super) fn require_model(&mut self, model: &str) -> bool {
         let known = self.state.serves(model);
         if !known {
             let name = self.state.sort.name;
-            let why =
+            let message =
                 format!("`{name}` was asked for the model `{model}`, which it does not have.");
-            self.error(404, Some("model_not_found"), &why);
+            self.error(404, Some("model_not_found"), &message);
         }
         known
     }
@@ -178,9 +178,9 @@ impl<'a> Call<'a> {
         self.piece(&format!("{name}data: {data}\n\n"))
     }
 
-    /// Sends a response that is not a stream and notes its tokens. A response that is to be cut ends
-    /// after half of its body.
-    pub(super) fn give(&mut self, words: &Words, body: &Value) {
+    /// Sends a response that is not a stream and adds its tokens to the ledger. A response with the
+    /// command `[cut]` ends after half of its body.
+    pub(super) fn send_whole(&mut self, words: &Words, body: &Value) {
         let ledger = &self.state.ledger;
         let line = ledger.open(self, false, words);
         ledger.add(&line, words.count());
@@ -202,12 +202,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Sends a stream token by token: `say` sends one token and gets the number of tokens so far,
-    /// `finish` sends the events after the last one. Both return true if the connection accepted it.
-    pub(super) fn speak(
+    /// Sends a stream token by token. `send_token` sends one token and gets the number of tokens so
+    /// far; `finish` sends the events after the last token. Both return true if the connection
+    /// accepted the bytes.
+    pub(super) fn stream_tokens(
         &mut self,
         words: &Words,
-        mut say: impl FnMut(&mut Self, &str, u64) -> bool,
+        mut send_token: impl FnMut(&mut Self, &str, u64) -> bool,
         finish: impl FnOnce(&mut Self) -> bool,
     ) {
         let ledger = &self.state.ledger;
@@ -219,7 +220,7 @@ impl<'a> Call<'a> {
             }
             self.pace.into_iter().for_each(thread::sleep);
             ledger.add(&line, 1);
-            if !say(self, token, count) {
+            if !send_token(self, token, count) {
                 return ledger.close(&line, End::Broken);
             }
         }
@@ -230,8 +231,8 @@ impl<'a> Call<'a> {
         self.end();
     }
 
-    /// Sends the end of a stream. A client may have disconnected after the last event: it has the whole
-    /// response.
+    /// Sends the end of a stream. A failure is ignored: a client that disconnects after the last event
+    /// has the whole response.
     fn end(&mut self) {
         let rest = self.gzip.as_mut().map(|gzip| chunk(&gzip.end()));
         let rest = rest.unwrap_or_default();

@@ -14,22 +14,22 @@ pub(super) enum Form {
 }
 
 pub(super) fn answer(call: &mut Call<'_>, form: Form) {
-    let asked = call.asked();
+    let params = call.params();
     let reports = call.state.sort.reports;
-    if !call.knows(asked["model"].as_str().unwrap_or_default()) {
+    if !call.require_model(params["model"].as_str().unwrap_or_default()) {
         return;
     }
-    if asked.get("stream_options").is_some() && reports == Reports::Refuses {
-        let why = "Unrecognized request argument supplied: stream_options";
-        return call.error(400, None, why);
+    if params.get("stream_options").is_some() && reports == Reports::Refuses {
+        let message = "Unrecognized request argument supplied: stream_options";
+        return call.error(400, None, message);
     }
-    let question = match form {
-        Form::Chat => &asked["messages"],
-        Form::Text => &asked["prompt"],
+    let prompt = match form {
+        Form::Chat => &params["messages"],
+        Form::Text => &params["prompt"],
     };
-    let most = ["max_completion_tokens", "max_tokens"].map(|name| &asked[name]);
-    let most = most.into_iter().find(|most| most.is_u64());
-    let words = Words::to(question, most.unwrap_or(&Value::Null));
+    let limits = ["max_completion_tokens", "max_tokens"].map(|name| &params[name]);
+    let max_tokens = limits.into_iter().find(|limit| limit.is_u64());
+    let words = Words::for_prompt(prompt, max_tokens.unwrap_or(&Value::Null));
     let answer = Answer {
         form,
         id: call.id(if form == Form::Chat {
@@ -37,13 +37,13 @@ pub(super) fn answer(call: &mut Call<'_>, form: Form) {
         } else {
             "cmpl-"
         }),
-        model: asked["model"].clone(),
+        model: params["model"].clone(),
         words: &words,
         reports,
-        is_asked: asked["stream_options"]["include_usage"] == true,
+        includes_usage: params["stream_options"]["include_usage"] == true,
     };
-    if asked["stream"] != true {
-        return call.give(&words, &answer.whole());
+    if params["stream"] != true {
+        return call.send_whole(&words, &answer.whole());
     }
     if !call.begin()
         || (form == Form::Chat
@@ -54,7 +54,7 @@ pub(super) fn answer(call: &mut Call<'_>, form: Form) {
     {
         return;
     }
-    call.speak(
+    call.stream_tokens(
         &words,
         |call, token, count| {
             let delta = match form {
@@ -74,7 +74,7 @@ struct Answer<'a> {
     words: &'a Words,
     reports: Reports,
     /// True if the request asks for usage in the stream.
-    is_asked: bool,
+    includes_usage: bool,
 }
 
 impl Answer<'_> {
@@ -115,15 +115,15 @@ impl Answer<'_> {
             ),
         };
         let mut chunk = self.frame(object, &json!([choice]));
-        let is_told = match self.reports {
+        let has_usage = match self.reports {
             Reports::SoFar => true,
             Reports::WithTheReason => reason.is_some(),
             _ => false,
         };
-        if is_told {
+        if has_usage {
             chunk["usage"] = self.usage(count);
-        } else if self.is_asked && self.reports != Reports::Never {
-            // OpenAI's server does so.
+        } else if self.includes_usage && self.reports != Reports::Never {
+            // OpenAI sends a usage of null in the other chunks.
             chunk["usage"] = Value::Null;
         }
         chunk
@@ -137,7 +137,7 @@ impl Answer<'_> {
             Form::Text => json!(""),
         };
         let mut events = vec![self.chunk(&nothing, Some(self.reason()), count)];
-        if self.is_asked && self.reports != Reports::Never {
+        if self.includes_usage && self.reports != Reports::Never {
             let object = events[0]["object"].as_str().unwrap_or_default();
             let mut usage = self.frame(object, &json!([]));
             usage["usage"] = self.usage(count);
@@ -161,7 +161,7 @@ impl Answer<'_> {
     }
 
     fn reason(&self) -> &'static str {
-        if self.words.is_cut_short {
+        if self.words.is_truncated {
             "length"
         } else {
             "stop"

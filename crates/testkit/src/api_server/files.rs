@@ -17,7 +17,7 @@ pub(super) fn keep(call: &mut Call<'_>) {
         return call.error(400, None, "There is no file in the form.");
     };
     let model = form::text(&fields, "model");
-    if !model.is_empty() && !call.knows(&model) {
+    if !model.is_empty() && !call.require_model(&model) {
         return;
     }
     let id = call.id("file-");
@@ -60,8 +60,8 @@ pub(super) fn kept(call: &mut Call<'_>, method: &str, id: &str, rest: &[&str]) {
         .map(|kept| (kept.about.clone(), kept.bytes.clone()));
     drop(files);
     let Some((about, bytes)) = found else {
-        let why = format!("No such File object: {id} on `{}`", call.state.sort.name);
-        return call.error(404, None, &why);
+        let message = format!("No such File object: {id} on `{}`", call.state.sort.name);
+        return call.error(404, None, &message);
     };
     match (method, rest) {
         ("GET", []) => call.json(200, &about),

@@ -22,7 +22,7 @@ impl Gzip {
             bytes: self.begin(),
             free: 0,
         };
-        // Not the last block; fixed codes.
+        // Header of a block that is not the last, with fixed codes.
         out.push(0, 1);
         out.push(0b10, 2);
         for byte in bytes {
@@ -36,7 +36,7 @@ impl Gzip {
                 self.crc = (self.crc >> 1) ^ (0xEDB8_8320 * (self.crc & 1));
             }
         }
-        // The end of the block; and an empty one that ends where a byte does.
+        // The end of the block, and an empty block that aligns the stream to a byte.
         out.push(0, 7);
         out.push(0, 3);
         out.bytes.extend([0, 0, 255, 255]);

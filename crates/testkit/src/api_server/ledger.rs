@@ -52,7 +52,7 @@ impl Ledger {
         lines.push(Produced {
             request_id: call.header("x-request-id").unwrap_or_default(),
             path: call.path().to_owned(),
-            model: call.asked()["model"]
+            model: call.params()["model"]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned(),

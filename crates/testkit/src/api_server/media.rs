@@ -15,17 +15,17 @@ fn bytes() -> Vec<u8> {
 }
 
 pub(super) fn embeddings(call: &mut Call<'_>) {
-    let asked = call.asked();
-    if !call.knows(asked["model"].as_str().unwrap_or_default()) {
+    let params = call.params();
+    if !call.require_model(params["model"].as_str().unwrap_or_default()) {
         return;
     }
-    let count = asked["input"].as_array().map_or(1, Vec::len);
+    let count = params["input"].as_array().map_or(1, Vec::len);
     let count = u8::try_from(count).expect("few inputs");
     // Eighths, which have the same value as 32 bits and as text.
     let vector = |index: u8| (0..8_u8).map(move |at| f32::from(at) / 8.0 + f32::from(index));
     let data: Vec<_> = (0..count)
         .map(|index| {
-            let embedding = if asked["encoding_format"] == "base64" {
+            let embedding = if params["encoding_format"] == "base64" {
                 let bytes: Vec<_> = vector(index).flat_map(f32::to_le_bytes).collect();
                 json!(base64::encode(&bytes))
             } else {
@@ -34,38 +34,38 @@ pub(super) fn embeddings(call: &mut Call<'_>) {
             json!({ "object": "embedding", "index": index, "embedding": embedding })
         })
         .collect();
-    let words = Words::to(&asked["input"], &json!(0));
+    let words = Words::for_prompt(&params["input"], &json!(0));
     let usage = json!({ "prompt_tokens": words.prompt, "total_tokens": words.prompt });
-    let body = json!({ "object": "list", "data": data, "model": asked["model"], "usage": usage });
-    call.give(&words, &body);
+    let body = json!({ "object": "list", "data": data, "model": params["model"], "usage": usage });
+    call.send_whole(&words, &body);
 }
 
 pub(super) fn moderations(call: &mut Call<'_>) {
-    let asked = call.asked();
-    if call.knows(asked["model"].as_str().unwrap_or_default()) {
+    let params = call.params();
+    if call.require_model(params["model"].as_str().unwrap_or_default()) {
         let result = json!({ "flagged": false, "categories": {}, "category_scores": {} });
         let id = call.id("modr-");
         call.json(
             200,
-            &json!({ "id": id, "model": asked["model"], "results": [result] }),
+            &json!({ "id": id, "model": params["model"], "results": [result] }),
         );
     }
 }
 
 pub(super) fn speech(call: &mut Call<'_>) {
-    if call.knows(call.asked()["model"].as_str().unwrap_or_default()) {
+    if call.require_model(call.params()["model"].as_str().unwrap_or_default()) {
         call.send(200, "audio/mpeg", &bytes());
     }
 }
 
-/// Says what it was given, so that a test sees what arrived.
+/// Responds with the fields of the request, so that a test can check them.
 pub(super) fn transcription(call: &mut Call<'_>) {
     let fields = form::read(call);
     let (model, file) = (form::text(&fields, "model"), form::file(&fields));
     let Some(file) = file else {
         return call.error(400, None, "There is no file in the form.");
     };
-    if call.knows(&model) {
+    if call.require_model(&model) {
         let name = file.filename.as_deref().unwrap_or_default();
         let text = format!("{} bytes of {name}, heard by {model}", file.bytes.len());
         call.json(200, &json!({ "text": text }));
@@ -73,7 +73,7 @@ pub(super) fn transcription(call: &mut Call<'_>) {
 }
 
 pub(super) fn image(call: &mut Call<'_>) {
-    if call.knows(call.asked()["model"].as_str().unwrap_or_default()) {
+    if call.require_model(call.params()["model"].as_str().unwrap_or_default()) {
         call.json(200, &picture());
     }
 }
@@ -83,7 +83,7 @@ pub(super) fn image_edit(call: &mut Call<'_>) {
     if form::file(&fields).is_none() {
         return call.error(400, None, "There is no picture in the form.");
     }
-    if call.knows(&form::text(&fields, "model")) {
+    if call.require_model(&form::text(&fields, "model")) {
         call.json(200, &picture());
     }
 }

@@ -7,37 +7,37 @@ use super::call::Call;
 use super::words::Words;
 
 pub(super) fn create(call: &mut Call<'_>) {
-    let asked = call.asked();
-    if !call.knows(asked["model"].as_str().unwrap_or_default()) {
+    let params = call.params();
+    if !call.require_model(params["model"].as_str().unwrap_or_default()) {
         return;
     }
-    let words = Words::to(&asked["messages"], &asked["max_tokens"]);
-    let message = message(&call.id("msg_"), &asked, &words);
-    if asked["stream"] == true {
+    let words = Words::for_prompt(&params["messages"], &params["max_tokens"]);
+    let message = message(&call.id("msg_"), &params, &words);
+    if params["stream"] == true {
         stream(call, &words, message);
     } else {
-        call.give(&words, &message);
+        call.send_whole(&words, &message);
     }
 }
 
 pub(super) fn count(call: &mut Call<'_>) {
-    let asked = call.asked();
-    if call.knows(asked["model"].as_str().unwrap_or_default()) {
-        let words = Words::to(&asked["messages"], &Value::Null);
+    let params = call.params();
+    if call.require_model(params["model"].as_str().unwrap_or_default()) {
+        let words = Words::for_prompt(&params["messages"], &Value::Null);
         call.json(200, &json!({ "input_tokens": words.prompt }));
     }
 }
 
-fn message(id: &str, asked: &Value, words: &Words) -> Value {
+fn message(id: &str, params: &Value, words: &Words) -> Value {
     json!({
         "id": id,
         "type": "message",
         "role": "assistant",
-        "model": asked["model"],
+        "model": params["model"],
         "content": [{ "type": "text", "text": words.text() }],
-        "stop_reason": if words.is_cut_short { "max_tokens" } else { "end_turn" },
+        "stop_reason": if words.is_truncated { "max_tokens" } else { "end_turn" },
         "stop_sequence": null,
-        // Anthropic does not count what was cached among the rest.
+        // Anthropic reports cached tokens separately from the other input tokens.
         "usage": {
             "input_tokens": words.prompt - words.cached,
             "cache_creation_input_tokens": 0,
@@ -71,7 +71,7 @@ fn stream(call: &mut Call<'_>, words: &Words, mut message: Value) {
     if !call.begin() || !first.iter().all(|event| send(call, event)) {
         return;
     }
-    call.speak(
+    call.stream_tokens(
         words,
         |call, token, _| {
             let delta = json!({ "type": "text_delta", "text": token });
@@ -81,7 +81,7 @@ fn stream(call: &mut Call<'_>, words: &Words, mut message: Value) {
             )
         },
         |call| {
-            // The numbers are sums so far: the last one counts.
+            // Each report is the sum so far, so the last report is valid.
             send(call, &json!({ "type": "content_block_stop", "index": 0 }))
                 && (!is_told_twice || send(call, &delta(&Value::Null, words.count() / 2)))
                 && send(call, &delta(&reason, words.count()))

@@ -1,9 +1,9 @@
-//! Fake LLM server that implements OpenAI's and Anthropic's APIs, as far as their clients go. It logs
-//! the requests that it receives and counts the tokens that it generates.
+//! Fake LLM server that implements OpenAI's and Anthropic's APIs, as far as the official clients use
+//! them. It logs the requests that it receives and counts the tokens that it generates.
 //!
 //! The text of a request controls its response: see `words`. `chat`, `responses`, `messages`, `files`
-//! and `media` are the APIs; `call` is one request and its response; `look` serves the log to the
-//! scripts of clients.
+//! and `media` are the APIs; `call` is one request and its response; `request_log` serves the log
+//! to client scripts.
 
 mod base64;
 mod call;
@@ -12,9 +12,9 @@ mod files;
 mod form;
 mod gzip;
 mod ledger;
-mod look;
 mod media;
 mod messages;
+mod request_log;
 mod responses;
 mod words;
 
@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use crate::fake_llm::FakeLlm;
 use call::Call;
 pub use ledger::{End, Ledger, Produced};
-use look::Seen;
+use request_log::LoggedRequest;
 
 /// Way in which a server reports the usage of a streamed chat or completion.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,7 +72,7 @@ pub struct State {
     pub sort: Sort,
     /// Tokens generated for each request.
     pub ledger: Ledger,
-    seen: Mutex<Vec<Seen>>,
+    requests: Mutex<Vec<LoggedRequest>>,
     /// Number of the next id.
     ids: AtomicU64,
     files: Mutex<HashMap<String, files::Kept>>,
@@ -86,7 +86,7 @@ impl Backend {
         let state = Arc::new(State {
             sort,
             ledger: Ledger::default(),
-            seen: Mutex::default(),
+            requests: Mutex::default(),
             ids: AtomicU64::new(1),
             files: Mutex::default(),
             responses: Mutex::default(),
@@ -101,8 +101,8 @@ impl Backend {
 
 fn answer(call: &mut Call<'_>) {
     let (method, path) = (call.method(), call.path());
-    if let Some(what) = path.strip_prefix("/mock/") {
-        return look::answer(call, what);
+    if let Some(name) = path.strip_prefix("/mock/") {
+        return request_log::answer(call, name);
     }
     let Some(path) = path.strip_prefix("/v1/") else {
         return call.error(404, None, "There is nothing here.");
@@ -113,9 +113,9 @@ fn answer(call: &mut Call<'_>) {
     {
         return call.error(401, Some("invalid_api_key"), "Incorrect API key provided.");
     }
-    // Probes depend on time, and tests compare the log.
+    // The number of probes depends on time, so they are not part of the log, which tests compare.
     if method != "GET" || path != "models" {
-        call.state.see(call.request);
+        call.state.log_request(call.request);
     }
     if let Some(status) = words::number(&call.text(), "status") {
         let status = u16::try_from(status).expect("a status");

@@ -9,11 +9,11 @@ use super::call::Call;
 use super::words::Words;
 
 pub(super) fn create(call: &mut Call<'_>) {
-    let asked = call.asked();
-    if !call.knows(asked["model"].as_str().unwrap_or_default()) {
+    let params = call.params();
+    if !call.require_model(params["model"].as_str().unwrap_or_default()) {
         return;
     }
-    if let Some(before) = asked["previous_response_id"].as_str() {
+    if let Some(before) = params["previous_response_id"].as_str() {
         let is_known = call
             .state
             .responses
@@ -22,22 +22,22 @@ pub(super) fn create(call: &mut Call<'_>) {
             .contains_key(before);
         if !is_known {
             let name = call.state.sort.name;
-            let why = format!("Previous response with id '{before}' not found on `{name}`.");
-            return call.error(400, Some("previous_response_not_found"), &why);
+            let message = format!("Previous response with id '{before}' not found on `{name}`.");
+            return call.error(400, Some("previous_response_not_found"), &message);
         }
     }
-    let words = Words::to(&asked["input"], &asked["max_output_tokens"]);
+    let words = Words::for_prompt(&params["input"], &params["max_output_tokens"]);
     let id = call.id("resp_");
-    let whole = response(&id, call.state.sort.reports, &asked, &words);
+    let whole = response(&id, call.state.sort.reports, &params, &words);
     call.state
         .responses
         .lock()
         .expect("the map")
         .insert(id, whole.clone());
-    if asked["stream"] == true {
+    if params["stream"] == true {
         stream(call, &words, &whole);
     } else {
-        call.give(&words, &whole);
+        call.send_whole(&words, &whole);
     }
 }
 
@@ -51,11 +51,11 @@ pub(super) fn kept(call: &mut Call<'_>, method: &str, id: &str, rest: &[&str]) {
         .get(id)
         .cloned();
     let Some(found) = found else {
-        let why = format!(
+        let message = format!(
             "Response with id '{id}' not found on `{}`.",
             call.state.sort.name
         );
-        return call.error(404, None, &why);
+        return call.error(404, None, &message);
     };
     match (method, rest) {
         ("GET", []) => call.json(200, &found),
@@ -81,7 +81,7 @@ pub(super) fn kept(call: &mut Call<'_>, method: &str, id: &str, rest: &[&str]) {
     }
 }
 
-fn response(id: &str, reports: Reports, asked: &Value, words: &Words) -> Value {
+fn response(id: &str, reports: Reports, params: &Value, words: &Words) -> Value {
     let usage = json!({
         "input_tokens": words.prompt,
         "input_tokens_details": { "cached_tokens": words.cached, "cache_write_tokens": 0 },
@@ -97,11 +97,11 @@ fn response(id: &str, reports: Reports, asked: &Value, words: &Words) -> Value {
         "error": null,
         "incomplete_details": null,
         "instructions": null,
-        "metadata": { "input": asked["input"].as_str() },
-        "model": asked["model"],
+        "metadata": { "input": params["input"].as_str() },
+        "model": params["model"],
         "output": [item(id, &words.text(), "completed")],
         "parallel_tool_calls": true,
-        "previous_response_id": asked["previous_response_id"],
+        "previous_response_id": params["previous_response_id"],
         "temperature": 1.0,
         "tool_choice": "auto",
         "tools": [],
@@ -147,7 +147,7 @@ fn stream(call: &mut Call<'_>, words: &Words, whole: &Value) {
     if !call.begin() || !first.into_iter().all(|event| events.send(call, event)) {
         return;
     }
-    call.speak(
+    call.stream_tokens(
         words,
         |call, token, _| {
             let event = events.of_part("response.output_text.delta", "delta", &json!(token));

@@ -28,31 +28,32 @@ pub(super) struct Words {
     tokens: Vec<String>,
     count: usize,
     /// True if the request allows fewer tokens than there would be.
-    pub(super) is_cut_short: bool,
-    /// Number of prompt tokens, and of those in the cache.
+    pub(super) is_truncated: bool,
+    /// Number of prompt tokens, with cached ones.
     pub(super) prompt: u64,
+    /// Number of prompt tokens in the cache.
     pub(super) cached: u64,
     /// Number of tokens after which the connection is closed.
     pub(super) breaks_after: Option<u64>,
 }
 
 impl Words {
-    /// Returns the tokens of a response to a prompt, at most `most`.
-    pub(super) fn to(question: &Value, most: &Value) -> Self {
-        let text = question.to_string();
-        let prompt = text.len() as u64 / 4 + 1;
-        let tokens: Vec<String> = match wish(&text, "say") {
-            Some(said) => said.split_inclusive(' ').map(str::to_owned).collect(),
+    /// Returns the tokens of a response to a prompt, at most `max_tokens`.
+    pub(super) fn for_prompt(prompt: &Value, max_tokens: &Value) -> Self {
+        let text = prompt.to_string();
+        let prompt_tokens = text.len() as u64 / 4 + 1;
+        let tokens: Vec<String> = match argument(&text, "say") {
+            Some(words) => words.split_inclusive(' ').map(str::to_owned).collect(),
             None => TOKENS.iter().map(|&token| token.to_owned()).collect(),
         };
         let wanted = number(&text, "tokens").unwrap_or(tokens.len() as u64);
-        let most = most.as_u64().unwrap_or(u64::MAX);
+        let max_tokens = max_tokens.as_u64().unwrap_or(u64::MAX);
         Self {
             tokens,
-            count: usize::try_from(wanted.min(most)).expect("a number"),
-            is_cut_short: most < wanted,
-            prompt,
-            cached: prompt / 2,
+            count: usize::try_from(wanted.min(max_tokens)).expect("a number"),
+            is_truncated: max_tokens < wanted,
+            prompt: prompt_tokens,
+            cached: prompt_tokens / 2,
             breaks_after: number(&text, "cut"),
         }
     }
@@ -75,13 +76,13 @@ impl Words {
 }
 
 /// Returns the argument of a command.
-fn wish<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+fn argument<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("[{word} "))?;
     Some(rest.split_once(']')?.0)
 }
 
 pub(super) fn number(text: &str, word: &str) -> Option<u64> {
-    wish(text, word)?.parse().ok()
+    argument(text, word)?.parse().ok()
 }
 
 pub(super) fn has(text: &str, word: &str) -> bool {

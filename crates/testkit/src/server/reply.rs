@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::gate::Gate;
 
-/// One act of a scripted server.
+/// One step of a scripted reply.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Sends these bytes.

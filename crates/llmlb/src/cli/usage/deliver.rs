@@ -194,7 +194,7 @@ impl DeliverJob {
 
     /// Estimates the number of pending records, as most batches are full.
     fn waiting(&self) -> u64 {
-        let batches = SpoolManager::of(self.data.dir()).count();
+        let batches = SpoolManager::new(self.data.dir()).count();
         batches.unwrap_or_default() * self.options.batch_size as u64
     }
 
@@ -269,7 +269,7 @@ fn delivery_options(args: &Deliver) -> DeliveryOptions {
     let mut delivery = DeliveryOptions::default();
     delivery.give_up_rounds = args.give_up_rounds;
     delivery.give_up_after = args.give_up_after;
-    delivery.longest_wait = args.max_wait;
+    delivery.max_wait = args.max_wait;
     delivery.ignore_backoff = args.now;
     delivery
 }
@@ -278,10 +278,10 @@ fn delivery_options(args: &Deliver) -> DeliveryOptions {
 pub(super) fn failed(error: &RunError, data: &DataDir) -> Failure {
     match error {
         RunError::Disk(error) => disk(error),
-        RunError::OtherDestination { asked, .. } => {
-            let to = asked
+        RunError::OtherDestination { requested, .. } => {
+            let to = requested
                 .as_deref()
-                .map_or_else(|| "--archive".to_owned(), |asked| format!("--to {asked}"));
+                .map_or_else(|| "--archive".to_owned(), |url| format!("--to {url}"));
             let change = data.command(&format!("deliver {to} --change-destination"));
             Failure::new(exit::FAILED, error.to_string())
                 .hint(format!("change the destination: {change}"))

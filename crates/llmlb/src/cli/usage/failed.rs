@@ -82,7 +82,7 @@ pub(super) fn failed(args: &ListArgs, data: &DataDir) -> Result<u8, Failure> {
 
 pub(super) fn list(data: &DataDir) -> Result<Vec<Failed>, Failure> {
     data.require()?;
-    SpoolManager::of(data.dir())
+    SpoolManager::new(data.dir())
         .failed()
         .map_err(|error| disk(&error))
 }

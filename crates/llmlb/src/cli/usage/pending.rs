@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use serde::Serialize;
-use spool::{BatchStore, Error, SpoolManager, Waiting};
+use spool::{BatchStore, Error, PendingBatch, SpoolManager};
 
 use super::args::ListArgs;
 use super::data_dir::DataDir;
@@ -57,7 +57,7 @@ struct PendingTotals {
 
 pub(super) fn pending(args: &ListArgs, data: &DataDir, quiet: bool) -> Result<u8, Failure> {
     data.require()?;
-    let spool = SpoolManager::of(data.dir());
+    let spool = SpoolManager::new(data.dir());
     let bar = ProgressLine::new(quiet);
     let (batches, mut errors) = all(&spool, &bar).map_err(|error| disk(&error))?;
     let pauses = spool.pauses().map_err(|error| disk(&error))?;
@@ -131,7 +131,7 @@ fn summary(totals: &PendingTotals) -> String {
 }
 
 /// Returns all pending batches, and the errors of those that cannot be read.
-fn all(spool: &SpoolManager, bar: &ProgressLine) -> Result<(Vec<Waiting>, Vec<Error>), Error> {
+fn all(spool: &SpoolManager, bar: &ProgressLine) -> Result<(Vec<PendingBatch>, Vec<Error>), Error> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     let mut last: Option<String> = None;
     loop {
@@ -141,7 +141,7 @@ fn all(spool: &SpoolManager, bar: &ProgressLine) -> Result<(Vec<Waiting>, Vec<Er
         }
         last = names.last().cloned();
         for name in names {
-            match spool.waiting(&name) {
+            match spool.pending_batch(&name) {
                 Ok(waiting) => found.push(waiting),
                 // The batch was delivered after its name was listed.
                 Err(error) if error.io_error().kind() == std::io::ErrorKind::NotFound => {}
@@ -152,7 +152,7 @@ fn all(spool: &SpoolManager, bar: &ProgressLine) -> Result<(Vec<Waiting>, Vec<Er
     }
 }
 
-fn row(batch: &Waiting, pause: Option<SystemTime>, now: SystemTime) -> Vec<String> {
+fn row(batch: &PendingBatch, pause: Option<SystemTime>, now: SystemTime) -> Vec<String> {
     let next = match batch.not_before.max(pause) {
         Some(at) => at.duration_since(now).map_or_else(
             |_| "now".to_owned(),
@@ -197,8 +197,8 @@ impl From<&Error> for Unreadable {
     }
 }
 
-impl From<Waiting> for PendingEntry {
-    fn from(batch: Waiting) -> Self {
+impl From<PendingBatch> for PendingEntry {
+    fn from(batch: PendingBatch) -> Self {
         Self {
             name: batch.name,
             records: batch.records,

@@ -28,7 +28,7 @@ pub(super) fn resend(args: &Resend, data: &DataDir) -> Result<u8, Failure> {
     let lock = (!args.dry_run)
         .then(|| DeliveryLock::acquire(data.dir()).map_err(|error| busy(&error, data)))
         .transpose()?;
-    let spool = SpoolManager::of(data.dir());
+    let spool = SpoolManager::new(data.dir());
     for one in chosen {
         let resent = if args.dry_run {
             Ok(())
@@ -71,7 +71,7 @@ pub(super) fn resend(args: &Resend, data: &DataDir) -> Result<u8, Failure> {
 /// Returns the batches in `archive/`.
 fn archived(data: &DataDir) -> Result<Vec<Failed>, Failure> {
     data.require()?;
-    SpoolManager::of(data.dir())
+    SpoolManager::new(data.dir())
         .archived()
         .map_err(|error| disk(&error))
 }

@@ -1,10 +1,10 @@
-//! A copy of a data directory, used again after the original went on. (S6)
+//! A backup copy of a data directory that is used after the original was consolidated. (S6)
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::place::{Place, names};
+use super::test_data_dir::{TestDataDir, names};
 use crate::consolidate::{Options, consolidate};
 use crate::record::Record;
 
@@ -20,19 +20,19 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn keys(place: &Place) -> BTreeSet<String> {
-    place.receiver.keys().into_keys().collect()
+fn keys(test_dir: &TestDataDir) -> BTreeSet<String> {
+    test_dir.receiver.keys().into_keys().collect()
 }
 
 #[test]
-fn batches_keep_their_keys_and_staged_records_their_ids_in_a_restored_copy() {
-    let (original, restored) = (Place::new(), Place::new());
+fn restored_copy_keeps_the_keys_of_batches_and_the_ids_of_staged_records() {
+    let (original, restored) = (TestDataDir::new(), TestDataDir::new());
     original.entry(150, true);
     consolidate(original.path(), &Options::default()).unwrap();
     let batches = names(&original.data().spool);
     original.entry(20, true);
     copy(original.path(), restored.path());
-    // The original folds what is staged alone, the copy together with another entry.
+    // The staged records are batched alone in the original, and with another entry in the copy.
     consolidate(original.path(), &Options::default()).unwrap();
     original.deliver_all();
     let more: Vec<_> = restored.entry(5, true).iter().map(Record::id).collect();
@@ -42,7 +42,7 @@ fn batches_keep_their_keys_and_staged_records_their_ids_in_a_restored_copy() {
     restored.deliver_all();
     assert_eq!(batches.len(), 2);
     let same = keys(&original).intersection(&keys(&restored)).count();
-    assert_eq!(same, 2, "those of the batches");
+    assert_eq!(same, 2, "keys of the batches in the copy");
     let mut ids: BTreeSet<_> = original.receiver.billed().into_keys().collect();
     ids.extend(more);
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A receiver of one test's own, which answers as it is told, and time that passes by itself.
+//! A receiver with scripted replies, and a clock that advances when the code under test waits.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Mutex;
@@ -11,58 +11,58 @@ use crate::cancel::Cancel;
 use crate::delivery::{Answer, Clock, Sink};
 use crate::time::Moment;
 
-/// What the receiver does with one batch.
+/// Reply to one batch.
 #[derive(Clone, Debug)]
-pub(super) enum Act {
-    /// Takes it, and answers this.
+pub(super) enum ScriptedReply {
+    /// The receiver stores the batch and returns this answer.
     Commit(Answer),
-    /// Does not take it, and answers this.
+    /// The receiver does not store the batch and returns this answer.
     Refuse(Answer),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Receiver {
-    /// What to do with the next batches; everything is taken when there is nothing left.
-    pub(super) acts: Mutex<VecDeque<Act>>,
-    /// Records that it does not like: a batch with one of them is rejected.
+pub(super) struct FakeReceiver {
+    /// Replies to the next batches. The receiver accepts every batch when there are none.
+    pub(super) replies: Mutex<VecDeque<ScriptedReply>>,
+    /// Records that the receiver rejects, with the batch that contains them.
     pub(super) poison: Mutex<Vec<Uuid>>,
-    taken: Mutex<Taken>,
+    received: Mutex<Received>,
     pub(super) clock: FakeClock,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct Received {
     billed: BTreeMap<Uuid, usize>,
-    /// The body of each key that ever came.
+    /// Body of each batch that was sent, by idempotency key.
     bodies: HashMap<String, Vec<u8>>,
     committed: HashSet<String>,
-    /// How often each key came.
+    /// Number of times that each idempotency key was sent.
     keys: BTreeMap<String, usize>,
-    /// When something came.
+    /// Time of each attempt.
     arrivals: Vec<Moment>,
 }
 
-impl Receiver {
+impl FakeReceiver {
     pub(super) fn billed(&self) -> BTreeMap<Uuid, usize> {
-        self.taken.lock().unwrap().billed.clone()
+        self.received.lock().unwrap().billed.clone()
     }
 
     pub(super) fn keys(&self) -> BTreeMap<String, usize> {
-        self.taken.lock().unwrap().keys.clone()
+        self.received.lock().unwrap().keys.clone()
     }
 
     pub(super) fn arrivals(&self) -> Vec<Moment> {
-        self.taken.lock().unwrap().arrivals.clone()
+        self.received.lock().unwrap().arrivals.clone()
     }
 
-    pub(super) fn then(&self, act: Act) -> &Self {
-        self.acts.lock().unwrap().push_back(act);
+    pub(super) fn push_reply(&self, reply: ScriptedReply) -> &Self {
+        self.replies.lock().unwrap().push_back(reply);
         self
     }
 }
 
-impl Taken {
-    /// Knows batches by their keys.
+impl Received {
+    /// Stores a batch, unless its key was stored before.
     fn commit(&mut self, batch: &Batch) {
         let key = batch.idempotency_key().to_owned();
         if self.committed.insert(key) {
@@ -73,25 +73,29 @@ impl Taken {
     }
 }
 
-impl Sink for Receiver {
+impl Sink for FakeReceiver {
     fn name(&self) -> &'static str {
         "the receiver"
     }
 
     fn send(&self, batch: &Batch) -> Answer {
-        let mut taken = self.taken.lock().unwrap();
-        taken.arrivals.push(self.clock.now());
+        let mut received = self.received.lock().unwrap();
+        received.arrivals.push(self.clock.now());
         let key = batch.idempotency_key().to_owned();
-        *taken.keys.entry(key.clone()).or_default() += 1;
-        let body = taken.bodies.entry(key.clone()).or_insert(batch.body());
-        assert_eq!(*body, batch.body(), "the same bytes under the same key");
+        *received.keys.entry(key.clone()).or_default() += 1;
+        let body = received.bodies.entry(key.clone()).or_insert(batch.body());
+        assert_eq!(
+            *body,
+            batch.body(),
+            "the body differs from the first one with this key"
+        );
         let poison = self.poison.lock().unwrap();
-        match self.acts.lock().unwrap().pop_front() {
-            Some(Act::Commit(answer)) => {
-                taken.commit(batch);
+        match self.replies.lock().unwrap().pop_front() {
+            Some(ScriptedReply::Commit(answer)) => {
+                received.commit(batch);
                 answer
             }
-            Some(Act::Refuse(answer)) => answer,
+            Some(ScriptedReply::Refuse(answer)) => answer,
             None if batch
                 .records()
                 .iter()
@@ -100,14 +104,14 @@ impl Sink for Receiver {
                 Answer::rejected("422: poison")
             }
             None => {
-                taken.commit(batch);
+                received.commit(batch);
                 Answer::accepted("200")
             }
         }
     }
 }
 
-/// Time that passes when somebody waits, and jumps when told to.
+/// A clock that advances by the duration of every wait, and jumps on demand.
 #[derive(Debug)]
 pub(super) struct FakeClock {
     now: Mutex<Moment>,
@@ -140,9 +144,8 @@ impl Clock for FakeClock {
         *self.now.lock().unwrap()
     }
 
-    fn wait(&self, cancel: &Cancel, long: Duration) -> bool {
-        self.forward(long);
-        *self.waited.lock().unwrap() += long;
-        cancel.is_cancelled()
+    fn wait(&self, _cancel: &Cancel, duration: Duration) {
+        self.forward(duration);
+        *self.waited.lock().unwrap() += duration;
     }
 }

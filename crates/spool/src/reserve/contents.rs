@@ -1,7 +1,7 @@
-//! Files that the reserve holds because the disk was too full for them, and notes beside them.
+//! Contents of the reserve: files that did not fit on the disk, and notes.
 //!
-//! A change writes the whole content into the area that is not in use, then its head, then syncs.
-//! A crash in between leaves the other area as it was.
+//! A change writes the whole contents into the area that is not in use, then its head, then syncs.
+//! A crash in between leaves the other area and its head intact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,43 +13,48 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Layout, OpenReserve, PAGE, Reserve, Use};
-use crate::book::{decode, encode};
+use super::{OpenReserve, PAGE, Reserve, ReserveLayout, ReserveUse};
 use crate::disk::Disk;
+use crate::journal::{decode, encode};
 
 const VERSION: u32 = 1;
 
-/// The content of the reserve.
+/// Files and notes in the reserve.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct ReserveContents {
+    /// Number of the change that wrote these contents.
     sequence: u64,
-    /// By directory and name: `spool/{batch}.json`.
+    /// Files by directory and name, such as `spool/{batch}.json`.
     files: BTreeMap<String, Vec<u8>>,
-    /// Those among them that are batches.
+    /// Keys of the files that are batches.
     batches: BTreeSet<String>,
     notes: BTreeMap<String, Value>,
 }
 
-/// One checked line at the start of a page.
+/// Description of an area: a line with a checksum at the start of a page.
 #[derive(Debug, Serialize, Deserialize)]
-struct Head {
+struct ReserveHead {
+    /// Version of the format.
     reserve: u32,
     sequence: u64,
     /// Length of the index, which is the first part of the area.
     index: u64,
+    /// Length of the contents, with the index.
     length: u64,
+    /// Checksum of the contents, with the index.
     checksum: u32,
 }
 
+/// First part of an area: the names of its files, and its notes.
 #[derive(Serialize, Deserialize)]
-struct Index {
-    /// Names and lengths, in the order of the bytes that follow.
+struct ReserveIndex {
+    /// Keys and lengths of the files, in the order of their bytes behind the index.
     files: Vec<(String, u64)>,
     batches: BTreeSet<String>,
     notes: BTreeMap<String, Value>,
 }
 
-impl Held {
+impl ReserveContents {
     pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty() && self.notes.is_empty()
     }
@@ -58,7 +63,7 @@ impl Held {
         self.files.get(key).map(Vec::as_slice)
     }
 
-    /// `true`: there was such a file.
+    /// Adds or replaces a file. Returns `true` if it was replaced.
     fn insert(&mut self, key: &str, bytes: &[u8]) -> bool {
         let before = self.files.insert(key.to_owned(), bytes.to_vec());
         before.is_some()
@@ -69,7 +74,7 @@ impl Held {
         self.files.remove(key)
     }
 
-    /// Keys of the files of a directory.
+    /// Returns the keys of the files in a directory.
     pub(crate) fn keys<'a>(&'a self, dir: &'a str) -> impl Iterator<Item = &'a str> {
         let is_in = move |key: &&String| {
             key.strip_prefix(dir)
@@ -78,7 +83,7 @@ impl Held {
         self.files.keys().filter(is_in).map(String::as_str)
     }
 
-    /// A note by its name, or the default if there is none.
+    /// Returns a note by its name, or the default if there is none.
     pub(crate) fn note<T: DeserializeOwned + Default>(&self, name: &str) -> io::Result<T> {
         match self.notes.get(name) {
             None => Ok(T::default()),
@@ -91,7 +96,7 @@ impl Held {
     }
 
     pub(crate) fn set_note<T: Serialize>(&mut self, name: &str, note: &T) {
-        // Notes are made of texts and numbers: this does not fail.
+        // Serializing strings and numbers does not fail.
         let value = serde_json::to_value(note).unwrap_or_default();
         self.notes.insert(name.to_owned(), value);
     }
@@ -101,150 +106,166 @@ impl Held {
     }
 }
 
-/// Content that was read, with the heads it belongs to.
-struct Seen {
+/// Contents that were read, and the heads that described them.
+struct CachedContents {
     process: usize,
     path: PathBuf,
     heads: Vec<u8>,
-    held: Arc<Held>,
+    contents: Arc<ReserveContents>,
 }
 
-/// The last content that was read. Reading the heads again tells if it has changed.
-static LAST: Mutex<Option<Seen>> = Mutex::new(None);
+/// The contents that were read last. They are current while the heads in the file are the same.
+static CACHE: Mutex<Option<CachedContents>> = Mutex::new(None);
 
 impl Reserve {
-    /// The content; empty if there is no reserve.
-    pub(crate) fn read(&self, disk: &dyn Disk) -> io::Result<Arc<Held>> {
+    /// Reads the contents. A missing reserve counts as empty.
+    pub(crate) fn read(&self, disk: &dyn Disk) -> io::Result<Arc<ReserveContents>> {
         let file = match disk.open(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Arc::default()),
             file => file?,
         };
-        let Some(layout) = Layout::new(file.metadata()?.len()) else {
+        let Some(layout) = ReserveLayout::new(file.metadata()?.len()) else {
             return Ok(Arc::default());
         };
         let mut heads = Vec::new();
-        // A writer may overwrite an area while it is read: then there are new heads.
+        // Another process may overwrite the area while it is read here. Then the heads have
+        // changed.
         for _ in 0..100 {
             heads = read_at(disk, &file, 0, 2 * PAGE)?;
-            let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(seen) = &*last
-                && seen.process == disk.process()
-                && seen.path == self.path
-                && seen.heads == heads
+            let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(cached) = &*cache
+                && cached.process == disk.process()
+                && cached.path == self.path
+                && cached.heads == heads
             {
-                return Ok(Arc::clone(&seen.held));
+                return Ok(Arc::clone(&cached.contents));
             }
-            let held = Arc::new(read_areas(disk, &file, layout, &heads)?);
+            let contents = Arc::new(read_areas(disk, &file, layout, &heads)?);
             if read_at(disk, &file, 0, 2 * PAGE)? == heads {
-                // After a power failure the newest head may be there without its area. A writer that
-                // repeats that change writes the same head again, with another content behind it.
-                let is_newest = |head: &Head| head.sequence <= held.sequence;
+                // A power failure may keep the newest head and lose its area. Repeating that change
+                // writes the same head again, but with an intact area: these contents must not be
+                // cached.
+                let is_newest = |head: &ReserveHead| head.sequence <= contents.sequence;
                 if !heads_in(&heads).iter().all(is_newest) {
-                    return Ok(held);
+                    return Ok(contents);
                 }
-                *last = Some(Seen {
+                *cache = Some(CachedContents {
                     process: disk.process(),
                     path: self.path.clone(),
                     heads,
-                    held: Arc::clone(&held),
+                    contents: Arc::clone(&contents),
                 });
-                return Ok(held);
+                return Ok(contents);
             }
         }
         Ok(Arc::new(read_areas(disk, &file, layout, &heads)?))
     }
 
-    /// Changes the content. On the disk when this returns.
+    /// Changes the contents, and syncs them.
     pub(crate) fn change<T>(
         &self,
         disk: &dyn Disk,
-        edit: impl FnOnce(&mut Held) -> T,
+        edit: impl FnOnce(&mut ReserveContents) -> T,
     ) -> io::Result<T> {
         let open = self.open(disk)?;
-        let mut held = open.read(disk)?;
-        let done = edit(&mut held);
-        open.write(disk, &mut held, Use::Note)?;
+        let mut contents = open.read(disk)?;
+        let done = edit(&mut contents);
+        open.write(disk, &mut contents, ReserveUse::Note)?;
         Ok(done)
     }
 
-    /// Stores a file. On the disk when this returns.
-    pub(crate) fn hold(
+    /// Stores a file, and syncs it.
+    pub(crate) fn store(
         &self,
         disk: &dyn Disk,
         key: &str,
         bytes: &[u8],
-        what: Use,
+        purpose: ReserveUse,
     ) -> io::Result<()> {
         let open = self.open(disk)?;
-        let mut held = open.read(disk)?;
-        let is_only = what == Use::MoreBatches && !held.batches.iter().any(|other| other != key);
-        let what = if is_only { Use::Batch } else { what };
-        if what <= Use::Batch {
-            held.batches.insert(key.to_owned());
+        let mut contents = open.read(disk)?;
+        let is_only = purpose == ReserveUse::MoreBatches
+            && !contents.batches.iter().any(|other| other != key);
+        let purpose = if is_only { ReserveUse::Batch } else { purpose };
+        if purpose <= ReserveUse::Batch {
+            contents.batches.insert(key.to_owned());
         }
-        let what = if held.insert(key, bytes) {
-            what.max(Use::SameFile)
+        let purpose = if contents.insert(key, bytes) {
+            purpose.max(ReserveUse::SameFile)
         } else {
-            what
+            purpose
         };
-        open.write(disk, &mut held, what)
+        open.write(disk, &mut contents, purpose)
     }
 
-    /// How many bytes of names and notes fit into the reserve.
+    /// Returns the number of bytes that fit into the reserve for names and notes.
     pub(crate) fn room_for_notes(&self, disk: &dyn Disk) -> io::Result<u64> {
         Ok(self.open(disk)?.layout.area / 2)
     }
 }
 
 impl OpenReserve {
-    pub(crate) fn read(&self, disk: &dyn Disk) -> io::Result<Held> {
+    pub(crate) fn read(&self, disk: &dyn Disk) -> io::Result<ReserveContents> {
         let heads = read_at(disk, &self.file, 0, 2 * PAGE)?;
         read_areas(disk, &self.file, self.layout, &heads)
     }
 
-    /// Replaces the content. On the disk when this returns.
-    pub(crate) fn write(&self, disk: &dyn Disk, held: &mut Held, what: Use) -> io::Result<()> {
-        let index = Index {
-            files: (held.files.iter())
+    /// Replaces the contents, and syncs them. Fails with [`io::ErrorKind::StorageFull`] if they are
+    /// too long for this purpose.
+    pub(crate) fn write(
+        &self,
+        disk: &dyn Disk,
+        contents: &mut ReserveContents,
+        purpose: ReserveUse,
+    ) -> io::Result<()> {
+        let index = ReserveIndex {
+            files: (contents.files.iter())
                 .map(|(key, bytes)| (key.clone(), bytes.len() as u64))
                 .collect(),
-            batches: held.batches.clone(),
-            notes: held.notes.clone(),
+            batches: contents.batches.clone(),
+            notes: contents.notes.clone(),
         };
-        let mut content = serde_json::to_vec(&index).map_err(io::Error::other)?;
-        let index = content.len() as u64;
-        held.files
+        let mut area = serde_json::to_vec(&index).map_err(io::Error::other)?;
+        let index = area.len() as u64;
+        contents
+            .files
             .values()
-            .for_each(|bytes| content.extend_from_slice(bytes));
-        if content.len() as u64 > self.layout.most(what) {
+            .for_each(|bytes| area.extend_from_slice(bytes));
+        if area.len() as u64 > self.layout.max_contents(purpose) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let sequence = held.sequence + 1;
-        let head = Head {
+        let sequence = contents.sequence + 1;
+        let head = ReserveHead {
             reserve: VERSION,
             sequence,
             index,
-            length: content.len() as u64,
-            checksum: crc32fast::hash(&content),
+            length: area.len() as u64,
+            checksum: crc32fast::hash(&area),
         };
-        let head_at = Layout::head_at(sequence);
+        let head_at = ReserveLayout::head_at(sequence);
         let (file, area_at) = (&self.file, self.layout.area_at(sequence));
-        let written = (disk.write_at(file, area_at, &content))
+        let written = (disk.write_at(file, area_at, &area))
             .and_then(|()| disk.write_at(file, head_at, &encode(&head)))
             .and_then(|()| disk.sync(file));
         if written.is_err() {
-            // The area may be readable now and gone after a power failure. It must not count: the
-            // next change would overwrite the one that is on the disk.
+            // After a failed sync the new area may be readable now and lost after a power failure.
+            // Its head is erased: otherwise the next change would overwrite the other area, the
+            // only synced one.
             let _ = disk.write_at(file, head_at, b"\n");
         }
         written?;
-        held.sequence = sequence;
+        contents.sequence = sequence;
         Ok(())
     }
 }
 
-/// The content that counts: that of the head with the highest sequence number whose area is intact.
-fn read_areas(disk: &dyn Disk, file: &File, layout: Layout, heads: &[u8]) -> io::Result<Held> {
+/// Returns the current contents: those of the head with the highest sequence whose area is intact.
+fn read_areas(
+    disk: &dyn Disk,
+    file: &File,
+    layout: ReserveLayout,
+    heads: &[u8],
+) -> io::Result<ReserveContents> {
     let mut found = heads_in(heads);
     found.sort_by_key(|head| std::cmp::Reverse(head.sequence));
     if let Some(newer) = found.iter().find(|head| head.reserve > VERSION) {
@@ -258,40 +279,40 @@ fn read_areas(disk: &dyn Disk, file: &File, layout: Layout, heads: &[u8]) -> io:
         if head.length > layout.area {
             continue;
         }
-        let content = read_at(disk, file, layout.area_at(head.sequence), head.length)?;
-        if crc32fast::hash(&content) == head.checksum
-            && let Some(held) = parse(head, &content)
+        let area = read_at(disk, file, layout.area_at(head.sequence), head.length)?;
+        if crc32fast::hash(&area) == head.checksum
+            && let Some(contents) = parse(head, &area)
         {
-            return Ok(held);
+            return Ok(contents);
         }
     }
-    Ok(Held {
+    Ok(ReserveContents {
         sequence: found.first().map_or(0, |head| head.sequence),
-        ..Held::default()
+        ..ReserveContents::default()
     })
 }
 
-/// Heads that are whole.
-fn heads_in(pages: &[u8]) -> Vec<Head> {
+/// Returns the heads that are intact.
+fn heads_in(pages: &[u8]) -> Vec<ReserveHead> {
     let pages = pages.chunks(usize::try_from(PAGE).unwrap_or(usize::MAX));
     pages.filter_map(read_head).collect()
 }
 
-fn read_head(page: &[u8]) -> Option<Head> {
+fn read_head(page: &[u8]) -> Option<ReserveHead> {
     let end = page.iter().position(|byte| *byte == b'\n')?;
-    decode::<Head>(&page[..=end]).ok()
+    decode::<ReserveHead>(&page[..=end]).ok()
 }
 
-fn parse(head: &Head, content: &[u8]) -> Option<Held> {
-    let (index, mut rest) = content.split_at_checked(usize::try_from(head.index).ok()?)?;
-    let index: Index = serde_json::from_slice(index).ok()?;
+fn parse(head: &ReserveHead, area: &[u8]) -> Option<ReserveContents> {
+    let (index, mut rest) = area.split_at_checked(usize::try_from(head.index).ok()?)?;
+    let index: ReserveIndex = serde_json::from_slice(index).ok()?;
     let mut files = BTreeMap::new();
     for (key, length) in index.files {
         let (bytes, more) = rest.split_at_checked(usize::try_from(length).ok()?)?;
         files.insert(key, bytes.to_vec());
         rest = more;
     }
-    Some(Held {
+    Some(ReserveContents {
         sequence: head.sequence,
         files,
         batches: index.batches,
@@ -299,7 +320,7 @@ fn parse(head: &Head, content: &[u8]) -> Option<Held> {
     })
 }
 
-/// Bytes of the file, fewer if it ends before them.
+/// Reads bytes at an offset. Returns fewer at the end of the file.
 pub(super) fn read_at(
     disk: &dyn Disk,
     mut file: &File,
@@ -334,55 +355,56 @@ mod tests {
     }
 
     #[test]
-    fn content_is_read_as_it_was_written() {
+    fn contents_are_read_as_they_were_written() {
         let (_dir, reserve) = reserve();
         assert!(reserve.read(&RealDisk).unwrap().is_empty());
         for round in 0..3_u8 {
             let key = format!("spool/{round}");
             reserve
-                .hold(&RealDisk, &key, &[round; 3], Use::Batch)
+                .store(&RealDisk, &key, &[round; 3], ReserveUse::Batch)
                 .unwrap();
             reserve
-                .change(&RealDisk, |held| held.set_note("n", &round))
+                .change(&RealDisk, |contents| contents.set_note("n", &round))
                 .unwrap();
-            let held = reserve.read(&RealDisk).unwrap();
-            assert_eq!(held.file(&key), Some(&[round; 3][..]));
-            assert_eq!(held.note::<u8>("n").unwrap(), round);
-            assert_eq!(held.keys("spool").count(), usize::from(round) + 1);
+            let contents = reserve.read(&RealDisk).unwrap();
+            assert_eq!(contents.file(&key), Some(&[round; 3][..]));
+            assert_eq!(contents.note::<u8>("n").unwrap(), round);
+            assert_eq!(contents.keys("spool").count(), usize::from(round) + 1);
         }
         assert_eq!(std::fs::metadata(reserve.path()).unwrap().len(), 200_000);
     }
 
     #[test]
-    fn content_that_does_not_fit_is_refused_and_changes_nothing() {
+    fn file_that_does_not_fit_is_refused_and_changes_nothing() {
         let (_dir, reserve) = reserve();
         reserve
-            .hold(&RealDisk, "spool/a", b"a", Use::Batch)
+            .store(&RealDisk, "spool/a", b"a", ReserveUse::Batch)
             .unwrap();
-        let refused = reserve.hold(&RealDisk, "spool/b", &vec![0; 100_000], Use::Note);
+        let refused = reserve.store(&RealDisk, "spool/b", &vec![0; 100_000], ReserveUse::Note);
         assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::StorageFull);
-        let held = reserve.read(&RealDisk).unwrap();
+        let contents = reserve.read(&RealDisk).unwrap();
         assert_eq!(
-            (held.file("spool/a"), held.file("spool/b")),
+            (contents.file("spool/a"), contents.file("spool/b")),
             (Some(&b"a"[..]), None)
         );
     }
 
-    /// A power failure may keep the head of a change and lose its area. The next process reads that,
-    /// and makes the same change again.
+    /// A power failure may keep the head of a change and lose its area. The next process reads the
+    /// old contents, and repeats the change.
     #[test]
     fn change_that_is_repeated_after_a_power_failure_is_read() {
-        // Other tests read at the same time, which hides a stale copy in some rounds.
+        // Other tests fill the same cache at the same time, which hides stale contents in some
+        // rounds.
         for _ in 0..50 {
             let (_dir, reserve) = reserve();
             let hold = |text: &[u8]| {
                 reserve
-                    .hold(&RealDisk, "spool/x", text, Use::Batch)
+                    .store(&RealDisk, "spool/x", text, ReserveUse::Batch)
                     .unwrap();
             };
             let read = || {
-                let held = reserve.read(&RealDisk).unwrap();
-                held.file("spool/x").map(<[u8]>::to_vec)
+                let contents = reserve.read(&RealDisk).unwrap();
+                contents.file("spool/x").map(<[u8]>::to_vec)
             };
             hold(b"a");
             hold(b"b");
@@ -398,11 +420,11 @@ mod tests {
     }
 
     #[test]
-    fn damaged_area_leaves_the_content_before_it() {
+    fn damaged_area_leaves_the_previous_contents() {
         let (_dir, reserve) = reserve();
         for text in [b"a", b"b"] {
             reserve
-                .hold(&RealDisk, "spool/x", text, Use::Batch)
+                .store(&RealDisk, "spool/x", text, ReserveUse::Batch)
                 .unwrap();
         }
         let open = reserve.open(&RealDisk).unwrap();
@@ -418,7 +440,7 @@ mod tests {
     #[test]
     fn newer_version_is_refused() {
         let (_dir, reserve) = reserve();
-        let head = Head {
+        let head = ReserveHead {
             reserve: VERSION + 1,
             sequence: 1,
             index: 0,

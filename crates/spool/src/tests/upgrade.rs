@@ -1,9 +1,9 @@
-//! A data directory that the first release wrote, as a crash left it: nothing is lost and nothing is
-//! there twice. Files of a version to come are refused and kept.
+//! A data directory that the first release wrote and left by a crash: each record is delivered once.
+//! Files of a future version are refused and kept.
 //!
-//! `tests/fixtures/version-1` was written by a build of commit 6ef6b32: entries that are sealed, open
-//! and single, a snapshot that was begun with one of its two batches, batches with notes about their
-//! attempts, a pause, journals, totals, an archived batch, and what failed with its reasons.
+//! `tests/fixtures/version-1` was written by a build of commit 6ef6b32: sealed and open entries, files
+//! of one record, a started snapshot with one of its two batches, batches with state files, a pause,
+//! journals, totals, an archived batch, and failed batches with their reasons.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::place::{Place, names};
+use super::test_data_dir::{TestDataDir, batches_of, each_once, names, real_disk};
 use crate::consolidate::{Options, consolidate};
 use crate::delivery::{Watch, archive};
 use crate::line;
@@ -24,16 +24,16 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1")
 }
 
-/// A copy of the directory in which the tests may work.
-fn old() -> Place {
-    let place = Place::new();
-    for dir in place.data().all() {
+/// Copies the fixture to a temporary directory.
+fn copy_of_fixture() -> TestDataDir {
+    let test_dir = TestDataDir::new();
+    for dir in test_dir.data().all() {
         let from = fixture().join(dir.file_name().unwrap());
         for name in names(&from) {
             fs::copy(from.join(&name), dir.join(&name)).unwrap();
         }
     }
-    place
+    test_dir
 }
 
 fn billed_before() -> BTreeSet<Uuid> {
@@ -41,7 +41,7 @@ fn billed_before() -> BTreeSet<Uuid> {
     text.lines().map(|line| line.parse().unwrap()).collect()
 }
 
-/// Every id in the files of a directory.
+/// Ids of the records in the files of a directory.
 fn ids_in(dir: &Path) -> BTreeSet<Uuid> {
     let mut ids = BTreeSet::new();
     for name in names(dir) {
@@ -52,7 +52,7 @@ fn ids_in(dir: &Path) -> BTreeSet<Uuid> {
                 .parse::<Uuid>()
                 .ok()
         }));
-        // One record, which takes the id of its file.
+        // A file of one record without an id: the name of the file is the id.
         if let Some(id) = name.strip_suffix(".json").and_then(|id| id.parse().ok())
             && Record::parse(&text).is_ok()
         {
@@ -63,41 +63,34 @@ fn ids_in(dir: &Path) -> BTreeSet<Uuid> {
 }
 
 #[test]
-fn a_directory_of_the_first_release_is_finished_and_its_books_balance() {
-    let place = old();
-    let data = place.data();
-    let books = verify(place.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
+fn data_directory_of_the_first_release_is_delivered_and_its_books_balance() {
+    let test_dir = copy_of_fixture();
+    let data = test_dir.data();
+    let books = test_dir.assert_balanced("as copied");
     assert_eq!((books.staged, books.delivered), (23, 10));
     assert_eq!((books.pending, books.failed, books.archived), (10, 2, 1));
-    let waiting = &ids_in(&data.staging) | &ids_in(&data.spool);
-    assert_eq!(waiting.len(), 10);
+    let pending = &ids_in(&data.staging) | &ids_in(&data.spool);
+    assert_eq!(pending.len(), 10);
     let (archived, failed) = (ids_in(&data.archive), ids_in(&data.failed));
-    let options = Options {
-        batch_size: 3,
-        ..Options::default()
-    };
-    while consolidate(place.path(), &options).unwrap().entries > 0 {}
-    // A destination had asked to wait for an hour.
-    place.receiver.clock.forward(Duration::from_secs(7200));
-    place.deliver_all();
-    let billed = place.receiver.billed();
-    assert!(billed.values().all(|times| *times == 1), "{billed:?}");
-    let billed: BTreeSet<_> = billed.into_keys().collect();
-    assert_eq!(billed, waiting);
+    let options = batches_of(3);
+    while consolidate(test_dir.path(), &options).unwrap().entries > 0 {}
+    // The fixture has a pause of one hour.
+    test_dir.receiver.clock.forward(Duration::from_secs(7200));
+    test_dir.deliver_all();
+    let billed = each_once(test_dir.receiver.billed(), "delivered");
+    assert_eq!(billed, pending);
     assert!(billed.is_disjoint(&billed_before()));
     assert_eq!(names(&data.staging), [""; 0]);
     assert_eq!(ids_in(&data.spool), BTreeSet::new());
     assert_eq!(ids_in(&data.archive), archived);
     assert!(ids_in(&data.failed).is_superset(&failed));
-    assert_eq!(place.totals(), (22, 22), "one line was no record");
-    let books = verify(place.path(), &Watch::silent()).unwrap();
-    assert!(books.balance(), "{:?}", books.problems);
+    assert_eq!(test_dir.totals(), (22, 22), "one line is not a record");
+    let books = test_dir.assert_balanced("delivered");
     assert_eq!((books.staged, books.delivered), (23, 20));
     assert_eq!((books.pending, books.failed, books.archived), (0, 2, 1));
 }
 
-/// The same file as a later release may write it, with a checksum that matches.
+/// Returns the file with version 9 and a valid checksum, or `None` if it has no version.
 fn as_of_version_9(bytes: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(bytes).ok()?;
     let is_batch = text.contains(r#""records":["#) && text.contains(r#""checks":["#);
@@ -114,44 +107,46 @@ fn as_of_version_9(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn files_of_a_version_to_come_are_refused_and_kept() {
+fn files_of_a_future_version_are_refused_and_kept() {
     let mut kinds = BTreeSet::new();
-    let place = old();
-    for dir in place.data().all().map(Path::to_owned) {
+    let test_dir = copy_of_fixture();
+    for dir in test_dir.data().all().map(Path::to_owned) {
         for name in names(&dir) {
             let Some(newer) = as_of_version_9(&fs::read(dir.join(&name)).unwrap()) else {
                 continue;
             };
-            let place = old();
-            let of = place.path().join(dir.file_name().unwrap());
-            let path = of.join(&name);
+            let test_dir = copy_of_fixture();
+            let copied_dir = test_dir.path().join(dir.file_name().unwrap());
+            let path = copied_dir.join(&name);
             fs::write(&path, &newer).unwrap();
-            let mut said = Vec::new();
+            let mut messages = Vec::new();
             let options = Options::default();
             for _ in 0..3 {
-                if let Err(error) = consolidate(place.path(), &options) {
-                    said.push(error.to_string());
+                if let Err(error) = consolidate(test_dir.path(), &options) {
+                    messages.push(error.to_string());
                 }
-                let store = SpoolManager::of(place.path());
-                said.extend(
+                let store = SpoolManager::new(test_dir.path());
+                messages.extend(
                     archive(&store, &Watch::silent())
                         .err()
                         .map(|error| error.to_string()),
                 );
-                let delivered = place.deliver(&(std::sync::Arc::new(crate::disk::RealDisk) as _));
-                said.extend(delivered.err().map(|error| error.to_string()));
+                let delivered = test_dir.deliver(&real_disk());
+                messages.extend(delivered.err().map(|error| error.to_string()));
             }
-            match verify(place.path(), &Watch::silent()) {
-                Ok(books) => said.extend(books.problems.iter().map(ToString::to_string)),
-                Err(error) => said.push(error.to_string()),
+            match verify(test_dir.path(), &Watch::silent()) {
+                Ok(books) => messages.extend(books.problems.iter().map(ToString::to_string)),
+                Err(error) => messages.push(error.to_string()),
             }
-            let staged = crate::staged(place.path()).unwrap();
-            said.extend(staged.errors.iter().map(ToString::to_string));
-            let what = format!("{}/{name}", of.file_name().unwrap().display());
-            assert_eq!(fs::read(&path).ok(), Some(newer), "{what}: {said:?}");
-            let is_named = said.iter().any(|said| said.contains("version is 9"));
-            assert!(is_named, "{what}: {said:?}");
-            kinds.insert(what.split('/').next().unwrap().to_owned());
+            let staged = crate::staged(test_dir.path()).unwrap();
+            messages.extend(staged.errors.iter().map(ToString::to_string));
+            let case = format!("{}/{name}", copied_dir.file_name().unwrap().display());
+            assert_eq!(fs::read(&path).ok(), Some(newer), "{case}: {messages:?}");
+            let is_named = messages
+                .iter()
+                .any(|message| message.contains("version is 9"));
+            assert!(is_named, "{case}: {messages:?}");
+            kinds.insert(case.split('/').next().unwrap().to_owned());
         }
     }
     let expected = ["_staging", "archive", "failed", "sent", "spool", "usage"];

@@ -1,5 +1,4 @@
-//! What is remembered of a record: its id, and a checksum that tells it from another one with that
-//! id. Written as `<uuid> <crc>`.
+//! Fingerprints of records, which the entry journal and the reserve store as `<uuid> <crc>`.
 
 use std::borrow::Cow;
 
@@ -9,14 +8,15 @@ use uuid::Uuid;
 use crate::line::digits;
 use crate::record::Record;
 
+/// A record's id, and a checksum that distinguishes records with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct RecordFingerprint {
     pub(crate) id: Uuid,
     pub(crate) checksum: u32,
 }
 
-impl Stamp {
-    pub(crate) fn of(record: &Record) -> Self {
+impl RecordFingerprint {
+    pub(crate) fn new(record: &Record) -> Self {
         Self {
             id: record.id(),
             checksum: record.checksum(),
@@ -24,7 +24,7 @@ impl Stamp {
     }
 }
 
-impl Serialize for Stamp {
+impl Serialize for RecordFingerprint {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut text = [b' '; 32 + 1 + 8];
         self.id.simple().encode_lower(&mut text);
@@ -33,7 +33,7 @@ impl Serialize for Stamp {
     }
 }
 
-impl<'de> Deserialize<'de> for Stamp {
+impl<'de> Deserialize<'de> for RecordFingerprint {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = Cow::<str>::deserialize(deserializer)?;
         let read = || {
@@ -43,7 +43,7 @@ impl<'de> Deserialize<'de> for Stamp {
                 checksum: u32::from_str_radix(checksum, 16).ok()?,
             })
         };
-        read().ok_or_else(|| serde::de::Error::custom("it has an id that is none"))
+        read().ok_or_else(|| serde::de::Error::custom("invalid fingerprint of a record"))
     }
 }
 
@@ -52,20 +52,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_read_as_it_was_written() {
-        let stamp = Stamp {
+    fn fingerprint_is_read_as_it_was_written() {
+        let fingerprint = RecordFingerprint {
             id: Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap(),
             checksum: 0x00ab_cdef,
         };
         let text = r#""01890a5dac96774bbcceb302099a8057 00abcdef""#;
-        assert_eq!(serde_json::to_string(&stamp).unwrap(), text);
-        assert_eq!(serde_json::from_str::<Stamp>(text).unwrap(), stamp);
+        assert_eq!(serde_json::to_string(&fingerprint).unwrap(), text);
+        assert_eq!(
+            serde_json::from_str::<RecordFingerprint>(text).unwrap(),
+            fingerprint
+        );
         for text in [
             r#""""#,
             r#""x 00abcdef""#,
             r#""01890a5dac96774bbcceb302099a8057""#,
         ] {
-            assert!(serde_json::from_str::<Stamp>(text).is_err(), "{text}");
+            assert!(
+                serde_json::from_str::<RecordFingerprint>(text).is_err(),
+                "{text}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Batches of a set that a crash left unfinished, whatever became of them.
+//! Batches of a snapshot that a crash left unfinished, with any outcome.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -7,58 +7,59 @@ use std::time::SystemTime;
 use uuid::Uuid;
 
 use super::held_outcomes::HeldOutcomes;
-use super::ledger::{self, Outcome};
+use super::ledger::{self, BatchOutcome};
 use super::{SpoolManager, check};
 use crate::batch::{self, Batch, Part};
 use crate::error::Error;
 use crate::files::{for_each_file, read_bounded};
 
-/// A batch that was put before a crash.
+/// A batch that was written before a crash.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum PutBefore {
-    /// It waits, has failed or is archived.
-    There(Batch),
-    /// It left.
+pub enum EarlierBatch {
+    /// The batch is pending, failed or archived.
+    Present(Batch),
+    /// The batch left the data directory.
     #[non_exhaustive]
     Gone {
-        /// Name of its file.
+        /// File name.
         name: String,
-        /// Parts of the batch. Of more than two, only the first and the last, which enclose lines of
-        /// the same set. Empty: only its first line is known, by its name.
+        /// Parts of the batch. Of more than two, only the first and the last, which enclose lines
+        /// of the same snapshot. If empty, only the first line is known, from the file name.
         parts: Vec<Part>,
-        /// Number of its records.
+        /// Number of records.
         records: u64,
-        /// Time at which it left. `None`: it left while its set was unfinished.
+        /// Time at which the batch left. `None` if its snapshot was unfinished then.
         at: Option<SystemTime>,
     },
-    /// It is there and cannot be read now.
+    /// The file of the batch exists and cannot be read now.
     #[non_exhaustive]
     Unreadable {
-        /// Name of its file.
+        /// File name.
         name: String,
-        /// Reason.
+        /// Error of the read.
         error: Error,
     },
 }
 
 impl SpoolManager {
-    /// Calls `each` with every batch that begins with one of these entries. A damaged batch is left
-    /// out: it is never sent.
-    pub(super) fn each_put_before(
+    /// Calls `each` with every batch that begins with one of these entries. Damaged batches are
+    /// skipped, because they are never sent.
+    pub(super) fn each_earlier_batch(
         &self,
-        set: Uuid,
+        snapshot: Uuid,
         entries: &[String],
-        each: &mut dyn FnMut(PutBefore),
+        each: &mut dyn FnMut(EarlierBatch),
     ) -> Result<(), Error> {
         let ids = entries.iter().filter_map(|name| name.split('.').next());
         let ids: HashSet<&str> = ids.collect();
-        let is_one =
-            |name: &str| batch::is_name(name) && name.get(..36).is_some_and(|id| ids.contains(id));
+        let is_of_snapshot = |name: &str| {
+            batch::is_batch_name(name) && name.get(..36).is_some_and(|id| ids.contains(id))
+        };
         let mut names = BTreeSet::new();
         for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
             for_each_file(&*self.disk, dir, |name| {
-                if is_one(name) {
+                if is_of_snapshot(name) {
                     names.insert(name.to_owned());
                 }
             })?;
@@ -66,22 +67,24 @@ impl SpoolManager {
         let mut found = HashSet::new();
         for name in names {
             match self.find_batch(&name) {
-                Ok(Some(batch)) => each(PutBefore::There(batch)),
-                // It left since it was listed, or it is damaged.
+                Ok(Some(batch)) => each(EarlierBatch::Present(batch)),
+                // The batch left since it was listed, or it is damaged.
                 Ok(None) => continue,
-                Err(error) => each(PutBefore::Unreadable {
+                Err(error) => each(EarlierBatch::Unreadable {
                     name: name.clone(),
                     error,
                 }),
             }
             found.insert(name);
         }
-        // After the files: a batch is noted before its file is removed.
+        // The journal is read after the files: an event is written before the file is removed.
         let (index, _, _) = ledger::read(&self.data)?;
         for (name, held) in HeldOutcomes::read(&self.data, &index)?.batches {
-            let is_ours = held.set == Some(set) && held.outcome != Outcome::Split && is_one(&name);
-            if is_ours && found.insert(name.clone()) {
-                each(PutBefore::Gone {
+            let is_wanted = held.set == Some(snapshot)
+                && held.outcome != BatchOutcome::Split
+                && is_of_snapshot(&name);
+            if is_wanted && found.insert(name.clone()) {
+                each(EarlierBatch::Gone {
                     name,
                     parts: held.parts,
                     records: held.records,
@@ -89,11 +92,11 @@ impl SpoolManager {
                 });
             }
         }
-        for (name, event) in ledger::last_events(&self.data, &is_one)? {
-            // Its halves are batches of their own.
-            let is_whole = event.outcome != Outcome::Split && !event.entries.is_empty();
+        for (name, event) in ledger::last_events(&self.data, &is_of_snapshot)? {
+            // The halves of a split batch are batches of their own.
+            let is_whole = event.outcome != BatchOutcome::Split && !event.entries.is_empty();
             if is_whole && !found.contains(&name) {
-                each(PutBefore::Gone {
+                each(EarlierBatch::Gone {
                     name,
                     parts: event.entries,
                     records: event.records,
@@ -104,7 +107,8 @@ impl SpoolManager {
         Ok(())
     }
 
-    /// The content of a batch, wherever it is. `None`: it left, or it is damaged.
+    /// Reads a batch from the spool, `failed/` or `archive/`. Returns `None` if the batch left or
+    /// is damaged.
     pub(super) fn find_batch(&self, name: &str) -> Result<Option<Batch>, Error> {
         for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
             let path = dir.join(name);
@@ -113,7 +117,8 @@ impl SpoolManager {
                     let checked = check(name, &bytes.unwrap_or_default());
                     return Ok(checked
                         .inspect_err(|why| {
-                            tracing::warn!(path = %path.display(), why, "a damaged batch of a set that was begun");
+                            let path = path.display();
+                            tracing::warn!(%path, why, "damaged batch of an unfinished snapshot");
                         })
                         .ok());
                 }

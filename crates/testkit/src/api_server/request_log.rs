@@ -1,4 +1,4 @@
-//! Log of a server for the scripts of clients: `/mock/requests?after=N`, `/mock/produced`.
+//! Log of a server, for client scripts: `/mock/requests?after=N` and `/mock/produced`.
 
 use serde_json::{Value, json};
 
@@ -8,15 +8,15 @@ use crate::message::Head;
 use crate::server::Received;
 
 /// A request as it was received.
-pub(super) struct Seen {
+pub(super) struct LoggedRequest {
     line: String,
     headers: Vec<(String, String)>,
     body: Vec<u8>,
 }
 
 impl State {
-    pub(super) fn see(&self, request: &Received) {
-        self.seen.lock().expect("the list").push(Seen {
+    pub(super) fn log_request(&self, request: &Received) {
+        self.requests.lock().expect("the list").push(LoggedRequest {
             line: request.head.line.clone(),
             headers: headers(&request.head),
             body: request.body.clone(),
@@ -24,19 +24,23 @@ impl State {
     }
 }
 
-pub(super) fn answer(call: &mut Call<'_>, what: &str) {
-    let list: Vec<Value> = match what {
+pub(super) fn answer(call: &mut Call<'_>, name: &str) {
+    let list: Vec<Value> = match name {
         "requests" => {
             let after = call.request.target().split_once("?after=");
             let after = after.map_or(0, |(_, number)| number.parse().expect("a number"));
-            let seen = call.state.seen.lock().expect("the list");
-            seen.iter().skip(after).map(Seen::json).collect()
+            let requests = call.state.requests.lock().expect("the list");
+            requests
+                .iter()
+                .skip(after)
+                .map(LoggedRequest::json)
+                .collect()
         }
         "produced" => {
             let lines = call.state.ledger.lines();
             lines.iter().map(super::ledger::Produced::json).collect()
         }
-        _ => return call.error(404, None, "There is nothing here."),
+        _ => return call.error(404, None, "There is no such page."),
     };
     call.json(200, &list.into());
 }
@@ -48,7 +52,7 @@ fn headers(head: &Head) -> Vec<(String, String)> {
     lower.collect()
 }
 
-impl Seen {
+impl LoggedRequest {
     fn json(&self) -> Value {
         let mut words = self.line.split(' ');
         let digit = |bits: u8| char::from(b"0123456789abcdef"[usize::from(bits)]);

@@ -1,4 +1,4 @@
-//! A disk on which some files cannot be read.
+//! A disk on which chosen files cannot be read.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,30 +9,30 @@ use std::sync::Mutex;
 
 use crate::disk::{Disk, RealDisk};
 
-/// Reason why a file cannot be used.
+/// Way in which reading a file fails.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Sick {
-    /// It cannot be opened.
+pub(super) enum ReadFault {
+    /// The file cannot be opened.
     Open,
-    /// It can be read up to this byte.
-    From(u64),
+    /// Reads fail from this byte on.
+    AfterByte(u64),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct SickDisk {
-    files: Mutex<BTreeMap<PathBuf, Sick>>,
+pub(super) struct FailingDisk {
+    files: Mutex<BTreeMap<PathBuf, ReadFault>>,
 }
 
-impl SickDisk {
-    pub(super) fn sicken(&self, path: &Path, how: Sick) {
-        self.files.lock().unwrap().insert(path.to_owned(), how);
+impl FailingDisk {
+    pub(super) fn fail(&self, path: &Path, fault: ReadFault) {
+        self.files.lock().unwrap().insert(path.to_owned(), fault);
     }
 
-    pub(super) fn heal(&self) {
+    pub(super) fn clear_faults(&self) {
         self.files.lock().unwrap().clear();
     }
 
-    fn of(&self, path: &Path) -> Option<Sick> {
+    fn fault_at(&self, path: &Path) -> Option<ReadFault> {
         self.files.lock().unwrap().get(path).copied()
     }
 }
@@ -41,7 +41,7 @@ fn eio() -> io::Error {
     io::Error::from_raw_os_error(5)
 }
 
-impl Disk for SickDisk {
+impl Disk for FailingDisk {
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
         RealDisk.make_dir(dir)
     }
@@ -79,29 +79,29 @@ impl Disk for SickDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        match self.of(path) {
-            Some(Sick::Open) => Err(eio()),
+        match self.fault_at(path) {
+            Some(ReadFault::Open) => Err(eio()),
             _ => RealDisk.open(path),
         }
     }
 
     fn open_to_write(&self, path: &Path) -> io::Result<File> {
-        match self.of(path) {
-            Some(Sick::Open) => Err(eio()),
+        match self.fault_at(path) {
+            Some(ReadFault::Open) => Err(eio()),
             _ => RealDisk.open_to_write(path),
         }
     }
 
     fn read(&self, mut file: &File, into: &mut [u8]) -> io::Result<usize> {
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        if let Some(Sick::From(end)) = self.of(&path) {
+        if let Some(ReadFault::AfterByte(end)) = self.fault_at(&path) {
             let at = io::Seek::stream_position(&mut file)?;
             let left = usize::try_from(end.saturating_sub(at)).unwrap();
             if left == 0 {
                 return Err(eio());
             }
-            let most = left.min(into.len());
-            return RealDisk.read(file, &mut into[..most]);
+            let max_bytes = left.min(into.len());
+            return RealDisk.read(file, &mut into[..max_bytes]);
         }
         RealDisk.read(file, into)
     }
