@@ -66,6 +66,7 @@ pub use staged::{Staged, staged};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
 pub use tally::{Tally, TallyRow, tally};
+pub use totals::Grouping;
 pub use verify::{Books, Busy, Problem, verify};
 
 /// Compiles and runs the example of the README as a doc test.

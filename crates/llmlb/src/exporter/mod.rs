@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::config::{UsageConfig, env};
-use crate::{receiver, sys};
+use crate::{meter, receiver, sys};
 pub(crate) use alerts::{Alerts, RunEnd};
 pub(crate) use retention::Housekeeping;
 pub(crate) use state::State;
@@ -68,6 +68,7 @@ impl Exporter {
         let (sender, ended) = oneshot::channel();
         let mut options = Options::default();
         options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
+        options.grouping = meter::grouping();
         if to.is_none() {
             // No receiver limits the size of a batch, and fewer files cost less.
             options.batch_size = ARCHIVE_BATCH_SIZE;
