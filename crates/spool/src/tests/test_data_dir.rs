@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::fake_receiver::FakeReceiver;
+use super::grouping::grouping;
 use crate::consolidate::{Consolidated, ConsolidatorState, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Delivered, DeliveryOptions, Watch, deliver};
@@ -185,6 +186,7 @@ pub(super) fn real_disk() -> Arc<dyn Disk> {
 pub(super) fn batches_of(batch_size: usize) -> Options {
     Options {
         batch_size,
+        grouping: grouping(),
         ..Options::default()
     }
 }
