@@ -88,7 +88,8 @@ mod tests {
     #[test]
     fn totals_of_other_releases_are_added_up_or_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let same = r#"{"model":"m","key":null,"backend":"b","records":1,"total":4,"sums":{"tokens":4}}"#;
+        let same =
+            r#"{"model":"m","key":null,"backend":"b","records":1,"total":4,"sums":{"tokens":4}}"#;
         // A row with a field that this grouping lacks.
         let other = r#"{"model":"m","key":null,"backend":"b","team":"t","records":5,"total":50,"sums":{"tokens":50}}"#;
         let text = format!(
@@ -97,13 +98,18 @@ mod tests {
         );
         fs::create_dir(dir.path().join("usage")).unwrap();
         let crc = crc32(text.as_bytes());
-        fs::write(dir.path().join(DAY), format!("{text},\"crc\":\"{crc:08x}\"}}\n")).unwrap();
+        fs::write(
+            dir.path().join(DAY),
+            format!("{text},\"crc\":\"{crc:08x}\"}}\n"),
+        )
+        .unwrap();
         let record = format!(
             r#"{{"id":"{}","model":"m","backend":"b","tokens":3}}"#,
             IDS[1]
         );
         consolidate_records(&dir, &[record]);
-        let added = r#"{"model":"m","key":null,"backend":"b","records":2,"total":7,"sums":{"tokens":7}}"#;
+        let added =
+            r#"{"model":"m","key":null,"backend":"b","records":2,"total":7,"sums":{"tokens":7}}"#;
         assert_eq!(day(&dir), format!(r#""totals":[{added},{other}]"#));
         let rows = tally(dir.path(), &grouping(), None, None).unwrap().rows;
         let rows: Vec<_> = rows

@@ -209,6 +209,10 @@ fn consolidated_ids(data: &DataDir) -> Result<HashMap<Uuid, Uuid>, Error> {
     let (disk, reserve) = (&*data.disk, Reserve::new(&data.staging));
     let held = HeldIds::read(disk, &reserve)?;
     let fingerprints = held.ids(disk, &reserve)?;
-    ids.extend(fingerprints.iter().map(|fingerprint| (fingerprint.id, held.id)));
+    ids.extend(
+        fingerprints
+            .iter()
+            .map(|fingerprint| (fingerprint.id, held.id)),
+    );
     Ok(ids)
 }

@@ -167,7 +167,10 @@ mod tests {
             add(&format!(r#"{{"customer":"c{number}","region":"r"}}"#));
         }
         assert_eq!(groups.0.len(), MAX_GROUPS);
-        let trusted = groups.0.keys().filter(|group| group.value("region").is_some());
+        let trusted = groups
+            .0
+            .keys()
+            .filter(|group| group.value("region").is_some());
         assert_eq!(trusted.count(), MAX_GROUPS / 2 - 1);
         let rest = &groups.0[&group(&[("customer", None), ("region", None)])];
         assert_eq!(rest.records, MAX_GROUPS as u64 + 1);
@@ -192,10 +195,10 @@ mod tests {
         for (fields, number) in [
             (&[("customer", Some("a")), ("region", None)][..], 1),
             // The same fields in another order.
-            (&[("region", None), ("customer", Some("a"))], 2),
-            (&[("customer", Some("a"))], 4),
-            (&[("customer", Some("a")), ("plan", None)], 8),
-            (&[], 16),
+            (&[("region", None), ("customer", Some("a"))][..], 2),
+            (&[("customer", Some("a"))][..], 4),
+            (&[("customer", Some("a")), ("plan", None)][..], 8),
+            (&[][..], 16),
         ] {
             groups.add_row(&grouping, group(fields), records(number));
         }

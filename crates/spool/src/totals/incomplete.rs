@@ -17,11 +17,7 @@ pub(crate) fn are_incomplete(disk: &dyn Disk, data: &DataDir) -> Result<bool, Er
 }
 
 /// Notes that the totals lack records, because of this error. The caller syncs the directory.
-pub(super) fn note_incomplete(
-    disk: &dyn Disk,
-    data: &DataDir,
-    error: &Error,
-) -> Result<(), Error> {
+pub(super) fn note_incomplete(disk: &dyn Disk, data: &DataDir, error: &Error) -> Result<(), Error> {
     write_atomically(disk, &data.usage, NAME, format!("{error}\n").as_bytes())
 }
 

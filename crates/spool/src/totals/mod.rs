@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub use grouping::Grouping;
 pub(crate) use group::Groups;
+pub use grouping::Grouping;
 pub(crate) use incomplete::{are_incomplete, note_complete};
 pub(crate) use period::{PeriodTotals, check, is_hour, period_of};
 pub(crate) use repair::{DayCheck, gap, repair};

@@ -112,8 +112,8 @@ fn rows_of_other_groupings_are_kept_as_they_are() {
         let mut group = row.as_object().unwrap().clone();
         let records = group.remove("records").unwrap().as_u64().unwrap();
         group.retain(|name, _| !["total", "sums"].contains(&&**name));
-        let is_new = found.insert(Value::from(group).to_string(), records);
-        assert_eq!(is_new, None, "{row}");
+        let previous = found.insert(Value::from(group).to_string(), records);
+        assert_eq!(previous, None, "{row}");
     }
     let expected = [
         // The first two groupings have the same fields.
@@ -124,7 +124,10 @@ fn rows_of_other_groupings_are_kept_as_they_are() {
         (r#"{"customer":"a","plan":null,"region":null}"#, 2),
         (r#"{"customer":"a","plan":null,"region":"r"}"#, 2),
     ];
-    assert_eq!(found, expected.map(|(group, n)| (group.to_owned(), n)).into());
+    assert_eq!(
+        found,
+        expected.map(|(group, n)| (group.to_owned(), n)).into()
+    );
 }
 
 #[test]
@@ -171,7 +174,10 @@ fn records_with_implausible_times_share_one_day() {
     let files = std::fs::read_dir(&data.usage).unwrap().count();
     assert!(files <= 12, "{files}");
     let rows = rows(&data, "1970-01-01.json");
-    let records: u64 = rows.iter().map(|row| row["records"].as_u64().unwrap()).sum();
+    let records: u64 = rows
+        .iter()
+        .map(|row| row["records"].as_u64().unwrap())
+        .sum();
     assert!(records > 4980, "{records}");
 }
 

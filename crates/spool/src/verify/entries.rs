@@ -108,7 +108,9 @@ impl Verification<'_> {
             self.problem(error.path(), None, error.io_error().to_string());
             None
         });
-        let is_written = snapshot.as_ref().is_some_and(|snapshot| snapshot.is_written);
+        let is_written = snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.is_written);
         let entries: HashSet<String> = match snapshot {
             Some(snapshot) if is_written => snapshot.consumed().cloned().collect(),
             Some(snapshot) => snapshot.entries.into_iter().collect(),
@@ -191,7 +193,9 @@ impl Verification<'_> {
             match line.content {
                 Ok(Line::Record { number, .. }) => {
                     if number != last + 1 {
-                        fault(format!("it has number {number}, but it follows number {last}"));
+                        fault(format!(
+                            "it has number {number}, but it follows number {last}"
+                        ));
                     }
                     last = number;
                     records += 1;
@@ -212,7 +216,9 @@ impl Verification<'_> {
         }
         if kind == EntryKind::Sealed && sealed != Some(last) {
             let what = match sealed {
-                Some(sealed) => format!("its seal counts {sealed} records, but the last has number {last}"),
+                Some(sealed) => {
+                    format!("its seal counts {sealed} records, but the last has number {last}")
+                }
                 None => "it has no seal".to_owned(),
             };
             self.problem(path, None, what);

@@ -67,8 +67,13 @@ impl Verification<'_> {
     /// Checks that every consolidated record is in the totals of its day.
     fn check_days(&mut self) -> Result<(), Error> {
         let snapshot = Snapshot::read(&*self.data.disk, &self.data.staging);
-        let unfinished = snapshot.ok().flatten().filter(|snapshot| !snapshot.is_written);
-        for (day, expected) in entry_journal::days(self.data, unfinished.map(|snapshot| snapshot.id))? {
+        let unfinished = snapshot
+            .ok()
+            .flatten()
+            .filter(|snapshot| !snapshot.is_written);
+        for (day, expected) in
+            entry_journal::days(self.data, unfinished.map(|snapshot| snapshot.id))?
+        {
             let name = format!("{day}.json");
             let path = self.data.usage.join(&name);
             let bytes = self.content(&path);
