@@ -117,8 +117,8 @@ impl<'a> TotalsFiles<'a> {
                 self.write(&hour, all)?;
                 self.sync()?;
             }
-            // The deletion is on disk before the next snapshot is added. Otherwise the file of the
-            // hour would name that one after a crash, and this snapshot would be added again.
+            // The deletion must be on disk before the next snapshot is added. Otherwise, after a crash,
+            // the file of the hour names the next snapshot, and this one would be added again.
             let path = self.data.usage.join(format!("{period}.json"));
             match files::remove(self.disk, &path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -217,8 +217,8 @@ impl<'a> TotalsFiles<'a> {
     }
 }
 
-/// Turns the error of a file that cannot be read into `unreadable`, so that the other files are
-/// processed. The file itself was not changed.
+/// Moves the error of a totals file that cannot be read to `unreadable`, so that the other files are
+/// still processed. The unreadable file was not changed.
 pub(super) fn if_readable(
     done: Result<bool, Error>,
     unreadable: &mut Option<Error>,

@@ -18,7 +18,8 @@ const MAX_GROUPS: usize = 4096;
 /// grouping does not say which value its records had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
-    /// Compared first, so that groups of one grouping sort by their values. As many as `fields`.
+    /// Values, one for each of `fields`. Derived comparison starts here, so that the groups of one
+    /// grouping sort by their values.
     values: Vec<Option<String>>,
     fields: Arc<[String]>,
 }
@@ -93,7 +94,7 @@ impl Groups {
         }
     }
 
-    /// Adds a row of a file, however many there are: no row is lost by reading it.
+    /// Adds a row of a file. The maximum of groups does not apply, so that reading merges no rows.
     pub(super) fn add_row(&mut self, grouping: &Grouping, group: Group, sum: Sum) {
         match self.0.entry(group.arranged(grouping)) {
             Entry::Occupied(mut found) => found.get_mut().add(&sum),

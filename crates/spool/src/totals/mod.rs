@@ -73,7 +73,8 @@ impl Totals {
         }
     }
 
-    /// Adds a record, or returns why it is none: a trusted writer's records are first parsed here.
+    /// Adds a record. Fails if its JSON is invalid: the records of a trusted writer are not parsed
+    /// before they are consolidated.
     pub(crate) fn add(&mut self, record: &Record) -> Result<(), BadRecord> {
         let fields = self.grouping.read(record)?;
         let hour = hour_of(record.id(), self.at);

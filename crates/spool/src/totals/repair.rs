@@ -15,10 +15,10 @@ use crate::error::Error;
 use crate::files::for_each_file;
 use crate::time::Moment;
 
-/// RecordsPerDay whose files are checked by [`repair`].
+/// Days whose files are checked by [`repair`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DayCheck {
-    /// RecordsPerDay without a file.
+    /// Days without a file.
     Missing,
     /// All days, by the number of their records in the journal.
     Journal,
@@ -84,7 +84,7 @@ impl TotalsFiles<'_> {
     }
 }
 
-/// Returns the fault of daily totals that have fewer records than were consolidated.
+/// Returns the message for daily totals that have fewer records than were consolidated on that day.
 pub(crate) fn gap(found: u64, expected: u64) -> Option<String> {
     let missing = expected.checked_sub(found).filter(|missing| *missing > 0)?;
     Some(format!(

@@ -86,7 +86,7 @@ impl<'de> Visitor<'de> for RowVisitor {
                     let value = match map.next_value()? {
                         Value::Null => None,
                         Value::String(text) => Some(text),
-                        // Not a value of a group field.
+                        // Group fields are text. A field of another type is ignored.
                         _ => continue,
                     };
                     let field = name.strip_prefix(PREFIX).unwrap_or(&name);

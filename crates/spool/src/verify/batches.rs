@@ -40,7 +40,7 @@ impl Verification<'_> {
                 let Some(batch) = self.read_batch(&path, &name) else {
                     continue;
                 };
-                // A crash before the file was deleted: the batch has left, as the journal says.
+                // After a crash a batch may still exist although the journal has its outcome.
                 if let Some(
                     BatchOutcome::Delivered
                     | BatchOutcome::Split
@@ -82,7 +82,7 @@ impl Verification<'_> {
                     | BatchOutcome::Archived
                     | BatchOutcome::Discarded,
                 ) => {}
-                // A crash during the move back to `spool/`: the batch is pending.
+                // After a crash a batch may still be here although it was moved back to `spool/`.
                 Some(BatchOutcome::Unarchived) => {
                     let pending = self.data.spool.join(&name);
                     if self.exists(&pending) {
@@ -94,7 +94,7 @@ impl Verification<'_> {
                     }
                     continue;
                 }
-                // Without all generations of the journal, the batch may be older than the journal.
+                // If the journal lacks its first generations, the batch may be older than the journal.
                 _ if is_all => {
                     self.problem(&path, None, "it is not in the journal of batches");
                 }

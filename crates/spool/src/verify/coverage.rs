@@ -156,7 +156,7 @@ impl Coverage {
                 }
                 0
             }
-            // The lines in between are reported as missing.
+            // The lines between the first and the last part are then reported as missing.
             None => self.cover(&event.entries),
         }
     }

@@ -31,7 +31,7 @@ impl Verification<'_> {
                 JournalLine::Head(before) => return sums = before,
                 JournalLine::Event(text) => match ConsolidatedEntry::parse(text) {
                     Ok(mut entry) => {
-                        // After a crash the finished snapshot may have written the line again.
+                        // After a crash consolidation writes the snapshot's lines to the journal again.
                         let is_first = seen.insert((entry.snapshot, entry.entry.clone()));
                         if is_first {
                             sums.add(&entry);
