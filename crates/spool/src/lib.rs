@@ -55,10 +55,7 @@ pub use destination::{ChangedDestination, change_destination, claim_destination,
 pub use error::Error;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
-pub use manager::{
-    BatchStore, DeliveryState, EarlierBatch, Failed, FileTotals, Keep, KeptIn, LoadedBatch, Pause,
-    PendingBatch, SpoolManager, Standing,
-};
+pub use manager::{Failed, FileTotals, Keep, KeptIn, Pause, PendingBatch, SpoolManager};
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, Runner, run};
 pub use schedule::{Schedule, Tick};

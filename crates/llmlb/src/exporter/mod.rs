@@ -17,8 +17,8 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use spool::{
-    BatchStore, Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, RunError,
-    Runner, Schedule, Sink, SpoolManager, Watch,
+    Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, RunError, Runner,
+    Schedule, Sink, SpoolManager, Watch,
 };
 use tokio::sync::oneshot;
 use tokio::time::sleep;

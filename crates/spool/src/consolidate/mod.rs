@@ -33,7 +33,7 @@ use crate::entry_reader::probe;
 use crate::error::Error;
 use crate::files;
 use crate::line;
-use crate::manager::{BatchStore, HeldOutcomes, SpoolManager};
+use crate::manager::{HeldOutcomes, SpoolManager};
 use crate::recover::seal_abandoned;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshot;
@@ -226,7 +226,7 @@ pub(crate) fn consolidate_on(
 struct ConsolidationRun<'a> {
     disk: &'a Arc<dyn Disk>,
     data: &'a DataDir,
-    spool: &'a dyn BatchStore,
+    spool: &'a SpoolManager,
     grouping: &'a Grouping,
     state: &'a mut ConsolidatorState,
     done: Consolidated,

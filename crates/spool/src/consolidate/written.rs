@@ -44,11 +44,7 @@ pub(super) struct SnapshotProgress {
 }
 
 impl SnapshotProgress {
-    pub(super) fn new(
-        snapshot: &Snapshot,
-        excluded: ExcludedEntries,
-        grouping: &Grouping,
-    ) -> Self {
+    pub(super) fn new(snapshot: &Snapshot, excluded: ExcludedEntries, grouping: &Grouping) -> Self {
         Self {
             id: snapshot.id,
             excluded,

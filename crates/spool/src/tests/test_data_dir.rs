@@ -16,7 +16,7 @@ use crate::delivery::{Delivered, DeliveryOptions, Watch, deliver};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::line;
-use crate::manager::{BatchStore, SpoolManager};
+use crate::manager::SpoolManager;
 use crate::record::Record;
 use crate::staging::{Durability, Staging};
 use crate::staging_lock::LockError;

@@ -17,7 +17,7 @@ use crate::data_dir::DataDir;
 use crate::delivery::Watch;
 use crate::disk::Disk;
 use crate::line;
-use crate::manager::{BatchStore as _, DeliveryState, Keep, KeptIn, SpoolManager};
+use crate::manager::{DeliveryState, Keep, KeptIn, SpoolManager};
 use crate::record::Record;
 use crate::run::{Destination, Runner};
 use crate::staged::{staged, staged_in};
