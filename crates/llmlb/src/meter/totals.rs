@@ -1,7 +1,7 @@
 //! Totals of usage records: the fields that `usage/*.json` groups, sums and counts.
 //!
-//! A new field of `usage --by` is added to [`grouping`] and to the report's `By`. Totals that were written
-//! before keep their rows, which then have no value for it.
+//! A new field of `usage --by` is added to [`grouping`] and to the report's `By`. Totals that were
+//! written before keep their rows, which then have no value for it.
 
 use spool::Grouping;
 

@@ -1,5 +1,5 @@
-//! Totals of consolidated records: the files of the days, and of the hours for days that are only in
-//! part in the span.
+//! Totals of consolidated records: the files of the days, and of the hours for days that are only
+//! in part in the span.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -132,8 +132,8 @@ impl ConsolidatedTotals {
         self.snapshots.get(period) == Some(&snapshot)
     }
 
-    /// Returns the span of the report: the requested one, extended to whole days where the totals by
-    /// hour are incomplete or deleted.
+    /// Returns the span of the report: the requested one, extended to whole days where the totals
+    /// by hour are incomplete or deleted.
     pub(super) fn reported_span(&self, requested: &HourSpan) -> HourSpan {
         let mut span = requested.clone();
         let is_whole = |hour: String| day_of(&hour).is_some_and(|day| self.whole.contains(day));
@@ -177,8 +177,8 @@ fn day_of(hour: &str) -> Option<&str> {
     hour.get(..10)
 }
 
-/// Returns the names of the files to read: days with any hour in the span, and the hours of days that
-/// are only in part in the span.
+/// Returns the names of the files to read: days with any hour in the span, and the hours of days
+/// that are only in part in the span.
 fn names(data: &DataDir, span: &HourSpan) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
     for_each_file(&*data.disk, &data.usage, |name| {

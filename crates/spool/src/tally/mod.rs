@@ -1,12 +1,12 @@
 //! Sums of the records of a span of time: consolidated and staged records, each counted once, while
 //! other processes stage and consolidate.
 //!
-//! A tally takes no lock, unless consolidations follow each other too quickly, and changes nothing. It
-//! reads the totals, then the staged entries, then checks that the totals are still the same. If they
-//! changed, it starts again. This counts each record once: an entry is deleted only after its records
-//! are in the totals. If the totals did not change while the entries were read, an entry that still
-//! existed is in the totals only if it belongs to the current snapshot, and then the file of its day
-//! names that snapshot.
+//! A tally takes no lock, unless consolidations follow each other too quickly, and changes nothing.
+//! It reads the totals, then the staged entries, then checks that the totals are still the same. If
+//! they changed, it starts again. This counts each record once: an entry is deleted only after its
+//! records are in the totals. If the totals did not change while the entries were read, an entry
+//! that still existed is in the totals only if it belongs to the current snapshot, and then the
+//! file of its day names that snapshot.
 
 mod consolidated;
 mod hour_span;
@@ -140,8 +140,8 @@ fn current_snapshot(data: &DataDir) -> Result<Option<Snapshot>, Error> {
     }
 }
 
-/// Reads everything once. Returns `None` if records were consolidated meanwhile. A test consolidates
-/// in `meanwhile`.
+/// Reads everything once. Returns `None` if records were consolidated meanwhile. A test
+/// consolidates in `meanwhile`.
 fn try_tally(
     data: &DataDir,
     grouping: &Grouping,
@@ -167,8 +167,8 @@ fn try_tally(
             problems.push(gap);
         }
     }
-    // The ids of a new snapshot are in the journal before its records are in the totals. Records that
-    // were read meanwhile would then have been skipped as repetitions.
+    // The ids of a new snapshot are in the journal before its records are in the totals. Records
+    // that were read meanwhile would then have been skipped as repetitions.
     let state = |snapshot: &Snapshot| (snapshot.id, snapshot.is_written);
     let is_same = current_snapshot(data)?.as_ref().map(state) == snapshot.as_ref().map(state);
     if !is_same || !totals.are_current(data, span)? {

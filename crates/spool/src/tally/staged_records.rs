@@ -146,7 +146,8 @@ impl<'a> StagedRecords<'a> {
             };
             lines = EntryReader::open(&*self.data.disk, &sealed.path_in(staging))?;
         }
-        // An entry that is gone was consolidated. The totals have changed, and the tally starts again.
+        // An entry that is gone was consolidated. The totals have changed, and the tally starts
+        // again.
         let Some(mut lines) = lines else {
             return Ok(());
         };
@@ -194,7 +195,8 @@ impl<'a> StagedRecords<'a> {
     }
 }
 
-/// Returns the consolidated ids that the journal and the reserve still have, each with its snapshot.
+/// Returns the consolidated ids that the journal and the reserve still have, each with its
+/// snapshot.
 fn consolidated_ids(data: &DataDir) -> Result<HashMap<Uuid, Uuid>, Error> {
     let mut ids = HashMap::new();
     JournalKind::Entries.read::<EntrySums>(data, &mut |_, read| {

@@ -54,8 +54,9 @@ impl<'a> TotalsFiles<'a> {
         })
     }
 
-    /// Adds groups of the snapshot to the file of an hour, unless the file has the snapshot. Returns
-    /// true if the file is new. If the file cannot be read, this snapshot and those that follow wait.
+    /// Adds groups of the snapshot to the file of an hour, unless the file has the snapshot.
+    /// Returns true if the file is new. If the file cannot be read, this snapshot and those that
+    /// follow wait.
     pub(super) fn fold_hour(
         &mut self,
         hour: &str,
@@ -92,7 +93,8 @@ impl<'a> TotalsFiles<'a> {
     }
 
     /// Adds the snapshots that wait to the files of their hours, as far as these can be read. No
-    /// snapshot may be unfinished, because a file names only the last snapshot that was added to it.
+    /// snapshot may be unfinished, because a file names only the last snapshot that was added to
+    /// it.
     pub(super) fn fold_waiting(&mut self, unreadable: &mut Option<Error>) -> Result<(), Error> {
         let mut blocked = BTreeSet::new();
         for (hour, snapshot) in self.waiting.clone() {
@@ -117,8 +119,9 @@ impl<'a> TotalsFiles<'a> {
                 self.write(&hour, all)?;
                 self.sync()?;
             }
-            // The deletion must be on disk before the next snapshot is added. Otherwise, after a crash,
-            // the file of the hour names the next snapshot, and this one would be added again.
+            // The deletion must be on disk before the next snapshot is added. Otherwise, after a
+            // crash, the file of the hour names the next snapshot, and this one would be added
+            // again.
             let path = self.data.usage.join(format!("{period}.json"));
             match files::remove(self.disk, &path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -217,8 +220,8 @@ impl<'a> TotalsFiles<'a> {
     }
 }
 
-/// Moves the error of a totals file that cannot be read to `unreadable`, so that the other files are
-/// still processed. The unreadable file was not changed.
+/// Moves the error of a totals file that cannot be read to `unreadable`, so that the other files
+/// are still processed. The unreadable file was not changed.
 pub(super) fn if_readable(
     done: Result<bool, Error>,
     unreadable: &mut Option<Error>,

@@ -8,8 +8,8 @@ use super::grouping::Grouping;
 use super::sum::{Sum, shortened};
 use crate::fields::Fields;
 
-/// Maximum number of groups of a period. Records of further groups are summed without values, so that
-/// a producer that invents values fills neither the memory nor the disk.
+/// Maximum number of groups of a period. Records of further groups are summed without values, so
+/// that a producer that invents values fills neither the memory nor the disk.
 const MAX_GROUPS: usize = 4096;
 
 /// Values of the group fields that records have in common.

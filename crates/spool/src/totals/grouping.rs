@@ -10,8 +10,8 @@ use crate::record::{BadRecord, Record};
 /// The default has no fields: totals are then numbers of records alone.
 ///
 /// A data directory may be consolidated with one grouping and later with another. Rows that were
-/// written with other fields are kept as they are: a row never loses a field, and two rows are added
-/// up only if they have the same fields with the same values.
+/// written with other fields are kept as they are: a row never loses a field, and two rows are
+/// added up only if they have the same fields with the same values.
 ///
 /// ```
 /// use spool::{Durability, Grouping, Options, Record, Staging, consolidate, tally};
@@ -88,8 +88,8 @@ impl Grouping {
         self
     }
 
-    /// Adds an alternative for the total of a record: the sum of these fields. The first alternative
-    /// of which the record has a number is its total.
+    /// Adds an alternative for the total of a record: the sum of these fields. The first
+    /// alternative of which the record has a number is its total.
     #[must_use]
     pub fn total_from<T: Into<String>>(mut self, fields: impl IntoIterator<Item = T>) -> Self {
         self.totals.push(names(fields).collect());

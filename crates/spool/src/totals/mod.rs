@@ -6,8 +6,8 @@
 //! ```
 //!
 //! The caller's [`Grouping`] says which fields of a record tell groups apart, which are summed and
-//! which are counted. Every snapshot is added to each file once: a file names the last snapshot that
-//! was added to it, and no snapshot is begun before the last one is finished.
+//! which are counted. Every snapshot is added to each file once: a file names the last snapshot
+//! that was added to it, and no snapshot is begun before the last one is finished.
 
 mod files;
 mod group;
@@ -52,9 +52,10 @@ pub(crate) struct Totals {
     hours: BTreeMap<Moment, Groups>,
 }
 
-/// Returns the hour in which a record counts that is consolidated at time `at`. Producers choose ids,
-/// and thereby times. A record with an implausible time counts in the first hour of 1970, which bounds
-/// the number of files. The result depends on the snapshot's time alone, and is the same after a crash.
+/// Returns the hour in which a record counts that is consolidated at time `at`. Producers choose
+/// ids, and thereby times. A record with an implausible time counts in the first hour of 1970,
+/// which bounds the number of files. The result depends on the snapshot's time alone, and is the
+/// same after a crash.
 pub(crate) fn hour_of(id: Uuid, at: Moment) -> Moment {
     let time = Moment::from_id(id);
     if at.since(time) <= MAX_AGE && time.since(at) <= MAX_CLOCK_SKEW {
@@ -83,8 +84,8 @@ impl Totals {
         Ok(())
     }
 
-    /// Adds this snapshot to the files that do not have it. A file that cannot be read is left as it
-    /// is, and its error is returned: [`repair`] adds the missing records later.
+    /// Adds this snapshot to the files that do not have it. A file that cannot be read is left as
+    /// it is, and its error is returned: [`repair`] adds the missing records later.
     pub(crate) fn fold(
         self,
         disk: &dyn Disk,

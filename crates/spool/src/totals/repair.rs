@@ -22,8 +22,8 @@ pub(crate) enum DayCheck {
     Missing,
     /// All days, by the number of their records in the journal.
     Journal,
-    /// All days, by the files of their hours. For use after a file of totals could not be read: on a
-    /// full disk the journal may lack records. No snapshot may be unfinished.
+    /// All days, by the files of their hours. For use after a file of totals could not be read: on
+    /// a full disk the journal may lack records. No snapshot may be unfinished.
     Hours,
 }
 

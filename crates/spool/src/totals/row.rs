@@ -5,8 +5,8 @@
 //!  "counts":{"status":{"ok":12}}}
 //! ```
 //!
-//! A row names its own group fields, so that it is read whatever grouping wrote it. A group field with
-//! the name of another field of the row is written with a prefix.
+//! A row names its own group fields, so that it is read whatever grouping wrote it. A group field
+//! with the name of another field of the row is written with a prefix.
 
 use std::borrow::Cow;
 use std::fmt;

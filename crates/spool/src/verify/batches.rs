@@ -20,8 +20,8 @@ impl Verification<'_> {
         files::exists(&*self.data.disk, path).unwrap_or(false)
     }
 
-    /// Reads the batches in `spool/` and `failed/`, and lists those in `archive/`. The journal has the
-    /// sums of archived batches. Their content is checked after the locks are released.
+    /// Reads the batches in `spool/` and `failed/`, and lists those in `archive/`. The journal has
+    /// the sums of archived batches. Their content is checked after the locks are released.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
         let index = OutcomeIndex::read(self.data)?;
         // A batch that is being split counts, and its halves do not.
@@ -94,7 +94,8 @@ impl Verification<'_> {
                     }
                     continue;
                 }
-                // If the journal lacks its first generations, the batch may be older than the journal.
+                // If the journal lacks its first generations, the batch may be older than the
+                // journal.
                 _ if is_all => {
                     self.problem(&path, None, "it is not in the journal of batches");
                 }
@@ -105,8 +106,8 @@ impl Verification<'_> {
         Ok(())
     }
 
-    /// Checks the content of archived batches. Batches never change, so this needs no lock. A batch that
-    /// is gone was moved back to `spool/` or deleted since it was listed.
+    /// Checks the content of archived batches. Batches never change, so this needs no lock. A batch
+    /// that is gone was moved back to `spool/` or deleted since it was listed.
     pub(super) fn check_archive(&mut self) {
         let dir = &self.data.archive;
         for name in std::mem::take(&mut self.archived) {

@@ -47,8 +47,8 @@ struct EntryCoverage {
     aside: u64,
     /// Time of the first snapshot with the entry.
     at: Option<Moment>,
-    /// Ranges of lines, first and last, that must be in a batch. A line may have to be in two batches
-    /// if an entry with the same name was consolidated twice.
+    /// Ranges of lines, first and last, that must be in a batch. A line may have to be in two
+    /// batches if an entry with the same name was consolidated twice.
     expected: Vec<(u64, u64)>,
     /// Ranges of lines that are in a batch.
     found: Vec<(u64, u64)>,
@@ -130,8 +130,8 @@ impl Coverage {
         unfinished
     }
 
-    /// Adds the lines of a batch that has left, as [`Self::cover`] does. If a batch has more than two
-    /// parts, the journal names only the first and the last one.
+    /// Adds the lines of a batch that has left, as [`Self::cover`] does. If a batch has more than
+    /// two parts, the journal names only the first and the last one.
     pub(super) fn cover_event(&mut self, event: &BatchEvent) -> u64 {
         let (Some(_), [first, last]) = (event.parts, &*event.entries) else {
             return self.cover(&event.entries);
@@ -161,7 +161,8 @@ impl Coverage {
         }
     }
 
-    /// Returns this number of consecutive lines from the first part on, if they end with the last part.
+    /// Returns this number of consecutive lines from the first part on, if they end with the last
+    /// part.
     fn between(
         &self,
         start: usize,
@@ -269,7 +270,8 @@ impl Verification<'_> {
         let found = books.delivered + books.archived + sums.spooled + sums.failed;
         if books.problems.is_empty() && !sums.is_damaged && sums.consolidated != found {
             let what = format!(
-                "{} records were consolidated, but {} delivered + {} archived + {} pending + {} failed are {found}",
+                "{} records were consolidated, but {} delivered + {} archived + {} pending + {} \
+                 failed are {found}",
                 sums.consolidated, books.delivered, books.archived, sums.spooled, sums.failed,
             );
             let path = self.data.sent.clone();

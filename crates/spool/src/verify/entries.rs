@@ -31,7 +31,8 @@ impl Verification<'_> {
                 JournalLine::Head(before) => return sums = before,
                 JournalLine::Event(text) => match ConsolidatedEntry::parse(text) {
                     Ok(mut entry) => {
-                        // After a crash consolidation writes the snapshot's lines to the journal again.
+                        // After a crash consolidation writes the snapshot's lines to the journal
+                        // again.
                         let is_first = seen.insert((entry.snapshot, entry.entry.clone()));
                         if is_first {
                             sums.add(&entry);
@@ -83,9 +84,9 @@ impl Verification<'_> {
         Ok(())
     }
 
-    /// Adds the entries of a snapshot in the order in which they were consolidated, which is that of
-    /// their names. Their lines in the journal may be in another order: a line that a power failure
-    /// lost was written again later.
+    /// Adds the entries of a snapshot in the order in which they were consolidated, which is that
+    /// of their names. Their lines in the journal may be in another order: a line that a power
+    /// failure lost was written again later.
     fn add_snapshot(&mut self, snapshot: &mut Vec<(EntryName, ConsolidatedEntry)>) {
         snapshot.sort_by_key(|(name, _)| *name);
         for (name, entry) in snapshot.drain(..) {
@@ -139,15 +140,16 @@ impl Verification<'_> {
                 self.coverage.mark_unfinished(name);
             }
         }
-        // Entries of an unfinished snapshot count as staged, although the journal may have them already.
+        // Entries of an unfinished snapshot count as staged, although the journal may have them
+        // already.
         let coverage = &mut self.coverage;
         coverage.consolidated = coverage.consolidated.saturating_sub(unfinished_records);
         coverage.aside = coverage.aside.saturating_sub(unfinished_aside);
         Ok(())
     }
 
-    /// Checks a file with one record, and returns the number of its records. Other programs write such
-    /// files, so an invalid one is not a problem: consolidation moves it to `failed/`.
+    /// Checks a file with one record, and returns the number of its records. Other programs write
+    /// such files, so an invalid one is not a problem: consolidation moves it to `failed/`.
     fn check_single(&mut self, path: &Path, id: Uuid) -> u64 {
         match SingleRecordFile::read(&*self.data.disk, path, id) {
             Ok(Some(SingleRecordFile::Record(record))) => {
@@ -155,7 +157,8 @@ impl Verification<'_> {
                 return 1;
             }
             Ok(Some(_)) => {
-                tracing::info!(path = %path.display(), "not a record: consolidation will move it to failed/");
+                let path = path.display();
+                tracing::info!(%path, "not a record: consolidation moves it to failed/");
             }
             // The entry was consolidated meanwhile.
             Ok(None) => {}
@@ -249,8 +252,8 @@ fn checked_name(entry: &ConsolidatedEntry) -> Result<EntryName, String> {
     Ok(name)
 }
 
-/// True if a line is valid up to a byte that should be its newline. The reader then takes the following
-/// line for a part of this one.
+/// True if a line is valid up to a byte that should be its newline. The reader then takes the
+/// following line for a part of this one.
 fn has_damaged_end(text: &[u8]) -> bool {
     let mark = b"\"}";
     let ends = text.windows(mark.len()).enumerate();

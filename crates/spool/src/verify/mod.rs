@@ -1,8 +1,8 @@
 //! The books: staged = delivered + archived + pending + failed, proven from the files on disk.
 //!
-//! Every line of an entry has a number. The journal of consolidated entries has the number of lines of
-//! each entry. Every batch names the lines that it contains, and the journal of batches names the lines
-//! of the batches that have left. So a line that is in no batch, or in two, can be named.
+//! Every line of an entry has a number. The journal of consolidated entries has the number of lines
+//! of each entry. Every batch names the lines that it contains, and the journal of batches names
+//! the lines of the batches that have left. So a line that is in no batch, or in two, can be named.
 
 mod batches;
 mod coverage;
@@ -67,8 +67,8 @@ pub struct Problem {
     pub what: String,
 }
 
-/// Proves that no record was lost and none exists twice, or names the files and records for which that
-/// is not so. Changes nothing.
+/// Proves that no record was lost and none exists twice, or names the files and records for which
+/// that is not so. Changes nothing.
 ///
 /// ```
 /// use spool::{Durability, Record, Staging, Watch, verify};
@@ -158,8 +158,8 @@ struct Verification<'a> {
 }
 
 impl Verification<'_> {
-    /// Acquires a lock, and waits for a process that holds it. After the maximum time, the files are
-    /// read without the lock.
+    /// Acquires a lock, and waits for a process that holds it. After the maximum time, the files
+    /// are read without the lock.
     fn wait_for<T>(&mut self, acquire: impl Fn() -> Result<Option<T>, Busy>) -> Option<T> {
         let start = Instant::now();
         loop {
@@ -176,8 +176,8 @@ impl Verification<'_> {
         }
     }
 
-    /// Reads the files in the order in which records pass through them. A record that moves meanwhile
-    /// is then found a second time, and never missed.
+    /// Reads the files in the order in which records pass through them. A record that moves
+    /// meanwhile is then found a second time, and never missed.
     fn read(&mut self) -> Result<(), Error> {
         self.read_entry_journal()?;
         self.read_staging()?;
