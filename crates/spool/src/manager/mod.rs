@@ -25,8 +25,6 @@ pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
 pub use retention::{FileTotals, Keep, KeptIn};
 pub(crate) use state::DeliveryState;
 
-use uuid::Uuid;
-
 use crate::batch::{self, Batch, BatchDamage};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
