@@ -10,7 +10,7 @@ pub mod sqlite;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use spool::Record;
+use spool::{Grouping, Options, Record};
 use uuid::Uuid;
 
 pub use load::{Measured, median, produce};
@@ -24,6 +24,16 @@ pub fn record() -> Record {
 pub fn record_with(id: Uuid) -> Record {
     static TEXT: LazyLock<String> = LazyLock::new(text);
     Record::parse_with_id(&TEXT, id).expect("a record")
+}
+
+/// Options of consolidation with totals by the fields of [`record`].
+pub fn options() -> Options {
+    let mut options = Options::default();
+    options.grouping = Grouping::by(["model", "endpoint"])
+        .sum(["tokens_in", "tokens_out"])
+        .total_from(["tokens_in", "tokens_out"])
+        .count(["status"]);
+    options
 }
 
 fn text() -> String {

@@ -9,6 +9,8 @@ use crate::config::Format;
 const SOURCE: &str = "llmlb";
 /// `type` of every CloudEvent. Receivers select the events to meter by it.
 const EVENT: &str = "llm.request";
+/// Field of a usage record that is the `subject` of its CloudEvent. Receivers bill by the subject.
+const SUBJECT_FIELD: &str = "key";
 
 /// Returns the options that `serve` and `usage deliver` have in common. Both must send identical
 /// requests, or the receiver could not deduplicate a batch that both send.
@@ -20,7 +22,10 @@ pub(crate) fn options(
     let mut options = HttpOptions::default();
     options.format = match format {
         Format::Json => spool::Format::Json,
-        Format::CloudEvents => spool::Format::CloudEvents(CloudEvents::new(SOURCE, EVENT)?),
+        Format::CloudEvents => {
+            let events = CloudEvents::new(SOURCE, EVENT)?.subject_from(SUBJECT_FIELD);
+            spool::Format::CloudEvents(events)
+        }
     };
     options.token = token;
     options.allow_plain_http = allow_http;

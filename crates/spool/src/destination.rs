@@ -20,7 +20,7 @@ use crate::delivery::{DeliveryLock, RunError};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::journal::{decode, encode};
-use crate::manager::{BatchStore, DeliveryState, LoadedBatch, SpoolManager};
+use crate::manager::{DeliveryState, LoadedBatch, SpoolManager};
 use crate::time::Moment;
 
 const VERSION: u32 = 1;

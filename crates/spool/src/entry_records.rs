@@ -100,8 +100,8 @@ impl<'a> EntryRecords<'a> {
                     self.skip_to(records);
                 }
                 Err(_) if is_first && !has_valid_line(self.disk, &self.path)? => {
-                    let why = "not an entry, although its name is that of one; to stage lines of \
-                               JSON, use `llmlb usage stage` or `Staging`";
+                    let why = "it has the name of an entry, but it is not one; lines of JSON must be \
+                               staged, not copied into the directory";
                     move_aside(self.disk, &self.path, &self.data.failed, self.name, why)?;
                     return Ok(None);
                 }

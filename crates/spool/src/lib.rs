@@ -55,10 +55,7 @@ pub use destination::{ChangedDestination, change_destination, claim_destination,
 pub use error::Error;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
-pub use manager::{
-    BatchStore, DeliveryState, EarlierBatch, Failed, FileTotals, Keep, KeptIn, LoadedBatch, Pause,
-    PendingBatch, SpoolManager, Standing,
-};
+pub use manager::{Failed, FileTotals, Keep, KeptIn, Pause, PendingBatch, SpoolManager};
 pub use record::{BadRecord, Record};
 pub use run::{Destination, Run, Runner, run};
 pub use schedule::{Schedule, Tick};
@@ -66,6 +63,7 @@ pub use staged::{Staged, staged};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
 pub use tally::{Tally, TallyRow, tally};
+pub use totals::Grouping;
 pub use verify::{Books, Busy, Problem, verify};
 
 /// Compiles and runs the example of the README as a doc test.

@@ -12,9 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use spool::{
-    BatchStore, Durability, LockError, Options, Record, SpoolManager, Staging, consolidate,
-};
+use spool::{Durability, LockError, Options, Record, SpoolManager, Staging, consolidate};
 
 /// Environment variable with the data directory of a child process.
 const DATA: &str = "SPOOL_TEST_DATA";

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use spool::{Cancel, Destination, Http, HttpOptions, Progress, Watch, run, verify};
 use spool_bench::backlog::{self, RECORDS, peak_memory};
-use spool_bench::directory;
+use spool_bench::{directory, options};
 
 fn main() {
     let words: Vec<_> = std::env::args().skip(1).collect();
@@ -87,7 +87,7 @@ fn drain(data: &Path, url: &str) {
         cancel: Cancel::new(),
         progress: &progress,
     };
-    let (options, delivery) = (spool::Options::default(), spool::DeliveryOptions::default());
+    let (options, delivery) = (options(), spool::DeliveryOptions::default());
     let done = run(data, &options, &delivery, Destination::To(&http), &watch).expect("a run");
     let took = began.elapsed().as_secs_f64();
     let memory = peak_memory().unwrap_or_default();

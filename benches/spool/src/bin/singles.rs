@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use spool::{Consolidator, Options, Watch, verify};
+use spool::{Consolidator, Watch, verify};
 use spool_bench::backlog::peak_memory;
-use spool_bench::{directory, record};
+use spool_bench::{directory, options, record};
 use uuid::Uuid;
 
 fn main() {
@@ -78,9 +78,10 @@ fn cpu_time() -> f64 {
 
 fn consolidate(data: &Path) {
     let (mut consolidator, mut records) = (Consolidator::new(data), 0);
+    let options = options();
     let began = Instant::now();
     loop {
-        let done = consolidator.next(&Options::default()).expect("a snapshot");
+        let done = consolidator.next(&options).expect("a snapshot");
         if done.entries == 0 {
             break;
         }

@@ -17,14 +17,14 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use spool::{
-    BatchStore, Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, RunError,
-    Runner, Schedule, Sink, SpoolManager, Watch,
+    Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, RunError, Runner,
+    Schedule, Sink, SpoolManager, Watch,
 };
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::config::{UsageConfig, env};
-use crate::{receiver, sys};
+use crate::{meter, receiver, sys};
 pub(crate) use alerts::{Alerts, RunEnd};
 pub(crate) use retention::Housekeeping;
 pub(crate) use state::State;
@@ -68,6 +68,7 @@ impl Exporter {
         let (sender, ended) = oneshot::channel();
         let mut options = Options::default();
         options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
+        options.grouping = meter::grouping();
         if to.is_none() {
             // No receiver limits the size of a batch, and fewer files cost less.
             options.batch_size = ARCHIVE_BATCH_SIZE;

@@ -3,7 +3,8 @@
 //! 1. [`usage_option`] adds `include_usage` to a request whose client did not set it;
 //! 2. [`usage_tap`] reads the response, which is [`json`], [`sse`] or [`ndjson`], to find its [`usage`];
 //! 3. [`estimate`] estimates tokens that the backend did not report;
-//! 4. [`record`] serializes the usage record, and [`store`] stages it.
+//! 4. [`record`] serializes the usage record, and [`store`] stages it;
+//! 5. [`totals`] defines the fields by which the spool sums up the records.
 //!
 //! Only [`store`] and [`loss`] do I/O or read the clock. The other modules transform bytes.
 
@@ -17,9 +18,11 @@ pub(crate) mod ndjson;
 pub(crate) mod record;
 pub(crate) mod sse;
 mod store;
+mod totals;
 pub(crate) mod usage;
 pub(crate) mod usage_option;
 pub(crate) mod usage_tap;
 
 pub(crate) use commit_group::CommitGroup;
 pub(crate) use store::Meter;
+pub(crate) use totals::grouping;

@@ -33,12 +33,13 @@ use crate::entry_reader::probe;
 use crate::error::Error;
 use crate::files;
 use crate::line;
-use crate::manager::{BatchStore, HeldOutcomes, SpoolManager};
+use crate::manager::{HeldOutcomes, SpoolManager};
 use crate::recover::seal_abandoned;
 use crate::reserve::Reserve;
 use crate::snapshot::Snapshot;
 use crate::staging_lock::{LockError, StagingLock};
 use crate::time::new_id;
+use crate::totals::Grouping;
 use crate::unreadable::UnreadableEntries;
 
 /// Options of consolidation.
@@ -53,6 +54,9 @@ pub struct Options {
     pub max_entries: usize,
     /// Maximum length of the entries in a snapshot together. A single entry may exceed it.
     pub max_bytes: u64,
+    /// Fields of records by which totals are grouped, summed and counted. Without any, the totals are
+    /// numbers of records.
+    pub grouping: Grouping,
 }
 
 /// Maximum length of the entries in a snapshot while the disk is full.
@@ -65,6 +69,7 @@ impl Default for Options {
             batch_size: 100,
             max_entries: 1000,
             max_bytes: 32 << 20,
+            grouping: Grouping::default(),
         }
     }
 }
@@ -199,6 +204,7 @@ pub(crate) fn consolidate_on(
         disk,
         data: &data,
         spool: &spool,
+        grouping: &options.grouping,
         state,
         done: Consolidated::default(),
     };
@@ -220,7 +226,8 @@ pub(crate) fn consolidate_on(
 struct ConsolidationRun<'a> {
     disk: &'a Arc<dyn Disk>,
     data: &'a DataDir,
-    spool: &'a dyn BatchStore,
+    spool: &'a SpoolManager,
+    grouping: &'a Grouping,
     state: &'a mut ConsolidatorState,
     done: Consolidated,
 }
@@ -264,7 +271,8 @@ impl ConsolidationRun<'_> {
         };
         if !snapshot.is_written {
             let excluded = ExcludedEntries::read(&**self.disk, &self.data.staging);
-            let mut progress = SnapshotProgress::new(&snapshot, excluded.map_err(LockError::Disk)?);
+            let excluded = excluded.map_err(LockError::Disk)?;
+            let mut progress = SnapshotProgress::new(&snapshot, excluded, self.grouping);
             let (mut journal, is_opened) =
                 self.open_journal(snapshot.id).map_err(LockError::Disk)?;
             if is_resumed && !self.resume(lock, &snapshot, &journal, &mut progress)? {

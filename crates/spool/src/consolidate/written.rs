@@ -17,7 +17,7 @@ use crate::fingerprint::RecordFingerprint;
 use crate::record::Record;
 use crate::snapshot::Snapshot;
 use crate::time::new_id;
-use crate::totals::{self, Check, Totals, sum};
+use crate::totals::{self, DayCheck, Grouping, Totals};
 
 /// State of a snapshot while its entries are read.
 pub(super) struct SnapshotProgress {
@@ -44,7 +44,7 @@ pub(super) struct SnapshotProgress {
 }
 
 impl SnapshotProgress {
-    pub(super) fn new(snapshot: &Snapshot, excluded: ExcludedEntries) -> Self {
+    pub(super) fn new(snapshot: &Snapshot, excluded: ExcludedEntries, grouping: &Grouping) -> Self {
         Self {
             id: snapshot.id,
             excluded,
@@ -56,7 +56,7 @@ impl SnapshotProgress {
             parts: Vec::new(),
             records: Vec::new(),
             bytes: 0,
-            totals: Totals::new(snapshot.id),
+            totals: Totals::new(snapshot.id, grouping),
         }
     }
 
@@ -167,9 +167,8 @@ impl ConsolidationRun<'_> {
                 continue;
             }
             if let Some(record) = earlier.load(self.spool, &batched)? {
-                if let Ok(fields) = sum::fields(&record) {
-                    progress.totals.add(record.id(), &fields);
-                }
+                // The record was valid when its batch was written.
+                let _ = progress.totals.add(&record);
             } else {
                 let why = "its batch was delivered while the entry was read";
                 tracing::warn!(entry = name, line, why, "a record is missing in the totals");
@@ -193,11 +192,12 @@ impl ConsolidationRun<'_> {
         let totals = std::mem::take(&mut progress.totals);
         let unfolded = totals.fold(disk, data, id)?;
         let check = if is_opened {
-            Check::Known
+            DayCheck::Journal
         } else {
-            Check::Missing
+            DayCheck::Missing
         };
-        let unrepaired = totals::repair(disk, data, journal.days(), id, check)?;
+        let days = journal.days();
+        let unrepaired = totals::repair(disk, data, self.grouping, days, id, check)?;
         if unfolded.is_some() {
             self.state.set_unreadable_totals(unfolded.or(unrepaired));
         }
@@ -233,12 +233,9 @@ impl ConsolidationRun<'_> {
                     continue;
                 }
             }
-            match sum::fields(&record) {
-                Ok(fields) => progress.totals.add(record.id(), &fields),
-                Err(bad) => {
-                    reader.set_aside(number, &record, &bad.to_string());
-                    continue;
-                }
+            if let Err(bad) = progress.totals.add(&record) {
+                reader.set_aside(number, &record, &bad.to_string());
+                continue;
             }
             self.write_record(progress, journal, consolidated, number, record, fingerprint)?;
         }
@@ -324,7 +321,8 @@ impl ConsolidationRun<'_> {
             return Ok(());
         }
         let days = entry_journal::days(data, None)?;
-        let unreadable = totals::repair(disk, data, &days, new_id(), Check::Hours)?;
+        let check = DayCheck::Hours;
+        let unreadable = totals::repair(disk, data, self.grouping, &days, new_id(), check)?;
         if unreadable.is_none() {
             totals::note_complete(disk, data)?;
         }

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::rejection::RecordFault;
 use super::{Clock, Delivered, DeliveryOptions, Progress, Sink, Watch};
 use crate::error::Error;
-use crate::manager::{BatchStore, LoadedBatch, Pause, Standing};
+use crate::manager::{LoadedBatch, Pause, SpoolManager, Standing};
 
 /// Maximum number of batch names in memory.
 const PAGE: usize = if cfg!(test) { 512 } else { 16 * 1024 };
@@ -18,7 +18,7 @@ pub(super) const MAX_WAIT_IN_RUN: Duration = Duration::from_secs(10);
 
 /// Delivers the pending batches, as part of a run. The caller must hold the delivery lock.
 pub(crate) fn deliver(
-    store: &dyn BatchStore,
+    store: &SpoolManager,
     sink: &dyn Sink,
     options: &DeliveryOptions,
     clock: &dyn Clock,
@@ -51,10 +51,7 @@ pub(crate) fn deliver(
 
 /// Archives pending batches that were never sent to a destination. Returns the number of archived
 /// records, and the numbers of damaged and unreadable batches.
-pub(crate) fn archive(
-    store: &dyn BatchStore,
-    watch: &Watch<'_>,
-) -> Result<(u64, Delivered), Error> {
+pub(crate) fn archive(store: &SpoolManager, watch: &Watch<'_>) -> Result<(u64, Delivered), Error> {
     store.tidy()?;
     let (mut archived, mut done, mut after) = (0, Delivered::default(), None);
     loop {
@@ -94,7 +91,7 @@ pub(crate) fn archive(
 
 /// Archives a batch. Returns `Gone` for a batch that is left pending because a destination may have
 /// it.
-fn archive_unsent(store: &dyn BatchStore, name: &str) -> Result<LoadedBatch, Error> {
+fn archive_unsent(store: &SpoolManager, name: &str) -> Result<LoadedBatch, Error> {
     let state = store.state(name)?;
     if state.attempts > 0 || state.is_unknown() || state.splitting {
         return Ok(LoadedBatch::Gone);
@@ -107,7 +104,7 @@ fn archive_unsent(store: &dyn BatchStore, name: &str) -> Result<LoadedBatch, Err
 }
 
 pub(super) struct Courier<'a> {
-    pub(super) store: &'a dyn BatchStore,
+    pub(super) store: &'a SpoolManager,
     pub(super) sink: &'a dyn Sink,
     pub(super) options: &'a DeliveryOptions,
     pub(super) clock: &'a dyn Clock,

@@ -22,14 +22,16 @@ pub enum Format {
 
 /// [CloudEvents](https://cloudevents.io) 1.0, as a JSON batch. The record is the `data` of an
 /// event, and the record's id is the event's id. A receiver that deduplicates by `source` and `id`
-/// counts the record once, in whichever batch it arrives. `subject` is the record's `key`, or
-/// `anonymous`. `time` is the record's `time`, or the time in its id.
+/// counts the record once, in whichever batch it arrives. `subject` is the text of a field of the
+/// record ([`CloudEvents::subject_from`]), or `anonymous`. `time` is the record's `time`, or the time
+/// in its id.
 ///
 /// ```
 /// use spool::{CloudEvents, Format, Http, HttpOptions};
 ///
 /// let mut options = HttpOptions::default();
-/// options.format = Format::CloudEvents(CloudEvents::new("my-service", "api.call")?);
+/// let events = CloudEvents::new("my-service", "api.call")?.subject_from("customer");
+/// options.format = Format::CloudEvents(events);
 /// let http = Http::new("https://openmeter.example/api/v1/events", options)?;
 /// # Ok::<(), spool::HttpError>(())
 /// ```
@@ -37,6 +39,8 @@ pub enum Format {
 pub struct CloudEvents {
     source: String,
     kind: String,
+    /// Field of a record whose text is the event's subject.
+    subject: Option<String>,
 }
 
 /// One event. Its fields are in the order of the specification's examples.
@@ -72,19 +76,27 @@ impl CloudEvents {
         Ok(Self {
             source: source.to_owned(),
             kind: kind.to_owned(),
+            subject: None,
         })
+    }
+
+    /// Takes the subject of an event from this field of its record. The field must never change:
+    /// receivers bill by the subject.
+    #[must_use]
+    pub fn subject_from(mut self, field: &str) -> Self {
+        self.subject = Some(field.to_owned());
+        self
     }
 
     /// Formats a record as an event.
     fn event(&self, record: &Record) -> Option<String> {
+        let subject = self.subject.as_ref().and_then(|field| record.text(field));
         let event = CloudEvent {
             specversion: "1.0",
             id: record.id(),
             source: &self.source,
             kind: &self.kind,
-            subject: record
-                .text("key")
-                .unwrap_or_else(|| DEFAULT_SUBJECT.to_owned()),
+            subject: subject.unwrap_or_else(|| DEFAULT_SUBJECT.to_owned()),
             time: time(record),
             datacontenttype: "application/json",
             data: serde_json::from_str(record.json()).ok()?,
@@ -135,31 +147,39 @@ mod tests {
     const ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
     fn event(fields: &str) -> Value {
-        let events = CloudEvents::new("llmlb", "llm.request").unwrap();
+        let events = CloudEvents::new("my-service", "api.call").unwrap();
+        let events = events.subject_from("customer");
         let record = Record::parse(&format!(r#"{{"id":"{ID}"{fields}}}"#)).unwrap();
         serde_json::from_str(&events.event(&record).unwrap()).unwrap()
     }
 
     #[test]
     fn record_becomes_an_event_with_the_same_id() {
-        let record = r#","key":"acme","time":"2026-11-16T05:00:00.25Z","tokens":7"#;
+        let record = r#","customer":"acme","time":"2026-11-16T05:00:00.25Z","tokens":7"#;
         assert_eq!(
             event(record),
             json!({
-                "specversion": "1.0", "id": ID, "source": "llmlb", "type": "llm.request",
+                "specversion": "1.0", "id": ID, "source": "my-service", "type": "api.call",
                 "subject": "acme", "time": "2026-11-16T05:00:00.25Z",
                 "datacontenttype": "application/json",
-                "data": { "id": ID, "key": "acme", "time": "2026-11-16T05:00:00.25Z", "tokens": 7 },
+                "data": {
+                    "id": ID, "customer": "acme", "time": "2026-11-16T05:00:00.25Z", "tokens": 7,
+                },
             })
         );
     }
 
     #[test]
-    fn event_has_defaults_for_a_missing_key_or_time() {
-        for key in ["", r#","key":null"#, r#","key":"""#, r#","key":7"#] {
-            assert_eq!(event(key)["subject"], "anonymous", "{key}");
+    fn event_has_defaults_for_a_missing_subject_or_time() {
+        for customer in [
+            "",
+            r#","customer":null"#,
+            r#","customer":"""#,
+            r#","customer":7"#,
+        ] {
+            assert_eq!(event(customer)["subject"], "anonymous", "{customer}");
         }
-        assert_eq!(event(r#","key":"é\n\"""#)["subject"], "é\n\"");
+        assert_eq!(event(r#","customer":"é\n\"""#)["subject"], "é\n\"");
         let time_of_id = "2023-06-30T03:34:18.518Z";
         for time in [
             "",
@@ -195,6 +215,6 @@ mod tests {
         ] {
             assert!(CloudEvents::new(source, kind).is_err(), "{source} {kind}");
         }
-        assert!(CloudEvents::new("//llmlb/host-1", "llm.request").is_ok());
+        assert!(CloudEvents::new("//my-service/host-1", "api.call").is_ok());
     }
 }

@@ -15,12 +15,10 @@ use crate::files::{for_each_file, read_bounded};
 
 /// A batch that was written before a crash.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum EarlierBatch {
+pub(crate) enum EarlierBatch {
     /// The batch is pending, failed or archived.
     Present(Batch),
     /// The batch left the data directory.
-    #[non_exhaustive]
     Gone {
         /// File name.
         name: String,
@@ -33,7 +31,6 @@ pub enum EarlierBatch {
         at: Option<SystemTime>,
     },
     /// The file of the batch exists and cannot be read now.
-    #[non_exhaustive]
     Unreadable {
         /// File name.
         name: String,
@@ -43,9 +40,9 @@ pub enum EarlierBatch {
 }
 
 impl SpoolManager {
-    /// Calls `each` with every batch that begins with one of these entries. Damaged batches are
-    /// skipped, because they are never sent.
-    pub(super) fn each_earlier_batch(
+    /// Calls `each` with every batch of a snapshot that was put before a crash, with any outcome.
+    /// Damaged batches are skipped.
+    pub(crate) fn earlier_batches(
         &self,
         snapshot: Uuid,
         entries: &[String],
@@ -66,7 +63,7 @@ impl SpoolManager {
         }
         let mut found = HashSet::new();
         for name in names {
-            match self.find_batch(&name) {
+            match self.find(&name) {
                 Ok(Some(batch)) => each(EarlierBatch::Present(batch)),
                 // The batch left since it was listed, or it is damaged.
                 Ok(None) => continue,
@@ -107,9 +104,9 @@ impl SpoolManager {
         Ok(())
     }
 
-    /// Reads a batch from the spool, `failed/` or `archive/`. Returns `None` if the batch left or
-    /// is damaged.
-    pub(super) fn find_batch(&self, name: &str) -> Result<Option<Batch>, Error> {
+    /// Reads a pending, failed or archived batch. Returns `None` if it does not exist or is
+    /// damaged.
+    pub(crate) fn find(&self, name: &str) -> Result<Option<Batch>, Error> {
         for dir in [&self.data.spool, &self.data.failed, &self.data.archive] {
             let path = dir.join(name);
             match read_bounded(&*self.disk, &path) {

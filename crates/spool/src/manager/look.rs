@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use super::{BatchStore, Pause, SpoolManager};
+use super::{Pause, SpoolManager};
 use crate::batch::{self, BatchHead};
 use crate::disk::DiskReader;
 use crate::error::Error;

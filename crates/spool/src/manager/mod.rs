@@ -13,18 +13,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-pub use earlier_batches::EarlierBatch;
+pub(crate) use earlier_batches::EarlierBatch;
 pub(crate) use held_outcomes::HeldOutcomes;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use ledger::MAX_EVENTS;
 pub(crate) use ledger::{BatchEvent, BatchOutcome, OutcomeIndex, OutcomeSums};
 pub use look::{Failed, PendingBatch};
+pub use pause::Pause;
+pub(crate) use pause::Standing;
 pub(crate) use pause::{NAME as PAUSE_FILE, check as check_pause};
-pub use pause::{Pause, Standing};
 pub use retention::{FileTotals, Keep, KeptIn};
-pub use state::DeliveryState;
-
-use uuid::Uuid;
+pub(crate) use state::DeliveryState;
 
 use crate::batch::{self, Batch, BatchDamage};
 use crate::data_dir::DataDir;
@@ -41,7 +40,7 @@ use ledger::Ledger;
 
 /// Result of loading a batch for delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LoadedBatch {
+pub(crate) enum LoadedBatch {
     /// The batch is pending.
     Batch(Batch),
     /// The batch does not exist any more, or its outcome is in the journal.
@@ -50,64 +49,11 @@ pub enum LoadedBatch {
     Damaged,
 }
 
-/// Storage of batches. Consolidation and delivery use batches only through this trait, so that
-/// another storage could replace the files. One deliverer uses a store at a time.
-pub trait BatchStore {
-    /// Adds a pending batch, unless it is pending already. With `again`, the batch is not added
-    /// either if it was added before and has an outcome since. Returns true if the batch was added.
-    fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error>;
-    /// Calls `each` with every batch of a snapshot that was put before a crash, with any outcome.
-    /// Damaged batches are skipped.
-    fn earlier_batches(
-        &self,
-        snapshot: Uuid,
-        entries: &[String],
-        each: &mut dyn FnMut(EarlierBatch),
-    ) -> Result<(), Error>;
-    /// Reads a pending, failed or archived batch. Returns `None` if it does not exist or is
-    /// damaged.
-    fn find(&self, name: &str) -> Result<Option<Batch>, Error>;
-    /// Syncs the batches that were put.
-    fn flush(&self) -> Result<(), Error>;
-    /// Returns the names of pending batches after this one, oldest first, at most `max`.
-    fn pending(&self, after: Option<&str>, max: usize) -> Result<Vec<String>, Error>;
-    /// Finishes splits that a crash interrupted, and removes state files without a batch. Must be
-    /// called before a batch is sent: the journal keeps the outcomes of the halves of a split only
-    /// for a bounded number of events.
-    fn tidy(&self) -> Result<(), Error>;
-    /// Returns the number of pending batches.
-    fn count(&self) -> Result<u64, Error>;
-    /// Reads and checks a pending batch. A damaged batch moves to `failed/`.
-    fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error>;
-    /// Returns the delivery state of a batch.
-    fn state(&self, name: &str) -> Result<DeliveryState, Error>;
-    /// Stores the delivery state of a batch. Synced when this returns.
-    fn set_state(&self, name: &str, state: &DeliveryState) -> Result<(), Error>;
-    /// Removes a batch that the destination accepted. `message` is the response.
-    fn delivered(&self, batch: &Batch, message: &str) -> Result<(), Error>;
-    /// Replaces a batch by its two halves, which are the same two every time. Returns their names,
-    /// or `None` if the batch cannot be split.
-    fn split(&self, batch: &Batch, state: &DeliveryState) -> Result<Option<[String; 2]>, Error>;
-    /// Moves a batch to `failed/`, with the reason.
-    fn fail(&self, batch: &Batch, state: &DeliveryState, reason: &str) -> Result<(), Error>;
-    /// Moves a batch to `archive/`.
-    fn archive(&self, batch: &Batch) -> Result<(), Error>;
-    /// Returns the pause of a destination, if there is one.
-    fn pause(&self, to: &str) -> Result<Option<Pause>, Error>;
-    /// Stores the pause of a destination. Synced when this returns.
-    fn set_pause(&self, pause: &Pause) -> Result<(), Error>;
-    /// Removes the pause of a destination.
-    fn end_pause(&self, to: &str) -> Result<(), Error>;
-    /// Returns the last verdict of a destination on a batch.
-    fn standing(&self, to: &str) -> Result<Standing, Error>;
-    /// Stores the last verdict of a destination on a batch. Synced when this returns.
-    fn set_standing(&self, to: &str, standing: Standing) -> Result<(), Error>;
-}
-
-/// Access to the batches of a data directory.
+/// Access to the batches of a data directory. Consolidation and delivery use the files of batches
+/// only through it. One deliverer uses it at a time.
 ///
 /// ```
-/// use spool::{BatchStore, Durability, Options, Record, SpoolManager, Staging, consolidate};
+/// use spool::{Durability, Options, Record, SpoolManager, Staging, consolidate};
 ///
 /// let data = tempfile::tempdir()?;
 /// let staging = Staging::open(data.path().join("_staging"))?;
@@ -381,10 +327,10 @@ impl SpoolManager {
         }
         Ok(true)
     }
-}
 
-impl BatchStore for SpoolManager {
-    fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error> {
+    /// Adds a pending batch, unless it is pending already. With `again`, the batch is not added
+    /// either if it was added before and has an outcome since. Returns true if the batch was added.
+    pub(crate) fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error> {
         let name = batch.file_name();
         if self.exists(&self.data.spool.join(&name))? || again && self.was_put(&name)? {
             return Ok(false);
@@ -393,24 +339,13 @@ impl BatchStore for SpoolManager {
         Ok(true)
     }
 
-    fn earlier_batches(
-        &self,
-        snapshot: Uuid,
-        entries: &[String],
-        each: &mut dyn FnMut(EarlierBatch),
-    ) -> Result<(), Error> {
-        self.each_earlier_batch(snapshot, entries, each)
-    }
-
-    fn find(&self, name: &str) -> Result<Option<Batch>, Error> {
-        self.find_batch(name)
-    }
-
-    fn flush(&self) -> Result<(), Error> {
+    /// Syncs the batches that were put.
+    pub(crate) fn flush(&self) -> Result<(), Error> {
         self.sync_dir(&self.data.spool)
     }
 
-    fn pending(&self, after: Option<&str>, max: usize) -> Result<Vec<String>, Error> {
+    /// Returns the names of pending batches after this one, oldest first, at most `max`.
+    pub fn pending(&self, after: Option<&str>, max: usize) -> Result<Vec<String>, Error> {
         // The heap never holds more than `max` names, so that memory is bounded.
         let mut names = BinaryHeap::new();
         self.each_pending(|name| {
@@ -424,7 +359,10 @@ impl BatchStore for SpoolManager {
         Ok(names.into_sorted_vec())
     }
 
-    fn tidy(&self) -> Result<(), Error> {
+    /// Finishes splits that a crash interrupted, and removes state files without a batch. Must be
+    /// called before a batch is sent: the journal keeps the outcomes of the halves of a split only
+    /// for a bounded number of events.
+    pub(crate) fn tidy(&self) -> Result<(), Error> {
         let (dir, mut done, mut splitting) = (&self.data.spool, Ok(()), Vec::new());
         for_each_file(&*self.disk, dir, |name| {
             let unhidden = name
@@ -462,13 +400,15 @@ impl BatchStore for SpoolManager {
         Ok(())
     }
 
-    fn count(&self) -> Result<u64, Error> {
+    /// Returns the number of pending batches.
+    pub fn count(&self) -> Result<u64, Error> {
         let mut count = 0;
         self.each_pending(|_| count += 1)?;
         Ok(count)
     }
 
-    fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error> {
+    /// Reads and checks a pending batch. A damaged batch moves to `failed/`.
+    pub(crate) fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error> {
         let path = self.data.spool.join(name);
         if self.lock_held_halves().contains(name) {
             let reason = "the batch that it is a half of cannot be read";
@@ -502,7 +442,8 @@ impl BatchStore for SpoolManager {
         }
     }
 
-    fn state(&self, name: &str) -> Result<DeliveryState, Error> {
+    /// Returns the delivery state of a batch.
+    pub(crate) fn state(&self, name: &str) -> Result<DeliveryState, Error> {
         let path = self.state_path(name);
         let bytes = match read_bounded(&*self.disk, &path) {
             Ok(bytes) => bytes.unwrap_or_default(),
@@ -522,18 +463,26 @@ impl BatchStore for SpoolManager {
         }
     }
 
-    fn set_state(&self, name: &str, state: &DeliveryState) -> Result<(), Error> {
+    /// Stores the delivery state of a batch. Synced when this returns.
+    pub(crate) fn set_state(&self, name: &str, state: &DeliveryState) -> Result<(), Error> {
         let dir = &self.data.spool;
         write_atomically(&*self.disk, dir, &state_name(name), &encode(state))?;
         self.sync_dir(dir)
     }
 
-    fn delivered(&self, batch: &Batch, message: &str) -> Result<(), Error> {
+    /// Removes a batch that the destination accepted. `message` is the response.
+    pub(crate) fn delivered(&self, batch: &Batch, message: &str) -> Result<(), Error> {
         self.add_event(batch, BatchOutcome::Delivered, message)?;
         self.remove_batch(&batch.file_name())
     }
 
-    fn split(&self, batch: &Batch, state: &DeliveryState) -> Result<Option<[String; 2]>, Error> {
+    /// Replaces a batch by its two halves, which are the same two every time. Returns their names,
+    /// or `None` if the batch cannot be split.
+    pub(crate) fn split(
+        &self,
+        batch: &Batch,
+        state: &DeliveryState,
+    ) -> Result<Option<[String; 2]>, Error> {
         let Some(halves) = batch.halves() else {
             return Ok(None);
         };
@@ -563,7 +512,13 @@ impl BatchStore for SpoolManager {
         Ok(Some(halves.map(|half| half.file_name())))
     }
 
-    fn fail(&self, batch: &Batch, state: &DeliveryState, reason: &str) -> Result<(), Error> {
+    /// Moves a batch to `failed/`, with the reason.
+    pub(crate) fn fail(
+        &self,
+        batch: &Batch,
+        state: &DeliveryState,
+        reason: &str,
+    ) -> Result<(), Error> {
         let name = batch.file_name();
         let mut reason = Reason::new(&name, reason, None);
         reason.batch = Some(BatchReason {
@@ -579,7 +534,8 @@ impl BatchStore for SpoolManager {
         self.remove(&self.state_path(&name))
     }
 
-    fn archive(&self, batch: &Batch) -> Result<(), Error> {
+    /// Moves a batch to `archive/`.
+    pub(crate) fn archive(&self, batch: &Batch) -> Result<(), Error> {
         let name = batch.file_name();
         self.add_event(batch, BatchOutcome::Archived, "")?;
         move_file(
@@ -590,24 +546,29 @@ impl BatchStore for SpoolManager {
         self.remove(&self.state_path(&name))
     }
 
-    fn pause(&self, to: &str) -> Result<Option<Pause>, Error> {
+    /// Returns the pause of a destination, if there is one.
+    pub(crate) fn pause(&self, to: &str) -> Result<Option<Pause>, Error> {
         let file = pause::read(&self.data)?;
         Ok(file.pauses.into_iter().find(|pause| pause.to == to))
     }
 
-    fn standing(&self, to: &str) -> Result<Standing, Error> {
+    /// Returns the last verdict of a destination on a batch.
+    pub(crate) fn standing(&self, to: &str) -> Result<Standing, Error> {
         Ok(pause::read(&self.data)?.standing(to))
     }
 
-    fn set_standing(&self, to: &str, standing: Standing) -> Result<(), Error> {
+    /// Stores the last verdict of a destination on a batch. Synced when this returns.
+    pub(crate) fn set_standing(&self, to: &str, standing: Standing) -> Result<(), Error> {
         pause::set_standing(&*self.disk, &self.data, to, standing)
     }
 
-    fn set_pause(&self, pause: &Pause) -> Result<(), Error> {
+    /// Stores the pause of a destination. Synced when this returns.
+    pub(crate) fn set_pause(&self, pause: &Pause) -> Result<(), Error> {
         pause::set(&*self.disk, &self.data, pause)
     }
 
-    fn end_pause(&self, to: &str) -> Result<(), Error> {
+    /// Removes the pause of a destination.
+    pub(crate) fn end_pause(&self, to: &str) -> Result<(), Error> {
         pause::end(&*self.disk, &self.data, to)
     }
 }

@@ -63,7 +63,7 @@ impl Pause {
 
 /// Last verdict of a destination on a batch that it could read. It is stored and survives restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// The destination has neither accepted nor rejected a batch yet.
     #[default]
     Unknown,

@@ -19,7 +19,7 @@ const MAX_ATTEMPT_GAP: Duration = Duration::from_secs(24 * 3600);
     clippy::struct_excessive_bools,
     reason = "the fields are those of the file format"
 )]
-pub struct DeliveryState {
+pub(crate) struct DeliveryState {
     pub(crate) version: u32,
     pub(crate) attempts: u32,
     /// Number of runs in which the batch failed.

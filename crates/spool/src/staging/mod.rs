@@ -83,7 +83,7 @@ const SYNC_WITHIN: Duration = Duration::from_millis(50);
 ///
 /// let dir = tempfile::tempdir()?;
 /// let staging = Staging::open(dir.path())?;
-/// let record = Record::parse(r#"{"model":"llama3","tokens":42}"#)?;
+/// let record = Record::parse(r#"{"customer":"acme","tokens":42}"#)?;
 /// staging.stage(&record, Durability::Power)?; // survives a power failure from here on
 /// staging.close()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,15 +1,16 @@
-//! What the records of a span of time add up to: those that were consolidated, and those that are
-//! still staged, each once, whatever goes on meanwhile.
+//! Sums of the records of a span of time: consolidated and staged records, each counted once, while
+//! other processes stage and consolidate.
 //!
-//! Nothing is locked and nothing is changed. An entry is in the totals from the fold of its set on,
-//! and is deleted only afterwards. So the totals are read, then what is staged, then it is seen
-//! whether the totals are still the same; if not, all is read again. If they are, no fold came in
-//! between, and an entry that was still there had been folded before only if the set that was being
-//! consolidated names it: then the file of its day says so.
+//! A tally takes no lock, unless consolidations follow each other too quickly, and changes nothing.
+//! It reads the totals, then the staged entries, then checks that the totals are still the same. If
+//! they changed, it starts again. This counts each record once: an entry is deleted only after its
+//! records are in the totals. If the totals did not change while the entries were read, an entry
+//! that still existed is in the totals only if it belongs to the current snapshot, and then the
+//! file of its day names that snapshot.
 
-mod folded;
-mod span;
-mod staged;
+mod consolidated;
+mod hour_span;
+mod staged_records;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,95 +22,104 @@ use crate::entry_journal;
 use crate::error::Error;
 use crate::snapshot::Snapshot;
 use crate::staging_lock::StagingLock;
-use crate::totals::sum::{Groups, Sum};
-use folded::Folded;
-use span::Span;
+use crate::totals::{Grouping, Groups};
+use consolidated::ConsolidatedTotals;
+use hour_span::HourSpan;
+use staged_records::StagedRecords;
 
-/// How often all is read again ...
-const MOST_LOOKS: u32 = 20;
-/// ... before whoever consolidates is kept from it.
-const LOOKS_WITHOUT_LOCK: u32 = 10;
+/// Maximum number of attempts to read everything without a change.
+const MAX_ATTEMPTS: u32 = 20;
+/// Number of attempts after which the tally holds a read lock that stops consolidation.
+const ATTEMPTS_WITHOUT_LOCK: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What records add up to.
+/// Sums of the records of a span of time.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Tally {
-    /// By day, model, key and backend, in this order.
+    /// Rows by day, then by the values of the group fields in the grouping's order.
     pub rows: Vec<TallyRow>,
-    /// What was asked for, to the full hour; to the full day where the hours are not known any more.
+    /// Start of the span: the requested time rounded down to the hour, or to the day where the
+    /// totals by hour are deleted.
     pub from: Option<SystemTime>,
-    /// The end, likewise. It is not part of the span.
+    /// End of the span, which is not part of it: the requested time, rounded up likewise.
     pub until: Option<SystemTime>,
-    /// Totals and staged entries that cannot be read, and why: what they say is missing.
+    /// Files of totals and staged entries that cannot be read. Their records are missing.
     pub problems: Vec<Error>,
 }
 
-/// Those of one day that have the same model, key and backend.
+/// Sums of the records of one day that have the same values of the group fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TallyRow {
-    /// In UTC: `2026-11-16`.
+    /// Day in UTC: `2026-11-16`.
     pub day: String,
-    /// The record's `model`.
-    pub model: Option<String>,
-    /// The record's `key`.
-    pub key: Option<String>,
-    /// The record's `backend`.
-    pub backend: Option<String>,
-    /// How many there are.
+    /// Value of each group field; `None` if the records have no such text. A field is missing if
+    /// the records were consolidated with a grouping that does not have it.
+    pub group: BTreeMap<String, Option<String>>,
+    /// Number of records.
     pub records: u64,
-    /// Their tokens in all: what `tokens` says, else `total_tokens`, else prompt and completion.
-    pub tokens: u64,
-    /// The sum of each field that is called `tokens` or ends in `_tokens`.
+    /// Sum of the records' totals ([`Grouping::total_from`]).
+    pub total: u64,
+    /// Sum of each summed field.
     pub sums: BTreeMap<String, u64>,
-    /// How often `outcome` and `tokens_from` have each value.
+    /// Number of records by counted field and value.
     pub counts: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// Adds up the records of a span of time, by the time of their ids. A data directory that is not
-/// there has none.
+impl TallyRow {
+    /// Returns the value of a group field, if the records have one.
+    pub fn value(&self, field: &str) -> Option<&str> {
+        self.group.get(field)?.as_deref()
+    }
+}
+
+/// Sums the records of a span of time, by the time of their ids. Staged records are grouped by
+/// `grouping`, and consolidated ones as they were consolidated. A missing data directory has no
+/// records.
 ///
 /// ```
-/// use spool::{Durability, Record, Staging, tally};
+/// use spool::{Durability, Grouping, Record, Staging, tally};
 ///
 /// let data = tempfile::tempdir()?;
 /// let staging = Staging::open(data.path().join("_staging"))?;
 /// for _ in 0..2 {
-///     let record = Record::parse(r#"{"model":"llama3","prompt_tokens":7,"completion_tokens":35}"#)?;
+///     let record = Record::parse(r#"{"customer":"acme","bytes":42}"#)?;
 ///     staging.stage(&record, Durability::Process)?;
 /// }
 ///
-/// let tally = tally(data.path(), None, None)?;
-/// let tokens: u64 = tally.rows.iter().map(|row| row.tokens).sum();
-/// assert_eq!(tokens, 84);
+/// let grouping = Grouping::by(["customer"]).sum(["bytes"]);
+/// let tally = tally(data.path(), &grouping, None, None)?;
+/// assert_eq!(tally.rows[0].value("customer"), Some("acme"));
+/// assert_eq!(tally.rows[0].sums["bytes"], 84);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn tally(
     data: &Path,
+    grouping: &Grouping,
     from: Option<SystemTime>,
     until: Option<SystemTime>,
 ) -> Result<Tally, Error> {
-    tally_in(&DataDir::new(data), from, until)
+    tally_in(&DataDir::new(data), grouping, from, until)
 }
 
 pub(crate) fn tally_in(
     data: &DataDir,
+    grouping: &Grouping,
     from: Option<SystemTime>,
     until: Option<SystemTime>,
 ) -> Result<Tally, Error> {
-    let span = Span::new(from, until);
+    let span = HourSpan::new(from, until);
     let mut lock = None;
     let mut tally = Ok(None);
-    for look in 0..MOST_LOOKS {
-        if look > 0 {
+    for attempt in 0..MAX_ATTEMPTS {
+        if attempt > 0 {
             thread::sleep(PAUSE);
         }
-        if look >= LOOKS_WITHOUT_LOCK && lock.is_none() {
-            // Folds follow one another faster than all can be read.
+        if attempt >= ATTEMPTS_WITHOUT_LOCK && lock.is_none() {
             lock = StagingLock::read_lock(&data.staging).ok().flatten();
         }
-        tally = try_tally(data, &span, || {});
+        tally = try_tally(data, grouping, &span, || {});
         if !matches!(tally, Ok(None)) {
             break;
         }
@@ -121,46 +131,50 @@ pub(crate) fn tally_in(
     })
 }
 
-/// What is being consolidated.
-fn current_set(data: &DataDir) -> Result<Option<Snapshot>, Error> {
+/// Returns the snapshot that is being consolidated.
+fn current_snapshot(data: &DataDir) -> Result<Option<Snapshot>, Error> {
     match Snapshot::read(&*data.disk, &data.staging) {
-        // Its owner puts it out of the way, and takes what is staged for a new set.
+        // The next consolidation discards a damaged snapshot and freezes a new one.
         Err(error) if error.is_damage() => Ok(None),
-        set => set,
+        snapshot => snapshot,
     }
 }
 
-/// `None`: something was folded meanwhile. `meanwhile` is where a test does that.
+/// Reads everything once. Returns `None` if records were consolidated meanwhile. A test
+/// consolidates in `meanwhile`.
 fn try_tally(
     data: &DataDir,
-    span: &Span,
+    grouping: &Grouping,
+    span: &HourSpan,
     meanwhile: impl FnOnce(),
 ) -> Result<Option<Tally>, Error> {
-    let mut folded = Folded::read(data, span)?;
+    let mut totals = ConsolidatedTotals::read(data, grouping, span)?;
     meanwhile();
-    // In this order: see above.
-    let set = current_set(data)?;
-    let mut rows = folded.take_rows();
-    let mut problems = std::mem::take(&mut folded.problems);
-    staged::add(data, span, &folded, set.as_ref(), &mut rows, &mut problems)?;
-    let unfinished = set.as_ref().filter(|set| !set.is_written).map(|set| set.id);
-    for (day, expected) in entry_journal::days(data, unfinished)? {
-        // Of a file that is damaged this is said already.
-        let is_said = |gap: &Error| problems.iter().any(|error| error.path() == gap.path());
+    // The order of these steps is explained at the top of this file.
+    let snapshot = current_snapshot(data)?;
+    let mut rows = totals.take_rows();
+    let mut problems = std::mem::take(&mut totals.problems);
+    StagedRecords::new(data, grouping, span, &totals, snapshot.as_ref())
+        .add_to(&mut rows, &mut problems)?;
+    let unfinished = snapshot.as_ref().filter(|snapshot| !snapshot.is_written);
+    for (day, expected) in entry_journal::days(data, unfinished.map(|snapshot| snapshot.id))? {
+        // A damaged file is a problem already.
+        let is_known = |gap: &Error| problems.iter().any(|error| error.path() == gap.path());
         if span.has_some_of(&day)
-            && let Some(gap) = folded.gap(data, &day, expected)
-            && !is_said(&gap)
+            && let Some(gap) = totals.gap(data, &day, expected)
+            && !is_known(&gap)
         {
             problems.push(gap);
         }
     }
-    // The ids of a new set are taken before it is folded: its records would look like repetitions.
-    let state = |set: &Snapshot| (set.id, set.is_written);
-    let is_same_set = current_set(data)?.as_ref().map(state) == set.as_ref().map(state);
-    if !is_same_set || !folded.is_current(data, span)? {
+    // The ids of a new snapshot are in the journal before its records are in the totals. Records
+    // that were read meanwhile would then have been skipped as repetitions.
+    let state = |snapshot: &Snapshot| (snapshot.id, snapshot.is_written);
+    let is_same = current_snapshot(data)?.as_ref().map(state) == snapshot.as_ref().map(state);
+    if !is_same || !totals.are_current(data, span)? {
         return Ok(None);
     }
-    let span = folded.span(span);
+    let span = totals.reported_span(span);
     Ok(Some(Tally {
         rows: rows
             .into_iter()
@@ -173,20 +187,17 @@ fn try_tally(
 }
 
 fn rows_of(day: &str, groups: Groups) -> Vec<TallyRow> {
-    let row = |(group, sum): (_, Sum)| {
-        let group: crate::totals::sum::Group = group;
-        TallyRow {
-            day: day.to_owned(),
-            model: group.model,
-            key: group.key,
-            backend: group.backend,
-            records: sum.records,
-            tokens: sum.total,
-            sums: sum.sums,
-            counts: sum.counts,
-        }
-    };
-    groups.into_iter().map(row).collect()
+    let rows = groups.into_iter().map(|(group, sum)| TallyRow {
+        day: day.to_owned(),
+        group: (group.iter())
+            .map(|(field, value)| (field.to_owned(), value.map(str::to_owned)))
+            .collect(),
+        records: sum.records,
+        total: sum.total,
+        sums: sum.sums,
+        counts: sum.counts,
+    });
+    rows.collect()
 }
 
 #[cfg(test)]
@@ -197,9 +208,10 @@ mod tests {
     use crate::staging::{Durability, Staging};
 
     #[test]
-    fn what_is_folded_while_it_is_read_makes_it_read_again() {
+    fn consolidation_during_a_tally_makes_it_start_again() {
         let dir = tempfile::tempdir().unwrap();
-        let (data, span) = (DataDir::new(dir.path()), Span::default());
+        let (data, span) = (DataDir::new(dir.path()), HourSpan::default());
+        let grouping = Grouping::default();
         let staging = Staging::open(&data.staging).unwrap();
         for _ in 0..2 {
             let record = Record::parse(r#"{"tokens":1}"#).unwrap();
@@ -208,10 +220,10 @@ mod tests {
             let fold = || {
                 consolidate(dir.path(), &Options::default()).unwrap();
             };
-            let disturbed = try_tally(&data, &span, fold).unwrap();
+            let disturbed = try_tally(&data, &grouping, &span, fold).unwrap();
             assert!(disturbed.is_none(), "{disturbed:?}");
         }
-        let quiet = try_tally(&data, &span, || {}).unwrap().unwrap();
-        assert_eq!(quiet.rows[0].records, 2);
+        let undisturbed = try_tally(&data, &grouping, &span, || {}).unwrap().unwrap();
+        assert_eq!(undisturbed.rows[0].records, 2);
     }
 }

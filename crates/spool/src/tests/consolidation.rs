@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::test_data_dir::{TestDataDir, names, record};
 use crate::consolidate::{Options, consolidate};
-use crate::manager::{BatchStore, SpoolManager};
+use crate::manager::SpoolManager;
 use crate::record::Record;
 use crate::snapshot::Snapshot;
 use crate::staging::{Durability, Staging};

@@ -14,7 +14,7 @@ use crate::batch::Batch;
 use crate::consolidate::{Options, consolidate};
 use crate::delivery::{Answer, Clock, DeliveryOptions, Sink, Watch, archive, deliver};
 use crate::disk::Disk;
-use crate::manager::{BatchStore, SpoolManager};
+use crate::manager::SpoolManager;
 use crate::record::Record;
 use crate::verify::verify;
 

@@ -172,7 +172,7 @@ impl Scenario {
         }
     }
 
-    /// Consolidates in a process of its own, as `llmlb usage consolidate` does.
+    /// Consolidates in a process of its own, as a command of a user does.
     fn consolidate(&mut self) {
         self.restart_if_crashed();
         let _ = self.test_dir.consolidate_on(&self.dyn_disk());

@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::crash_recovery::fill;
 use super::crashing_disk::{CRASHES, Crash, CrashingDisk, Event, Fault, Operation};
+use super::grouping::tally;
 use super::test_data_dir::{TestDataDir, each_once, names, real_disk};
 use crate::delivery::Watch;
 use crate::disk::{Disk, RealDisk};
@@ -22,7 +23,6 @@ use crate::manager::SpoolManager;
 use crate::record::Record;
 use crate::reserve::Reserve;
 use crate::staging_lock::LockError;
-use crate::tally::tally;
 use crate::verify::verify;
 
 /// Refuses everything that needs space: new files, new names and longer files.

@@ -11,6 +11,7 @@ mod disk_faults;
 mod failing_disk;
 mod fake_receiver;
 mod full_disk;
+mod grouping;
 mod journals;
 mod restored_copy;
 mod resumed_consolidation;

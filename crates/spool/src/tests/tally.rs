@@ -9,12 +9,14 @@ use uuid::{NoContext, Timestamp, Uuid};
 
 use super::crash_recovery::{crash, fill};
 use super::crashing_disk::CRASHES;
+use super::grouping::{grouping, tally};
 use super::test_data_dir::{TestDataDir, batches_of, names, record};
 use crate::consolidate::{Options, consolidate};
 use crate::delivery::Watch;
 use crate::record::Record;
 use crate::staging::{Durability, Staging};
-use crate::tally::{Tally, tally};
+use crate::tally::Tally;
+use crate::totals::Grouping;
 use crate::verify::verify;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -26,7 +28,7 @@ fn count_all(test_dir: &TestDataDir) -> u64 {
 /// Returns the number of records. Panics if the tally reports problems.
 fn records(tally: &Tally) -> u64 {
     assert!(tally.problems.is_empty(), "{:?}", tally.problems);
-    let tokens: u64 = tally.rows.iter().map(|row| row.tokens).sum();
+    let tokens: u64 = tally.rows.iter().map(|row| row.total).sum();
     let records = tally.rows.iter().map(|row| row.records).sum();
     assert_eq!(tokens, records, "every record has one token");
     records
@@ -64,7 +66,7 @@ fn record_counts_once_while_staged_consolidated_and_delivered() {
         5,
         "in a file of one record and an abandoned entry"
     );
-    consolidate(test_dir.path(), &Options::default()).unwrap();
+    consolidate(test_dir.path(), &batches_of(100)).unwrap();
     assert_eq!(count_all(&test_dir), 5, "in batches");
     test_dir.deliver_all();
     staging.stage(&record(), Durability::Process).unwrap();
@@ -78,13 +80,13 @@ fn record_staged_repeatedly_counts_once() {
     test_dir.stage(&[one.clone(), two.clone(), one.clone()]);
     test_dir.stage(std::slice::from_ref(&two));
     assert_eq!(count_all(&test_dir), 2);
-    consolidate(test_dir.path(), &Options::default()).unwrap();
+    consolidate(test_dir.path(), &batches_of(100)).unwrap();
     // The same record again, and a different record with a known id, which is quarantined.
     test_dir.stage(std::slice::from_ref(&one));
     let other = format!(r#"{{"id":"{}","tokens":5}}"#, two.id());
     test_dir.stage(&[Record::parse(&other).unwrap()]);
     assert_eq!(count_all(&test_dir), 2);
-    consolidate(test_dir.path(), &Options::default()).unwrap();
+    consolidate(test_dir.path(), &batches_of(100)).unwrap();
     assert_eq!(count_all(&test_dir), 2);
 }
 
@@ -142,7 +144,7 @@ fn tally_is_exact_during_concurrent_staging_and_consolidation() {
         scope.spawn(|| {
             while !ended.load(Ordering::SeqCst) {
                 staging.seal().unwrap();
-                consolidate(test_dir.path(), &Options::default()).unwrap_or_default();
+                consolidate(test_dir.path(), &batches_of(100)).unwrap_or_default();
             }
         });
         for number in 1..=100 {
@@ -194,7 +196,7 @@ fn tally_rounds_a_span_to_full_hours_and_reports_its_start() {
     };
     test_dir.stage(&old);
     check();
-    consolidate(test_dir.path(), &Options::default()).unwrap();
+    consolidate(test_dir.path(), &batches_of(100)).unwrap();
     check();
     // Half of the records are staged, the other half is consolidated.
     let more: Vec<Record> = (0..60)
@@ -218,7 +220,7 @@ fn tally_counts_the_whole_day_if_its_hours_are_no_longer_known() {
     let part = tally(test_dir.path(), noon, None).unwrap();
     assert_eq!(records(&part), 1, "staged records are counted by the hour");
     assert_eq!(part.from, at("2024-02-02T12:00:00Z"));
-    consolidate(test_dir.path(), &Options::default()).unwrap();
+    consolidate(test_dir.path(), &batches_of(100)).unwrap();
     let part = tally(test_dir.path(), noon, None).unwrap();
     assert_eq!(records(&part), 2);
     assert_eq!(part.from, at("2024-02-02T00:00:00Z"));
@@ -235,7 +237,7 @@ fn damaged_totals_are_reported_and_the_other_days_count() {
     let test_dir = TestDataDir::new();
     let times = ["2024-02-01T12:00:00Z", "2024-02-02T12:00:00Z"];
     test_dir.stage(&times.map(record_of));
-    consolidate(test_dir.path(), &Options::default()).unwrap();
+    consolidate(test_dir.path(), &batches_of(100)).unwrap();
     let path = test_dir.data().usage.join("2024-02-01.json");
     fs::write(
         &path,
@@ -251,16 +253,16 @@ fn damaged_totals_are_reported_and_the_other_days_count() {
 }
 
 #[test]
-fn tally_rows_separate_keys_and_count_outcomes() {
+fn tally_rows_separate_groups_and_count_values() {
     let test_dir = TestDataDir::new();
     let texts = [
-        r#"{"model":"a","key":"k","backend":"b","outcome":"complete","tokens_from":"reported","tokens":1}"#,
-        r#"{"model":"a","key":"k","backend":"b","outcome":"cut","tokens_from":"estimated","tokens":1}"#,
-        r#"{"model":"a","key":null,"backend":"b","outcome":"refused","tokens_from":"none"}"#,
+        r#"{"customer":"a","plan":"p","region":"r","status":"complete","source":"reported","tokens":1}"#,
+        r#"{"customer":"a","plan":"p","region":"r","status":"cut","source":"estimated","tokens":1}"#,
+        r#"{"customer":"a","plan":null,"region":"r","status":"refused","source":"none"}"#,
     ];
     test_dir.stage(&texts.map(|text| Record::parse(text).unwrap()));
     let before = tally(test_dir.path(), None, None).unwrap().rows;
-    consolidate(test_dir.path(), &Options::default()).unwrap();
+    consolidate(test_dir.path(), &batches_of(100)).unwrap();
     let rows = tally(test_dir.path(), None, None).unwrap().rows;
     assert_eq!(
         before, rows,
@@ -268,12 +270,12 @@ fn tally_rows_separate_keys_and_count_outcomes() {
     );
     assert_eq!(rows.len(), 2);
     assert_eq!(
-        (&rows[0].key, rows[0].records, rows[0].tokens),
-        (&None, 1, 0)
+        (rows[0].value("plan"), rows[0].records, rows[0].total),
+        (None, 1, 0)
     );
-    assert_eq!((rows[1].key.as_deref(), rows[1].records), (Some("k"), 2));
-    assert_eq!(rows[1].counts["outcome"]["cut"], 1);
-    assert_eq!(rows[1].counts["tokens_from"]["estimated"], 1);
+    assert_eq!((rows[1].value("plan"), rows[1].records), (Some("p"), 2));
+    assert_eq!(rows[1].counts["status"]["cut"], 1);
+    assert_eq!(rows[1].counts["source"]["estimated"], 1);
 }
 
 /// Removes totals files by their periods. Returns the day that has totals.
@@ -347,4 +349,55 @@ fn totals_that_cannot_be_rebuilt_are_reported_with_the_day_and_the_gap() {
             "{problems:?}"
         );
     }
+}
+
+#[test]
+fn rows_of_another_grouping_are_kept_by_day_and_by_hour() {
+    let test_dir = TestDataDir::new();
+    let record =
+        || Record::parse(r#"{"customer":"a","plan":"p","region":"r","tokens":1}"#).unwrap();
+    let groupings = [
+        Grouping::by(["customer"]).sum(["tokens"]),
+        grouping(),
+        Grouping::default(),
+    ];
+    for grouping in &groupings {
+        test_dir.stage(&[record(), record()]);
+        let options = Options {
+            grouping: grouping.clone(),
+            ..Options::default()
+        };
+        consolidate(test_dir.path(), &options).unwrap();
+    }
+    let since = SystemTime::now() - HOUR;
+    for from in [None, Some(since)] {
+        let rows = tally(test_dir.path(), from, None).unwrap().rows;
+        // A row has the fields, the sums and the total of the grouping that wrote it.
+        let mut found: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let fields: Vec<_> = row.group.keys().map(String::as_str).collect();
+                let tokens = row.sums.get("tokens").copied();
+                (fields, row.records, row.total, tokens)
+            })
+            .collect();
+        found.sort();
+        let expected = [
+            (vec![], 2, 0, None),
+            (vec!["customer"], 2, 0, Some(2)),
+            (vec!["customer", "plan", "region"], 2, 2, Some(2)),
+        ];
+        assert_eq!(found, expected, "{from:?}");
+    }
+    // The file of the day is rebuilt from the hours with all of the rows.
+    let before = count_with_problems(&test_dir);
+    remove_totals(&test_dir, |period| !crate::totals::is_hour(period));
+    test_dir.stage(&[record()]);
+    consolidate(test_dir.path(), &batches_of(100)).unwrap();
+    assert_eq!(before, (6, Vec::new()));
+    assert_eq!(count_with_problems(&test_dir), (7, Vec::new()));
+    let rows = tally(test_dir.path(), None, None).unwrap().rows;
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    let books = verify(test_dir.path(), &Watch::silent()).unwrap();
+    assert!(books.balance(), "{:?}", books.problems);
 }

@@ -9,13 +9,14 @@ use tempfile::TempDir;
 use uuid::Uuid;
 
 use super::fake_receiver::FakeReceiver;
+use super::grouping::grouping;
 use crate::consolidate::{Consolidated, ConsolidatorState, Options, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::{Delivered, DeliveryOptions, Watch, deliver};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
 use crate::line;
-use crate::manager::{BatchStore, SpoolManager};
+use crate::manager::SpoolManager;
 use crate::record::Record;
 use crate::staging::{Durability, Staging};
 use crate::staging_lock::LockError;
@@ -185,6 +186,7 @@ pub(super) fn real_disk() -> Arc<dyn Disk> {
 pub(super) fn batches_of(batch_size: usize) -> Options {
     Options {
         batch_size,
+        grouping: grouping(),
         ..Options::default()
     }
 }

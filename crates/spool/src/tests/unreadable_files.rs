@@ -10,17 +10,17 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::failing_disk::{FailingDisk, ReadFault};
+use super::grouping::{tally, tally_in};
 use super::test_data_dir::{TestDataDir, batches_of, each_once, names, record};
 use crate::consolidate::{ConsolidatorState, consolidate, consolidate_on};
 use crate::data_dir::DataDir;
 use crate::delivery::Watch;
 use crate::disk::Disk;
 use crate::line;
-use crate::manager::{BatchStore as _, DeliveryState, Keep, KeptIn, SpoolManager};
+use crate::manager::{DeliveryState, Keep, KeptIn, SpoolManager};
 use crate::record::Record;
 use crate::run::{Destination, Runner};
 use crate::staged::{staged, staged_in};
-use crate::tally::tally_in;
 use crate::verify::{verify, verify_in};
 
 /// Returns the only file in the staging directory whose name ends in `ending`.
@@ -182,7 +182,7 @@ fn special_file_in_place_of_a_file_is_neither_waited_for_nor_followed() {
             // Some of these calls fail while the special file exists, but none may block.
             let _ = run();
             let _ = verify(test_dir.path(), &Watch::silent());
-            let _ = crate::tally(test_dir.path(), None, None);
+            let _ = tally(test_dir.path(), None, None);
             let _ = staged(test_dir.path());
             let metadata = path.symlink_metadata().unwrap();
             assert!(!metadata.is_file(), "{kind}: {}", path.display());

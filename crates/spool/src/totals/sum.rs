@@ -1,120 +1,51 @@
-//! What records add up to, and by what they are told apart.
+//! Sums and counts of a group of records.
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
+use super::grouping::Grouping;
 use crate::fields::Fields;
-use crate::record::{BadRecord, Record};
 
-/// Beyond so many groups in a file, records are summed up without saying whose they are: a producer
-/// that makes names up must not fill the memory.
-const MOST_GROUPS: usize = 4096;
-const LONGEST_NAME: usize = 200;
-/// Fields of which it is counted how often they have each value ...
-const COUNTED: [&str; 2] = ["outcome", "tokens_from"];
-/// ... unless there are too many.
-const MOST_VALUES: usize = 16;
+/// Maximum number of characters of a group's value and of a counted value.
+const MAX_VALUE_CHARS: usize = 200;
+/// Maximum number of values of a field that are counted apart. Clients may invent values.
+const MAX_COUNTED_VALUES: usize = 16;
+/// Name under which the remaining values are counted.
 const OTHER: &str = "other";
 
-/// By what records are told apart.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Group {
-    pub(crate) model: Option<String>,
-    pub(crate) key: Option<String>,
-    pub(crate) backend: Option<String>,
-}
-
-/// What the records of a group add up to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Sums and counts of the records of one group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     pub(crate) records: u64,
-    /// The tokens of each in all.
-    #[serde(default)]
+    /// Sum of the records' totals.
     pub(crate) total: u64,
+    /// Sum of each summed field.
     pub(crate) sums: BTreeMap<String, u64>,
-    /// By field and value.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    /// Number of records by field and value.
     pub(crate) counts: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// The groups of one period.
-pub(crate) type Groups = BTreeMap<Group, Sum>;
-
-/// The fields of a record that go into the sums.
-pub(crate) fn fields(record: &Record) -> Result<Fields<'_>, BadRecord> {
-    record.fields(|name| {
-        is_summed(name) || matches!(name, "model" | "key" | "backend") || COUNTED.contains(&name)
-    })
-}
-
-fn is_summed(name: &str) -> bool {
-    name == "tokens" || name.ends_with("_tokens")
-}
-
-impl Group {
-    fn from_fields(fields: &Fields<'_>) -> Self {
-        let name = |field| fields.text(field).map(|text| shortened(&text).to_owned());
-        Self {
-            model: name("model"),
-            key: name("key"),
-            backend: name("backend"),
-        }
-    }
-}
-
-fn shortened(name: &str) -> &str {
-    let end = name.char_indices().nth(LONGEST_NAME);
-    end.map_or(name, |(end, _)| &name[..end])
-}
-
-/// Adds a record by its fields.
-pub(crate) fn add_record(groups: &mut Groups, fields: &Fields<'_>) {
-    sum_mut(groups, Group::from_fields(fields)).add_record(fields);
-}
-
-/// Adds to a group, or to those that are not told apart.
-pub(crate) fn add(groups: &mut Groups, group: Group, sum: &Sum) {
-    sum_mut(groups, group).add(sum);
-}
-
-fn sum_mut(groups: &mut Groups, group: Group) -> &mut Sum {
-    // Half the room is for what a backend has served: whoever asks can make up the rest.
-    let most = MOST_GROUPS / if group.backend.is_some() { 1 } else { 2 };
-    let is_full = groups.len() >= most && !groups.contains_key(&group);
-    let group = if is_full { Group::default() } else { group };
-    groups.entry(group).or_default()
-}
-
 impl Sum {
-    fn add_record(&mut self, fields: &Fields<'_>) {
-        more(&mut self.records, 1);
-        let (mut tokens, mut total, mut parts) = (None, None, 0);
-        for (name, value) in fields.iter().filter(|(name, _)| is_summed(name)) {
-            let Ok(number) = value.parse() else {
-                continue;
-            };
-            match name {
-                "tokens" => tokens = Some(number),
-                "total_tokens" => total = Some(number),
-                "prompt_tokens" | "completion_tokens" => more(&mut parts, number),
-                _ => {}
+    pub(super) fn add_record(&mut self, grouping: &Grouping, fields: &Fields<'_>) {
+        add_to(&mut self.records, 1);
+        let total = grouping.total(|name| fields.get(name)?.parse().ok());
+        add_to(&mut self.total, total);
+        for (name, value) in fields.iter().filter(|(name, _)| grouping.is_summed(name)) {
+            if let Ok(number) = value.parse() {
+                add_to_named(&mut self.sums, name, number);
             }
-            more_of(&mut self.sums, name, number);
         }
-        more(&mut self.total, tokens.or(total).unwrap_or(parts));
-        for field in COUNTED {
+        for field in grouping.counted() {
             if let Some(value) = fields.text(field) {
                 self.count(field, shortened(&value), 1);
             }
         }
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
-        more(&mut self.records, other.records);
-        more(&mut self.total, other.total);
+    pub(super) fn add(&mut self, other: &Self) {
+        add_to(&mut self.records, other.records);
+        add_to(&mut self.total, other.total);
         for (name, number) in &other.sums {
-            more_of(&mut self.sums, name, *number);
+            add_to_named(&mut self.sums, name, *number);
         }
         for (field, values) in &other.counts {
             for (value, number) in values {
@@ -128,29 +59,27 @@ impl Sum {
             Some(counts) => counts,
             None => self.counts.entry(field.to_owned()).or_default(),
         };
-        let is_full = counts.len() >= MOST_VALUES && !counts.contains_key(value);
+        let is_full = counts.len() >= MAX_COUNTED_VALUES && !counts.contains_key(value);
         let value = if is_full { OTHER } else { value };
-        more_of(counts, value, number);
-    }
-
-    /// As a file says it that was written before there was a total.
-    pub(super) fn completed(mut self) -> Self {
-        if self.total == 0 {
-            self.total = self.sums.get("tokens").copied().unwrap_or(0);
-        }
-        self
+        add_to_named(counts, value, number);
     }
 }
 
-/// It does not turn over, however much there is.
-fn more(sum: &mut u64, number: u64) {
+/// Truncates a value that a client chose, so that rows stay short.
+pub(super) fn shortened(value: &str) -> &str {
+    let end = value.char_indices().nth(MAX_VALUE_CHARS);
+    end.map_or(value, |(end, _)| &value[..end])
+}
+
+/// Adds without overflow: records may contain any number.
+fn add_to(sum: &mut u64, number: u64) {
     *sum = sum.saturating_add(number);
 }
 
-/// Adds to what a map has under a name, which is copied only if it is new.
-fn more_of(sums: &mut BTreeMap<String, u64>, name: &str, number: u64) {
+/// Adds to the sum of this name. Copies the name only if it is new.
+fn add_to_named(sums: &mut BTreeMap<String, u64>, name: &str, number: u64) {
     match sums.get_mut(name) {
-        Some(sum) => more(sum, number),
+        Some(sum) => add_to(sum, number),
         None => {
             sums.insert(name.to_owned(), number);
         }
@@ -160,28 +89,37 @@ fn more_of(sums: &mut BTreeMap<String, u64>, name: &str, number: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Record;
+
+    fn grouping() -> Grouping {
+        Grouping::default()
+            .sum(["bytes"])
+            .sum_suffix("_bytes")
+            .count(["status", "source"])
+            .total_from(["bytes"])
+            .total_from(["total_bytes"])
+            .total_from(["sent_bytes", "received_bytes"])
+    }
 
     fn sum(json: &str) -> Sum {
-        let mut sum = Sum::default();
-        sum.add_record(&fields(&Record::parse(json).unwrap()).unwrap());
+        let (grouping, mut sum) = (grouping(), Sum::default());
+        let record = Record::parse(json).unwrap();
+        sum.add_record(&grouping, &grouping.read(&record).unwrap());
         sum
     }
 
     #[test]
-    fn the_total_is_what_the_record_says_or_its_parts() {
+    fn total_is_the_first_alternative_that_the_record_has() {
         for (json, total) in [
-            (r#"{"tokens":9,"prompt_tokens":1,"completion_tokens":2}"#, 9),
-            (r#"{"total_tokens":8,"prompt_tokens":1}"#, 8),
+            (r#"{"bytes":9,"sent_bytes":1,"received_bytes":2}"#, 9),
+            (r#"{"total_bytes":8,"sent_bytes":1}"#, 8),
+            (r#"{"sent_bytes":1,"received_bytes":2,"cached_bytes":1}"#, 3),
+            (r#"{"received_bytes":2}"#, 2),
             (
-                r#"{"prompt_tokens":1,"completion_tokens":2,"cached_tokens":1}"#,
-                3,
-            ),
-            (r#"{"completion_tokens":2}"#, 2),
-            (
-                r#"{"prompt_tokens":18446744073709551615,"completion_tokens":2}"#,
+                r#"{"sent_bytes":18446744073709551615,"received_bytes":2}"#,
                 u64::MAX,
             ),
-            (r#"{"tokens":null}"#, 0),
+            (r#"{"bytes":null}"#, 0),
             ("{}", 0),
         ] {
             assert_eq!(sum(json).total, total, "{json}");
@@ -189,35 +127,22 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_are_counted_and_made_up_ones_are_not_told_apart() {
-        let mut all = Sum::default();
-        for number in 0..100 {
-            all.add(&sum(&format!(
-                r#"{{"outcome":"o{number}","tokens_from":"none"}}"#
-            )));
-        }
-        assert_eq!(all.counts["tokens_from"]["none"], 100);
-        let outcomes = &all.counts["outcome"];
-        assert_eq!((outcomes.len(), outcomes["other"]), (17, 84));
+    fn fields_are_summed_by_name_or_suffix() {
+        let sum = sum(r#"{"bytes":1,"sent_bytes":2,"_bytes":3,"kilobytes":4,"x_bytes":1.5}"#);
+        let expected = [("bytes", 1), ("sent_bytes", 2), ("_bytes", 3)];
+        assert_eq!(sum.sums, expected.map(|(n, v)| (n.to_owned(), v)).into());
     }
 
     #[test]
-    fn groups_that_are_too_many_are_not_told_apart() {
-        let mut groups = Groups::new();
-        let mut add = |json: &str| {
-            let record = Record::parse(json).unwrap();
-            add_record(&mut groups, &fields(&record).unwrap());
-        };
-        for number in 0..MOST_GROUPS {
-            add(&format!(r#"{{"model":"made-up-{number}"}}"#));
+    fn invented_values_are_counted_as_other() {
+        let mut all = Sum::default();
+        for number in 0..100 {
+            all.add(&sum(&format!(
+                r#"{{"status":"s{number}","source":"none"}}"#
+            )));
         }
-        for number in 0..MOST_GROUPS {
-            add(&format!(r#"{{"model":"m{number}","backend":"b"}}"#));
-        }
-        assert_eq!(groups.len(), MOST_GROUPS);
-        let served = groups.keys().filter(|group| group.backend.is_some());
-        assert_eq!(served.count(), MOST_GROUPS / 2 - 1);
-        let rest = groups[&Group::default()].records;
-        assert_eq!(rest, MOST_GROUPS as u64 + 1);
+        assert_eq!(all.counts["source"]["none"], 100);
+        let statuses = &all.counts["status"];
+        assert_eq!((statuses.len(), statuses["other"]), (17, 84));
     }
 }

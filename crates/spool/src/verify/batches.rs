@@ -1,10 +1,10 @@
-//! Batches, wherever they are, and the journal of what became of them.
+//! Batches in all directories, and the journal of their outcomes.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{Audit, named};
+use super::{Verification, named};
 use crate::batch::{self, Batch};
 use crate::error::Error;
 use crate::files;
@@ -15,16 +15,16 @@ use crate::manager::{
 };
 use crate::snapshot::Snapshot;
 
-impl Audit<'_> {
-    fn is_there(&self, path: &Path) -> bool {
+impl Verification<'_> {
+    fn exists(&self, path: &Path) -> bool {
         files::exists(&*self.data.disk, path).unwrap_or(false)
     }
 
-    /// The batches that are there as files. Those in `archive/` are accounted for by the journal: their
-    /// content is checked when the locks are released.
+    /// Reads the batches in `spool/` and `failed/`, and lists those in `archive/`. The journal has
+    /// the sums of archived batches. Their content is checked after the locks are released.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
         let index = OutcomeIndex::read(self.data)?;
-        // Halves of what is being split: they count as what they come from.
+        // A batch that is being split counts, and its halves do not.
         let halves = self.halves()?;
         for dir in [&self.data.spool, &self.data.failed] {
             for name in self.files(dir)? {
@@ -32,15 +32,15 @@ impl Audit<'_> {
                     continue;
                 }
                 let path = dir.join(&name);
-                // A crash came before a move between file systems had removed the old file.
-                let waiting = self.data.spool.join(&name);
-                if path != waiting && self.is_there(&waiting) {
+                // A crash between the two steps of a move to another file system leaves both files.
+                let pending = self.data.spool.join(&name);
+                if path != pending && self.exists(&pending) {
                     continue;
                 }
                 let Some(batch) = self.read_batch(&path, &name) else {
                     continue;
                 };
-                // A crash came before the file was gone: the journal counts.
+                // After a crash a batch may still exist although the journal has its outcome.
                 if let Some(
                     BatchOutcome::Delivered
                     | BatchOutcome::Split
@@ -62,6 +62,7 @@ impl Audit<'_> {
         self.list_archive(&index)
     }
 
+    /// Lists the batches in `archive/`, and checks that the journal has them.
     fn list_archive(&mut self, index: &OutcomeIndex) -> Result<(), Error> {
         let oldest = JournalKind::Batches
             .generations(self.data)?
@@ -81,10 +82,10 @@ impl Audit<'_> {
                     | BatchOutcome::Archived
                     | BatchOutcome::Discarded,
                 ) => {}
-                // A crash came before it was moved, or before the old file was removed.
+                // After a crash a batch may still be here although it was moved back to `spool/`.
                 Some(BatchOutcome::Unarchived) => {
-                    let waiting = self.data.spool.join(&name);
-                    if self.is_there(&waiting) {
+                    let pending = self.data.spool.join(&name);
+                    if self.exists(&pending) {
                         continue;
                     }
                     if let Some(batch) = self.read_batch(&path, &name) {
@@ -93,9 +94,10 @@ impl Audit<'_> {
                     }
                     continue;
                 }
-                // It may be older than what is kept of the journal.
+                // If the journal lacks its first generations, the batch may be older than the
+                // journal.
                 _ if is_all => {
-                    self.problem(&path, None, "it is not in the journal of what was sent");
+                    self.problem(&path, None, "it is not in the journal of batches");
                 }
                 _ => {}
             }
@@ -104,8 +106,8 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Checks the content of what was archived. Batches never change, so this needs no lock: one
-    /// that is gone was taken back or deleted since it was listed.
+    /// Checks the content of archived batches. Batches never change, so this needs no lock. A batch
+    /// that is gone was moved back to `spool/` or deleted since it was listed.
     pub(super) fn check_archive(&mut self) {
         let dir = &self.data.archive;
         for name in std::mem::take(&mut self.archived) {
@@ -113,7 +115,7 @@ impl Audit<'_> {
         }
     }
 
-    /// Reads a batch. One that is damaged is a problem.
+    /// Reads a batch, and reports a problem if it is damaged.
     fn read_batch(&mut self, path: &Path, name: &str) -> Option<Batch> {
         let bytes = self.content(path)?;
         let (record, what) = match Batch::decode(&bytes) {
@@ -133,6 +135,7 @@ impl Audit<'_> {
         None
     }
 
+    /// Returns the names of the halves of batches that are being split.
     fn halves(&mut self) -> Result<HashSet<String>, Error> {
         let (spool, mut halves) = (self.data.spool.clone(), HashSet::new());
         for name in self.files(&spool)? {
@@ -152,20 +155,20 @@ impl Audit<'_> {
         Ok(halves)
     }
 
-    /// The journal of what became of the batches.
-    pub(super) fn read_sent(&mut self) -> Result<(), Error> {
+    /// Reads the journal of batches.
+    pub(super) fn read_batch_journal(&mut self) -> Result<(), Error> {
         let mut sums = OutcomeSums::default();
         let mut problems = Vec::new();
         let (mut is_all, mut last_generation) = (false, 0);
         let (mut since, mut unproven) = (None, None);
-        // The last outcome counts: a person may have sent a batch again.
+        // The last outcome of a batch counts, because a batch can be resent.
         let mut last: HashMap<String, BatchEvent> = HashMap::new();
-        JournalKind::Batches.read(self.data, &mut |spot, read| {
+        JournalKind::Batches.read(self.data, &mut |position, read| {
             let fault = match read {
                 JournalLine::Head(before) => {
-                    is_all =
-                        spot.generation == 1 || is_all && spot.generation == last_generation + 1;
-                    last_generation = spot.generation;
+                    let is_next = position.generation == last_generation + 1;
+                    is_all = position.generation == 1 || is_all && is_next;
+                    last_generation = position.generation;
                     return sums = before;
                 }
                 JournalLine::Event(text) => match BatchEvent::parse(text) {
@@ -182,7 +185,8 @@ impl Audit<'_> {
                 },
                 JournalLine::Damaged(why) => why.to_owned(),
             };
-            problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
+            let line = format!("line {}", position.line);
+            problems.push((position.path.to_owned(), line, fault));
         })?;
         for path in JournalKind::Batches.foreign_files(self.data)? {
             let what = crate::journal::NO_HEAD.to_owned();
@@ -197,10 +201,10 @@ impl Audit<'_> {
             unproven = Some(SystemTime::now().into());
         }
         sums.add_all(&held.sums);
-        // Batches that left while the disk was full are known by their sums.
+        // Of batches that left while the disk was full only the sums are known.
         let since = since.filter(|_| !is_all).max(unproven);
         self.coverage.sent_since = self.coverage.sent_since.max(since);
-        // Those that left before the set was finished count as staged until it is.
+        // The records of an unfinished snapshot count as staged, also if their batches have left.
         let (mut delivered, mut archived, mut discarded) = (0, 0, 0);
         for event in last.values() {
             match event.outcome {
@@ -213,9 +217,9 @@ impl Audit<'_> {
         let unfinished = Snapshot::read(&*self.data.disk, &self.data.staging)
             .ok()
             .flatten();
-        if let Some(set) = unfinished.filter(|set| !set.is_written) {
-            delivered += held.records_of_snapshot(set.id, BatchOutcome::Delivered);
-            archived += held.records_of_snapshot(set.id, BatchOutcome::Archived);
+        if let Some(snapshot) = unfinished.filter(|snapshot| !snapshot.is_written) {
+            delivered += held.records_of_snapshot(snapshot.id, BatchOutcome::Delivered);
+            archived += held.records_of_snapshot(snapshot.id, BatchOutcome::Archived);
         }
         self.books.delivered = sums.delivered.saturating_sub(delivered);
         self.books.archived = sums.archived.saturating_sub(archived);

@@ -1,4 +1,4 @@
-//! Which lines of which entries are where.
+//! Coverage: which lines of consolidated entries are in batches.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -6,61 +6,67 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::Audit;
+use super::Verification;
 use crate::batch::Part;
 use crate::entry::EntryName;
 use crate::manager::BatchEvent;
 use crate::time::Moment;
 
-/// What is known of the lines of entries.
+/// Lines of entries that must be in batches and that are in batches, and sums of records.
 #[derive(Default)]
 pub(super) struct Coverage {
-    entries: HashMap<EntryName, Account>,
+    entries: HashMap<EntryName, EntryCoverage>,
     /// Lines that must be in batches, in the order in which they were consolidated.
     order: Vec<(EntryName, u64, u64)>,
-    /// Where the lines of an entry begin in that order.
+    /// Position in `order` of each entry's first lines.
     starts: HashMap<EntryName, usize>,
-    /// The same for entries whose name was used again.
+    /// Further positions of entries whose name was used more than once.
     later_starts: Vec<(EntryName, usize)>,
-    /// What was taken, in records, ever.
-    pub(super) taken: u64,
+    /// Number of records that were ever consolidated.
+    pub(super) consolidated: u64,
+    /// Number of lines that were moved to `failed/`.
     pub(super) aside: u64,
+    /// Number of records in pending batches.
     pub(super) spooled: u64,
+    /// Number of records in failed batches.
     pub(super) failed: u64,
+    /// Number of records in staged entries.
     pub(super) staged: u64,
-    /// From when on the journal of what was sent has every event. `None`: it has all.
+    /// Time from which the journal of batches has every event; `None` if it has all events.
     pub(super) sent_since: Option<Moment>,
-    /// Something is damaged, so that sums cannot be right.
+    /// True if a batch or a journal is damaged. The sums are then wrong for that reason.
     pub(super) is_damaged: bool,
 }
 
-/// The lines of one entry, or of several that had the same name.
+/// Lines of one entry, or of several entries with the same name.
 #[derive(Default)]
-struct Account {
-    /// Lines that went into batches, and lines that were set aside.
+struct EntryCoverage {
+    /// Number of lines that went into batches.
     records: u64,
+    /// Number of lines that were moved to `failed/`.
     aside: u64,
-    /// When it was taken first.
+    /// Time of the first snapshot with the entry.
     at: Option<Moment>,
-    /// Which lines must be in a batch, and which are: the first, the last. A line may have to be in
-    /// two, if an entry of the same name was taken twice.
+    /// Ranges of lines, first and last, that must be in a batch. A line may have to be in two
+    /// batches if an entry with the same name was consolidated twice.
     expected: Vec<(u64, u64)>,
+    /// Ranges of lines that are in a batch.
     found: Vec<(u64, u64)>,
-    /// It is in a set that is not finished.
+    /// True if the entry is in an unfinished snapshot.
     is_unfinished: bool,
 }
 
 impl Coverage {
-    /// An entry was taken: so many lines, all but these in batches.
-    pub(super) fn taken(
+    /// Adds a consolidated entry. All of its lines must be in batches except for these ranges.
+    pub(super) fn add_entry(
         &mut self,
         name: EntryName,
         lines: u64,
         at: Moment,
-        without: &mut [(u64, u64)],
+        in_no_batch: &mut [(u64, u64)],
     ) {
-        let account = self.entries.entry(name).or_default();
-        account.at = Some(account.at.map_or(at, |first| first.min(at)));
+        let entry = self.entries.entry(name).or_default();
+        entry.at = Some(entry.at.map_or(at, |first| first.min(at)));
         let start = self.order.len();
         match self.starts.entry(name) {
             Entry::Occupied(_) => self.later_starts.push((name, start)),
@@ -68,63 +74,64 @@ impl Coverage {
                 free.insert(start);
             }
         }
-        without.sort_unstable();
+        in_no_batch.sort_unstable();
         let mut next = 1;
-        for (from, to) in without.iter().copied() {
+        for (from, to) in in_no_batch.iter().copied() {
             if from > next {
-                account.expected.push((next, from - 1));
+                entry.expected.push((next, from - 1));
                 self.order.push((name, next, from - 1));
             }
             next = next.max(to.saturating_add(1));
         }
         if next <= lines {
-            account.expected.push((next, lines));
+            entry.expected.push((next, lines));
             self.order.push((name, next, lines));
         }
     }
 
-    /// Not every line of this set and of older ones is in the journal: the disk was full.
-    pub(super) fn unproven(&mut self, set: Option<Uuid>) {
-        let until = set.map(|set| Moment::from_id(set).after(Duration::from_millis(1)));
+    /// Excludes this snapshot and older ones from the proof by lines: the disk was full, and the
+    /// journal lacks some of their lines.
+    pub(super) fn unproven(&mut self, snapshot: Option<Uuid>) {
+        let until = snapshot.map(|id| Moment::from_id(id).after(Duration::from_millis(1)));
         self.sent_since = self.sent_since.max(until);
     }
 
-    /// What of an entry's lines went into batches, and what was set aside.
+    /// Counts the lines of an entry that went into batches, and those that were moved to `failed/`.
     pub(super) fn count(&mut self, name: EntryName, records: u64, aside: u64) {
-        let account = self.entries.entry(name).or_default();
-        account.records += records;
-        account.aside += aside;
+        let entry = self.entries.entry(name).or_default();
+        entry.records += records;
+        entry.aside += aside;
     }
 
-    /// An entry is in a set that is not finished.
-    pub(super) fn unfinished(&mut self, name: EntryName) {
+    /// Marks an entry of an unfinished snapshot: its records count as staged.
+    pub(super) fn mark_unfinished(&mut self, name: EntryName) {
         self.entries.entry(name).or_default().is_unfinished = true;
     }
 
-    /// What was noted of an entry whose set is not finished: records, and lines set aside.
-    pub(super) fn begun(&self, name: EntryName) -> (u64, u64) {
-        self.entries
-            .get(&name)
-            .map_or((0, 0), |account| (account.records, account.aside))
+    /// Returns the numbers of an entry that were given to [`Self::count`].
+    pub(super) fn counted(&self, name: EntryName) -> (u64, u64) {
+        let entry = self.entries.get(&name);
+        entry.map_or((0, 0), |entry| (entry.records, entry.aside))
     }
 
-    /// These lines are in a batch. How many of them are of a set that is not finished?
+    /// Adds the lines of a batch. Returns how many of them belong to an unfinished snapshot.
     pub(super) fn cover(&mut self, parts: &[Part]) -> u64 {
         let mut unfinished = 0;
         for part in parts {
             let name = EntryName::parse(part.name.as_ref());
-            if let Some(account) = name.and_then(|name| self.entries.get_mut(&name)) {
-                if account.is_unfinished {
+            if let Some(entry) = name.and_then(|name| self.entries.get_mut(&name)) {
+                if entry.is_unfinished {
                     unfinished += part.to - part.from + 1;
                 } else {
-                    account.found.push((part.from, part.to));
+                    entry.found.push((part.from, part.to));
                 }
             }
         }
         unfinished
     }
 
-    /// The same for a batch that left. Of one with many parts only the first and the last are noted.
+    /// Adds the lines of a batch that has left, as [`Self::cover`] does. If a batch has more than
+    /// two parts, the journal names only the first and the last one.
     pub(super) fn cover_event(&mut self, event: &BatchEvent) -> u64 {
         let (Some(_), [first, last]) = (event.parts, &*event.entries) else {
             return self.cover(&event.entries);
@@ -133,8 +140,9 @@ impl Coverage {
             return 0;
         };
         match self.entries.get(&name) {
-            None => return 0, // Older than what is kept of the journal.
-            Some(account) if account.is_unfinished => return event.records,
+            // The journal does not reach back to the entry.
+            None => return 0,
+            Some(entry) if entry.is_unfinished => return event.records,
             Some(_) => {}
         }
         let later = self.later_starts.iter().filter(|(other, _)| *other == name);
@@ -148,12 +156,13 @@ impl Coverage {
                 }
                 0
             }
-            // The lines in between are reported as missing.
+            // The lines between the first and the last part are then reported as missing.
             None => self.cover(&event.entries),
         }
     }
 
-    /// Returns so many consecutive lines from the first part on, if they end with the last one.
+    /// Returns this number of consecutive lines from the first part on, if they end with the last
+    /// part.
     fn between(
         &self,
         start: usize,
@@ -186,20 +195,20 @@ impl Coverage {
         None
     }
 
-    /// Lines that are nowhere, and lines that are in two places.
+    /// Returns the lines that are in no batch and those that are in two.
     fn faults(&self) -> Vec<(EntryName, String)> {
         let mut faults = Vec::new();
-        for (name, account) in &self.entries {
-            if account.is_unfinished {
+        for (name, entry) in &self.entries {
+            if entry.is_unfinished {
                 continue;
             }
-            // What became of its batches may have been folded into sums since.
-            let is_provable = match (self.sent_since, account.at) {
+            // Of older entries the journal of batches may only have sums.
+            let is_provable = match (self.sent_since, entry.at) {
                 (None, _) => true,
                 (Some(since), Some(at)) => at >= since,
                 (Some(_), None) => false,
             };
-            for (from, to, surplus) in account.differences() {
+            for (from, to, surplus) in entry.differences() {
                 if surplus > 0 {
                     faults.push((*name, format!("{}: in two batches", lines(from, to))));
                 } else if is_provable {
@@ -212,8 +221,9 @@ impl Coverage {
     }
 }
 
-impl Account {
-    /// Ranges of lines that are in more batches than they must be, or (below zero) in fewer.
+impl EntryCoverage {
+    /// Returns ranges of lines, first and last, with the number of batches in excess. The number is
+    /// negative if lines are in too few batches.
     fn differences(&self) -> Vec<(u64, u64, i64)> {
         let mut steps = BTreeMap::<u64, i64>::new();
         for (ranges, step) in [(&self.expected, -1), (&self.found, 1)] {
@@ -244,7 +254,8 @@ fn lines(from: u64, to: u64) -> String {
     }
 }
 
-impl Audit<'_> {
+impl Verification<'_> {
+    /// Compares the sums, and reports the lines that are in no batch or in two.
     pub(super) fn balance(&mut self) {
         for (name, fault) in self.coverage.faults() {
             let path = name.path_in(&self.data.staging);
@@ -255,12 +266,13 @@ impl Audit<'_> {
         let books = &mut self.books;
         books.pending = sums.staged + sums.spooled;
         books.failed = sums.failed + sums.aside;
-        books.staged = sums.taken + sums.aside + sums.staged;
-        let taken = books.delivered + books.archived + sums.spooled + sums.failed;
-        if books.problems.is_empty() && !sums.is_damaged && sums.taken != taken {
+        books.staged = sums.consolidated + sums.aside + sums.staged;
+        let found = books.delivered + books.archived + sums.spooled + sums.failed;
+        if books.problems.is_empty() && !sums.is_damaged && sums.consolidated != found {
             let what = format!(
-                "{} records were taken, but {} delivered + {} archived + {} waiting + {} failed are {taken}",
-                sums.taken, books.delivered, books.archived, sums.spooled, sums.failed,
+                "{} records were consolidated, but {} delivered + {} archived + {} pending + {} \
+                 failed are {found}",
+                sums.consolidated, books.delivered, books.archived, sums.spooled, sums.failed,
             );
             let path = self.data.sent.clone();
             self.problem(&path, None, what);

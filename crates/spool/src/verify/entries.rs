@@ -1,4 +1,4 @@
-//! What is staged, and what was taken from there.
+//! Staged entries, and the journal of consolidated ones.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::{Audit, named};
+use super::{Verification, named};
 use crate::entry::{EntryKind, EntryName};
 use crate::entry_journal::{ConsolidatedEntry, EntrySums, HeldIds};
 use crate::entry_reader::{EntryReader, SingleRecordFile};
@@ -17,40 +17,42 @@ use crate::reserve::Reserve;
 use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
-impl Audit<'_> {
-    /// The journal of what was taken.
-    pub(super) fn read_taken(&mut self) -> Result<(), Error> {
+impl Verification<'_> {
+    /// Reads the journal of consolidated entries.
+    pub(super) fn read_entry_journal(&mut self) -> Result<(), Error> {
         let mut sums = EntrySums::default();
         let held = HeldIds::read(&*self.data.disk, &Reserve::new(&self.data.staging))?;
         let mut is_flushed = held.is_empty();
         let mut seen = HashSet::new();
         let mut problems = Vec::new();
         let mut snapshot = Vec::new();
-        JournalKind::Entries.read(self.data, &mut |spot, read| {
+        JournalKind::Entries.read(self.data, &mut |position, read| {
             let fault = match read {
                 JournalLine::Head(before) => return sums = before,
                 JournalLine::Event(text) => match ConsolidatedEntry::parse(text) {
-                    Ok(mut taken) => {
-                        // A crash may have come between writing it and the end of the set.
-                        let is_first = seen.insert((taken.snapshot, taken.entry.clone()));
+                    Ok(mut entry) => {
+                        // After a crash consolidation writes the snapshot's lines to the journal
+                        // again.
+                        let is_first = seen.insert((entry.snapshot, entry.entry.clone()));
                         if is_first {
-                            sums.add(&taken);
+                            sums.add(&entry);
                         }
-                        is_flushed |= held.is_last_event(&taken);
-                        self.coverage.unproven(taken.last_snapshot);
-                        if taken.sums.is_some() {
-                            return; // It is about many entries, whose lines are not known.
+                        is_flushed |= held.is_last_event(&entry);
+                        self.coverage.unproven(entry.last_snapshot);
+                        if entry.sums.is_some() {
+                            // The line sums up many entries, whose lines are not known.
+                            return;
                         }
-                        match name_of(&taken) {
+                        match checked_name(&entry) {
                             Ok(name) if is_first => {
                                 let is_other = |(_, last): &(EntryName, ConsolidatedEntry)| {
-                                    last.snapshot != taken.snapshot
+                                    last.snapshot != entry.snapshot
                                 };
                                 if snapshot.last().is_some_and(is_other) {
-                                    self.take(&mut snapshot);
+                                    self.add_snapshot(&mut snapshot);
                                 }
-                                taken.ids = Vec::new();
-                                return snapshot.push((name, taken));
+                                entry.ids = Vec::new();
+                                return snapshot.push((name, entry));
                             }
                             Ok(_) => return,
                             Err(why) => why,
@@ -60,9 +62,10 @@ impl Audit<'_> {
                 },
                 JournalLine::Damaged(why) => why.to_owned(),
             };
-            problems.push((spot.path.to_owned(), format!("line {}", spot.line), fault));
+            let line = format!("line {}", position.line);
+            problems.push((position.path.to_owned(), line, fault));
         })?;
-        self.take(&mut snapshot);
+        self.add_snapshot(&mut snapshot);
         for path in JournalKind::Entries.foreign_files(self.data)? {
             let what = crate::journal::NO_HEAD.to_owned();
             problems.push((path, "line 1".to_owned(), what));
@@ -75,49 +78,54 @@ impl Audit<'_> {
             sums.add_all(&held.sums);
             self.coverage.unproven(held.last_snapshot);
         }
-        self.coverage.taken = sums.records;
+        self.coverage.consolidated = sums.records;
         self.coverage.aside = sums.aside;
         self.books.repeated = sums.repeated;
         Ok(())
     }
 
-    /// Counts the entries of a snapshot in the order in which they were consolidated, which is that of
-    /// their names. In the journal one may come later, if a power failure had lost its line.
-    fn take(&mut self, snapshot: &mut Vec<(EntryName, ConsolidatedEntry)>) {
+    /// Adds the entries of a snapshot in the order in which they were consolidated, which is that
+    /// of their names. Their lines in the journal may be in another order: a line that a power
+    /// failure lost was written again later.
+    fn add_snapshot(&mut self, snapshot: &mut Vec<(EntryName, ConsolidatedEntry)>) {
         snapshot.sort_by_key(|(name, _)| *name);
-        for (name, taken) in snapshot.drain(..) {
-            // Lines that are in no batch, and need not be.
-            let repeated = taken.repeated.iter().map(|number| (*number, *number));
-            let aside = taken.aside.iter().map(|[from, to]| (*from, *to));
-            let later = taken.later.iter().map(|[from, to]| (*from, *to));
-            let mut without: Vec<_> = repeated.chain(aside).chain(later).collect();
-            let at = Moment::from_id(taken.snapshot);
-            self.coverage.taken(name, taken.lines, at, &mut without);
+        for (name, entry) in snapshot.drain(..) {
+            let repeated = entry.repeated.iter().map(|number| (*number, *number));
+            let aside = entry.aside.iter().map(|[from, to]| (*from, *to));
+            let later = entry.later.iter().map(|[from, to]| (*from, *to));
+            let mut in_no_batch: Vec<_> = repeated.chain(aside).chain(later).collect();
+            let at = Moment::from_id(entry.snapshot);
             self.coverage
-                .count(name, taken.records, taken.lines_aside());
+                .add_entry(name, entry.lines, at, &mut in_no_batch);
+            self.coverage
+                .count(name, entry.records, entry.lines_aside());
         }
     }
 
-    /// What is in the staging directory now.
+    /// Reads the staging directory.
     pub(super) fn read_staging(&mut self) -> Result<(), Error> {
         let staging = self.data.staging.clone();
-        let set = Snapshot::read(&*self.data.disk, &staging).unwrap_or_else(|error| {
+        let snapshot = Snapshot::read(&*self.data.disk, &staging).unwrap_or_else(|error| {
             self.problem(error.path(), None, error.io_error().to_string());
             None
         });
-        let is_written = set.as_ref().is_some_and(|set| set.is_written);
-        let set: HashSet<String> = match set {
-            Some(set) if set.is_written => set.consumed().cloned().collect(),
-            set => set.into_iter().flat_map(|set| set.entries).collect(),
+        let is_written = snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.is_written);
+        let entries: HashSet<String> = match snapshot {
+            Some(snapshot) if is_written => snapshot.consumed().cloned().collect(),
+            Some(snapshot) => snapshot.entries.into_iter().collect(),
+            None => HashSet::new(),
         };
-        let mut taken_again = (0, 0);
+        let (mut unfinished_records, mut unfinished_aside) = (0, 0);
         for file in self.files(&staging)? {
             let Some(name) = EntryName::parse(file.as_ref()) else {
                 continue;
             };
-            let is_taken = set.contains(&file);
-            if is_taken && is_written {
-                continue; // It is in batches; only its deletion is left to do.
+            let is_in_snapshot = entries.contains(&file);
+            if is_in_snapshot && is_written {
+                // The entry's records are in batches, and the entry remains to be deleted.
+                continue;
             }
             let path = name.path_in(&staging);
             let records = match name.kind {
@@ -125,42 +133,46 @@ impl Audit<'_> {
                 EntryKind::Sealed | EntryKind::Open => self.check_lines(&path, name.kind),
             };
             self.coverage.staged += records;
-            if is_taken {
-                let (lines, aside) = self.coverage.begun(name);
-                taken_again.0 += lines;
-                taken_again.1 += aside;
-                self.coverage.unfinished(name);
+            if is_in_snapshot {
+                let (records, aside) = self.coverage.counted(name);
+                unfinished_records += records;
+                unfinished_aside += aside;
+                self.coverage.mark_unfinished(name);
             }
         }
-        // What is noted of a set that is not finished is noted too early.
-        self.coverage.taken -= taken_again.0.min(self.coverage.taken);
-        self.coverage.aside -= taken_again.1.min(self.coverage.aside);
+        // Entries of an unfinished snapshot count as staged, although the journal may have them
+        // already.
+        let coverage = &mut self.coverage;
+        coverage.consolidated = coverage.consolidated.saturating_sub(unfinished_records);
+        coverage.aside = coverage.aside.saturating_sub(unfinished_aside);
         Ok(())
     }
 
+    /// Checks a file with one record, and returns the number of its records. Other programs write
+    /// such files, so an invalid one is not a problem: consolidation moves it to `failed/`.
     fn check_single(&mut self, path: &Path, id: Uuid) -> u64 {
-        // Any program may have written it: what is wrong with it is found out, and set aside, when
-        // it is consolidated.
         match SingleRecordFile::read(&*self.data.disk, path, id) {
             Ok(Some(SingleRecordFile::Record(record))) => {
                 self.checked(record.json().len() as u64);
                 return 1;
             }
             Ok(Some(_)) => {
-                tracing::info!(path = %path.display(), "not a record: it will be set aside");
+                let path = path.display();
+                tracing::info!(%path, "not a record: consolidation moves it to failed/");
             }
-            // It moved on.
+            // The entry was consolidated meanwhile.
             Ok(None) => {}
             Err(error) => self.unreadable(&error),
         }
         0
     }
 
+    /// Checks the lines of an entry, and returns the number of its records.
     fn check_lines(&mut self, path: &Path, kind: EntryKind) -> u64 {
         let disk = Arc::clone(&self.data.disk);
         let mut lines = match EntryReader::open(&*disk, path) {
             Ok(Some(lines)) => lines,
-            // It moved on.
+            // The entry was consolidated meanwhile.
             Ok(None) => return 0,
             Err(error) => {
                 self.unreadable(&error);
@@ -184,18 +196,19 @@ impl Audit<'_> {
             match line.content {
                 Ok(Line::Record { number, .. }) => {
                     if number != last + 1 {
-                        fault(format!("it has number {number} and follows {last}"));
+                        fault(format!(
+                            "it has number {number}, but it follows number {last}"
+                        ));
                     }
                     last = number;
                     records += 1;
                 }
                 Ok(Line::Sealed { records }) => sealed = Some(records),
                 Ok(Line::Entry { .. }) => {}
-                // A whole line, but its end is something else.
-                Err(_) if is_whole_but_for_its_end(line.text) => {
+                Err(_) if has_damaged_end(line.text) => {
                     fault("its end is damaged".to_owned());
                 }
-                // The end of one that is being written, or was when its writer died.
+                // The line is being written, or was when its writer died.
                 Err(_) if kind == EntryKind::Open && !line.is_ended() => {}
                 Err(why) => fault(why.to_owned()),
             }
@@ -206,7 +219,9 @@ impl Audit<'_> {
         }
         if kind == EntryKind::Sealed && sealed != Some(last) {
             let what = match sealed {
-                Some(sealed) => format!("its seal speaks of {sealed} records, the last is {last}"),
+                Some(sealed) => {
+                    format!("its seal counts {sealed} records, but the last has number {last}")
+                }
                 None => "it has no seal".to_owned(),
             };
             self.problem(path, None, what);
@@ -214,7 +229,7 @@ impl Audit<'_> {
         records
     }
 
-    /// An entry that cannot be read: its records are not among those that are accounted for.
+    /// Reports an entry that cannot be read. Its records do not count as staged.
     fn unreadable(&mut self, error: &Error) {
         self.problem(
             error.path(),
@@ -224,21 +239,22 @@ impl Audit<'_> {
     }
 }
 
-/// The name of an entry that was taken, if what is said of it adds up.
-fn name_of(taken: &ConsolidatedEntry) -> Result<EntryName, String> {
-    let name = EntryName::parse(taken.entry.as_ref()).ok_or("it names no entry")?;
-    let known = taken.records.saturating_sub(taken.records_unknown());
-    if !taken.ids.is_empty() && taken.ids.len() as u64 != known {
+/// Checks the sums in a line of the journal, and returns the name of its entry.
+fn checked_name(entry: &ConsolidatedEntry) -> Result<EntryName, String> {
+    let name = EntryName::parse(entry.entry.as_ref()).ok_or("it names no entry")?;
+    let known = entry.records.saturating_sub(entry.records_unknown());
+    if !entry.ids.is_empty() && entry.ids.len() as u64 != known {
         return Err("its ids do not add up".to_owned());
     }
-    if taken.accounted_lines() != taken.lines {
+    if entry.accounted_lines() != entry.lines {
         return Err("its lines do not add up".to_owned());
     }
     Ok(name)
 }
 
-/// The newline of a line may be damaged like any other byte; what follows it seems to belong to it.
-fn is_whole_but_for_its_end(text: &[u8]) -> bool {
+/// True if a line is valid up to a byte that should be its newline. The reader then takes the
+/// following line for a part of this one.
+fn has_damaged_end(text: &[u8]) -> bool {
     let mark = b"\"}";
     let ends = text.windows(mark.len()).enumerate();
     let mut ends = ends

@@ -1,8 +1,8 @@
-//! The books: staged = delivered + archived + pending + failed, proven from what is on the disk.
+//! The books: staged = delivered + archived + pending + failed, proven from the files on disk.
 //!
-//! Every line of an entry has a number; the journal of what was taken says how many lines each entry
-//! had; every batch says which lines are in it; the journal of what was sent says which batches are
-//! gone, and which lines they had. So a line that is in no batch, or in two, has a name.
+//! Every line of an entry has a number. The journal of consolidated entries has the number of lines
+//! of each entry. Every batch names the lines that it contains, and the journal of batches names
+//! the lines of the batches that have left. So a line that is in no batch, or in two, can be named.
 
 mod batches;
 mod coverage;
@@ -20,55 +20,55 @@ use crate::files::{for_each_file, read_bounded};
 use crate::staging_lock::{LockError, StagingLock};
 use coverage::Coverage;
 
-/// How long to wait for those who are at work.
+/// Maximum time to wait for another process that consolidates or delivers.
 const WAIT: Duration = Duration::from_secs(2);
-/// How often to look again at what seemed wrong.
-const MOST_LOOKS: usize = 4;
+/// Maximum number of repetitions if problems are found while files may move.
+const MAX_REPETITIONS: usize = 4;
 
-/// What the books say, in records.
+/// Numbers of records by state, and the problems that were found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Books {
-    /// All that were ever staged and are accounted for, each once.
+    /// All records that were ever staged and are accounted for, each counted once.
     pub staged: u64,
-    /// Those that their destination has.
+    /// Records that their destination has accepted.
     pub delivered: u64,
-    /// Those that had no destination.
+    /// Records in `archive/`, which had no destination, and those deleted from there.
     pub archived: u64,
-    /// Those that wait: staged or in batches.
+    /// Records that are staged or in batches that are not delivered yet.
     pub pending: u64,
-    /// Those in `failed/`, and lines that were set aside there.
+    /// Records of rejected batches, and damaged lines that are kept in `failed/`.
     pub failed: u64,
-    /// Records that were staged more than once; they count once.
+    /// Repetitions: records that were staged again with the same id. Each record counts once.
     pub repeated: u64,
-    /// What is wrong. None: the books balance.
+    /// Problems that were found. Without any, the books balance.
     pub problems: Vec<Problem>,
-    /// A process that is at work: what looks wrong may be on its way.
+    /// Another process that consolidates or delivers. Problems may then be transient.
     pub busy: Option<Busy>,
 }
 
-/// Somebody is at work on the data directory.
+/// Another process that consolidates or delivers in the data directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Busy {
-    /// Its process, if it is proven.
+    /// Id of the process, if it is known for certain.
     pub pid: Option<u32>,
 }
 
-/// Something that is wrong.
+/// A problem in one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Problem {
-    /// In which file.
+    /// The file.
     pub path: PathBuf,
-    /// With which record or line of it.
+    /// The record, line or day of the file that has the problem.
     pub record: Option<String>,
-    /// What.
+    /// Description of the problem.
     pub what: String,
 }
 
-/// Proves that nothing was lost and nothing is there twice, or says what is wrong with what. It
-/// changes nothing.
+/// Proves that no record was lost and none exists twice, or names the files and records for which
+/// that is not so. Changes nothing.
 ///
 /// ```
 /// use spool::{Durability, Record, Staging, Watch, verify};
@@ -88,49 +88,50 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
 }
 
 pub(crate) fn verify_in(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Error> {
-    let (mut books, mut is_still) = audit(data, watch)?;
-    // While another process is at work files move: a problem counts only if every look finds it.
-    for _ in 0..MOST_LOOKS {
-        if is_still || books.balance() || watch.cancel.is_cancelled() {
+    let (mut books, mut is_certain) = verify_once(data, watch)?;
+    // Files move while another process works, so a problem counts only if it is found every time.
+    for _ in 0..MAX_REPETITIONS {
+        if is_certain || books.balance() || watch.cancel.is_cancelled() {
             break;
         }
-        let seen = books.problems;
-        (books, is_still) = audit(data, watch)?;
-        is_still |= books.busy.is_none() && books.problems == seen;
-        books.problems.retain(|problem| seen.contains(problem));
+        let before = books.problems;
+        (books, is_certain) = verify_once(data, watch)?;
+        is_certain |= books.busy.is_none() && books.problems == before;
+        books.problems.retain(|problem| before.contains(problem));
     }
     Ok(books)
 }
 
-/// Reads everything once. `true`: locks kept every file in place meanwhile.
-fn audit(data: &DataDir, watch: &Watch<'_>) -> Result<(Books, bool), Error> {
-    let mut audit = Audit {
+/// Reads everything once. Returns true with the books if locks kept every file in place meanwhile.
+fn verify_once(data: &DataDir, watch: &Watch<'_>) -> Result<(Books, bool), Error> {
+    let mut verification = Verification {
         data,
         watch,
         books: Books::default(),
         coverage: Coverage::default(),
         archived: Vec::new(),
     };
-    // While both locks are held nothing moves.
-    let delivery = audit.wait_for(|| match DeliveryLock::read_lock(data) {
+    // No file moves while both locks are held.
+    let delivery = verification.wait_for(|| match DeliveryLock::read_lock(data) {
         Err(RunError::Busy { pid, .. }) => Err(Busy { pid }),
-        taken => Ok(taken.ok().flatten()),
+        lock => Ok(lock.ok().flatten()),
     });
-    let staging = audit.wait_for(|| match StagingLock::read_lock(&data.staging) {
+    let staging = verification.wait_for(|| match StagingLock::read_lock(&data.staging) {
         Err(LockError::InUse { pid, .. }) => Err(Busy { pid }),
-        taken => Ok(taken.ok().flatten()),
+        lock => Ok(lock.ok().flatten()),
     });
-    audit.read()?;
-    let is_still = delivery.is_some() && staging.is_some();
-    // What is kept for good may take minutes to read, and does not change.
+    verification.read()?;
+    let is_certain = delivery.is_some() && staging.is_some();
+    // `archive/` and `failed/` may take minutes to read. Their files never change, so the other
+    // processes need not wait.
     drop((delivery, staging));
-    audit.check_archive();
-    audit.check_aside()?;
-    Ok((audit.books, is_still))
+    verification.check_archive();
+    verification.check_quarantine()?;
+    Ok((verification.books, is_certain))
 }
 
 impl Books {
-    /// Nothing is wrong.
+    /// True if no problem was found.
     pub fn balance(&self) -> bool {
         self.problems.is_empty()
     }
@@ -146,22 +147,24 @@ impl fmt::Display for Problem {
     }
 }
 
-struct Audit<'a> {
+/// One pass over the files of a data directory.
+struct Verification<'a> {
     data: &'a DataDir,
     watch: &'a Watch<'a>,
     books: Books,
     coverage: Coverage,
-    /// Batches in `archive/` whose content is still to be checked.
+    /// Names of batches in `archive/` whose content is checked after the locks are released.
     archived: Vec<String>,
 }
 
-impl Audit<'_> {
-    /// Takes a lock, waiting for whoever has it. Without it the books are read all the same.
-    fn wait_for<T>(&mut self, take: impl Fn() -> Result<Option<T>, Busy>) -> Option<T> {
+impl Verification<'_> {
+    /// Acquires a lock, and waits for a process that holds it. After the maximum time, the files
+    /// are read without the lock.
+    fn wait_for<T>(&mut self, acquire: impl Fn() -> Result<Option<T>, Busy>) -> Option<T> {
         let start = Instant::now();
         loop {
-            match take() {
-                Ok(taken) => return taken,
+            match acquire() {
+                Ok(lock) => return lock,
                 Err(busy) if start.elapsed() > WAIT || self.watch.cancel.is_cancelled() => {
                     self.books.busy = Some(busy);
                     return None;
@@ -173,12 +176,13 @@ impl Audit<'_> {
         }
     }
 
-    /// In this order, so that what moves on meanwhile is met again further on, not missed.
+    /// Reads the files in the order in which records pass through them. A record that moves
+    /// meanwhile is then found a second time, and never missed.
     fn read(&mut self) -> Result<(), Error> {
-        self.read_taken()?;
+        self.read_entry_journal()?;
         self.read_staging()?;
         self.read_batches()?;
-        self.read_sent()?;
+        self.read_batch_journal()?;
         self.read_small_files()?;
         self.balance();
         Ok(())
@@ -192,7 +196,7 @@ impl Audit<'_> {
         });
     }
 
-    /// The files of a directory, by name. One that is not there has none.
+    /// Returns the sorted names of a directory's files. A missing directory has none.
     fn files(&self, dir: &Path) -> Result<Vec<String>, Error> {
         let mut names = Vec::new();
         for_each_file(&*self.data.disk, dir, |name| names.push(name.to_owned()))?;
@@ -200,7 +204,7 @@ impl Audit<'_> {
         Ok(names)
     }
 
-    /// The content of a file; one that went away meanwhile has moved on.
+    /// Returns the content of a file, or `None` if it cannot be read or has moved meanwhile.
     fn content(&mut self, path: &Path) -> Option<Vec<u8>> {
         match read_bounded(&*self.data.disk, path) {
             Ok(Some(bytes)) => {
@@ -208,7 +212,7 @@ impl Audit<'_> {
                 Some(bytes)
             }
             Ok(None) => {
-                self.problem(path, None, "it is longer than anything we write");
+                self.problem(path, None, "it is longer than any file that is written");
                 None
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
@@ -224,7 +228,7 @@ impl Audit<'_> {
     }
 }
 
-/// The id in a text that may be damaged, if one is still to be seen.
+/// Finds the id of a record in a text that may be damaged.
 fn id_in(text: &[u8]) -> Option<String> {
     let mark = br#""id":""#;
     let start = text.windows(mark.len()).position(|part| part == mark)? + mark.len();
@@ -232,7 +236,7 @@ fn id_in(text: &[u8]) -> Option<String> {
     uuid::Uuid::try_parse(id).ok().map(|id| id.to_string())
 }
 
-/// How a record is named.
+/// Formats the number of a record or line, with its id if that is legible.
 fn named(what: &str, number: u64, text: &[u8]) -> String {
     match id_in(text) {
         Some(id) => format!("{what} {number} (id {id})"),

@@ -1,8 +1,8 @@
-//! What is noted beside the batches: attempts, reasons, totals, a pause.
+//! Small files: delivery attempts, the pause, reasons in `failed/`, totals and the destination.
 
 use std::path::Path;
 
-use super::Audit;
+use super::Verification;
 use crate::destination::destination;
 use crate::entry_journal;
 use crate::error::Error;
@@ -11,7 +11,7 @@ use crate::quarantine::{Reason, checksum_of};
 use crate::snapshot::Snapshot;
 use crate::totals;
 
-impl Audit<'_> {
+impl Verification<'_> {
     pub(super) fn read_small_files(&mut self) -> Result<(), Error> {
         let spool = self.data.spool.clone();
         for name in self.files(&spool)? {
@@ -37,24 +37,25 @@ impl Audit<'_> {
         self.check_days()
     }
 
-    /// What was set aside, and why. Neither changes, so this needs no lock.
-    pub(super) fn check_aside(&mut self) -> Result<(), Error> {
+    /// Checks files in `failed/` against the checksums in their reasons. Both never change, so this
+    /// needs no lock.
+    pub(super) fn check_quarantine(&mut self) -> Result<(), Error> {
         let failed = self.data.failed.clone();
         for name in self.files(&failed)? {
-            let Some(of) = Reason::parse_file_name(&name) else {
+            let Some(file) = Reason::parse_file_name(&name) else {
                 continue;
             };
-            let aside = failed.join(of);
+            let file = failed.join(file);
             let Some(bytes) = self.content(&failed.join(&name)) else {
                 continue;
             };
             match Reason::decode(&bytes) {
                 Ok(reason) => {
                     if let Some(expected) = reason.checksum
-                        && let Ok(found) = checksum_of(&*self.data.disk, &aside)
+                        && let Ok(found) = checksum_of(&*self.data.disk, &file)
                         && found != expected
                     {
-                        self.problem(&aside, None, "its checksum is not that in its reason");
+                        self.problem(&file, None, "its checksum differs from that in its reason");
                     }
                 }
                 Err(why) => self.problem(&failed.join(&name), None, why),
@@ -63,11 +64,16 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Every record that was consolidated is in the totals of its day.
+    /// Checks that every consolidated record is in the totals of its day.
     fn check_days(&mut self) -> Result<(), Error> {
-        let set = Snapshot::read(&*self.data.disk, &self.data.staging);
-        let unfinished = set.ok().flatten().filter(|set| !set.is_written);
-        for (day, expected) in entry_journal::days(self.data, unfinished.map(|set| set.id))? {
+        let snapshot = Snapshot::read(&*self.data.disk, &self.data.staging);
+        let unfinished = snapshot
+            .ok()
+            .flatten()
+            .filter(|snapshot| !snapshot.is_written);
+        for (day, expected) in
+            entry_journal::days(self.data, unfinished.map(|snapshot| snapshot.id))?
+        {
             let name = format!("{day}.json");
             let path = self.data.usage.join(&name);
             let bytes = self.content(&path);

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use spool::{
-    BatchStore, Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, Run,
-    RunError, Runner, Schedule, Sink, SpoolManager, Token, Watch,
+    Cancel, DeliveryOptions, Destination, Http, HttpError, Options, Progress, Run, RunError,
+    Runner, Schedule, Sink, SpoolManager, Token, Watch,
 };
 
 use super::args::Deliver;

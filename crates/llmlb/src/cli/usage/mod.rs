@@ -20,7 +20,7 @@ pub(super) use args::UsageArgs;
 
 use super::exit::{self, Failure};
 use crate::config::env;
-use crate::sys;
+use crate::{meter, sys};
 use args::UsageVerb;
 use data_dir::DataDir;
 
@@ -51,6 +51,7 @@ fn options(batch_size: usize) -> Options {
     let mut options = Options::default();
     options.batch_size = batch_size;
     options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
+    options.grouping = meter::grouping();
     options
 }
 

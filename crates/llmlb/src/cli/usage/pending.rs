@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use serde::Serialize;
-use spool::{BatchStore, Error, PendingBatch, SpoolManager};
+use spool::{Error, PendingBatch, SpoolManager};
 
 use super::args::ListArgs;
 use super::data_dir::DataDir;

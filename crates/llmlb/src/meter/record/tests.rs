@@ -185,7 +185,9 @@ fn spool_stages_a_record_unchanged_and_sums_each_number_once() {
         staging.stage(&staged, spool::Durability::Process).unwrap();
     }
     staging.close().unwrap();
-    spool::consolidate(dir.path(), &spool::Options::default()).unwrap();
+    let mut options = spool::Options::default();
+    options.grouping = crate::meter::grouping();
+    spool::consolidate(dir.path(), &options).unwrap();
     let usage = std::fs::read_dir(dir.path().join("usage")).unwrap();
     let days: Vec<Value> = usage
         .map(|entry| entry.unwrap().path())

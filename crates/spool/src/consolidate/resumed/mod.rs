@@ -17,7 +17,7 @@ use crate::batch::{Batch, Part};
 use crate::entry_journal::ConsolidatedEntry;
 use crate::error::Error;
 use crate::fingerprint::RecordFingerprint;
-use crate::manager::{BatchStore, EarlierBatch};
+use crate::manager::{EarlierBatch, SpoolManager};
 use crate::record::Record;
 use crate::snapshot::Snapshot;
 use crate::time::Moment;
@@ -107,7 +107,7 @@ impl EarlierBatches {
     /// Finds the batches of a snapshot. `reused` are the entries whose names were in other
     /// snapshots, too.
     pub(super) fn read(
-        spool: &dyn BatchStore,
+        spool: &SpoolManager,
         snapshot: &Snapshot,
         reused: &HashSet<String>,
     ) -> Result<Self, Error> {
@@ -294,7 +294,7 @@ impl EarlierBatches {
     /// meanwhile.
     pub(super) fn load(
         &mut self,
-        spool: &dyn BatchStore,
+        spool: &SpoolManager,
         line: &BatchedLine,
     ) -> Result<Option<Record>, Error> {
         let is_loaded = (self.loaded.as_ref()).is_some_and(|(index, _)| *index == line.batch);

@@ -22,7 +22,7 @@ use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::lock::rfc3339;
-use crate::meter::loss;
+use crate::meter::{self, loss};
 use sums::{Row, Sums, grouped};
 use when::in_words;
 
@@ -46,7 +46,8 @@ struct ReportDocument {
 pub(super) fn report(args: &ReportArgs, data: &DataDir) -> Result<u8, Failure> {
     data.require_if_named()?;
     let (from, until) = span(args)?;
-    let tally = spool::tally(data.dir(), Some(from), until).map_err(|error| disk(&error))?;
+    let tally = spool::tally(data.dir(), &meter::grouping(), Some(from), until)
+        .map_err(|error| disk(&error))?;
     let by = by(args);
     let rows = grouped(&tally.rows, &by);
     let total = Sums::total(&rows);

@@ -59,9 +59,7 @@ impl By {
     fn value_in(self, row: &TallyRow) -> Option<String> {
         match self {
             Self::Day => Some(row.day.clone()),
-            Self::Model => row.model.clone(),
-            Self::Key => row.key.clone(),
-            Self::Backend => row.backend.clone(),
+            field => row.value(field.name()).map(str::to_owned),
         }
     }
 }
@@ -89,7 +87,7 @@ impl Sums {
             prompt_tokens: sum("prompt_tokens"),
             completion_tokens: sum("completion_tokens"),
             cached_tokens: sum("cached_tokens"),
-            tokens: row.tokens,
+            tokens: row.total,
             estimated: from("estimated").copied().unwrap_or_default(),
             without_tokens: from("none").copied().unwrap_or_default(),
             outcomes: counts("outcome").cloned().unwrap_or_default(),

@@ -1,19 +1,19 @@
-//! A span of time, in whole hours.
+//! A span of time in whole hours.
 
 use std::time::SystemTime;
 
 use crate::time::{HOUR, Moment};
 
-/// From an hour on, up to another one.
+/// A span of whole hours. Without a start or an end it is unbounded on that side.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct HourSpan {
     pub(super) from: Option<Moment>,
-    /// Not part of it.
+    /// End of the span, which is not part of it.
     pub(super) until: Option<Moment>,
 }
 
-impl Span {
-    /// All of what was asked for, to the full hour.
+impl HourSpan {
+    /// Returns the hours that contain any of the requested time.
     pub(super) fn new(from: Option<SystemTime>, until: Option<SystemTime>) -> Self {
         let until = until.map(|time| {
             let (time, start) = (Moment::from(time), Moment::from(time).floor(HOUR));
@@ -29,19 +29,19 @@ impl Span {
         }
     }
 
-    /// Whether an hour is part of it: `2026-11-16T13`.
+    /// True if an hour, such as `2026-11-16T13`, is part of the span.
     pub(super) fn has_hour(&self, hour: &str) -> bool {
         let starts = self.from.is_none_or(|from| hour >= from.hour().as_str());
         starts && self.until.is_none_or(|until| hour < until.hour().as_str())
     }
 
-    /// Whether any hour of a day is: `2026-11-16`.
+    /// True if any hour of a day, such as `2026-11-16`, is part of the span.
     pub(super) fn has_some_of(&self, day: &str) -> bool {
         let starts = (self.from).is_none_or(|from| format!("{day}T23") >= from.hour());
         starts && (self.until).is_none_or(|until| format!("{day}T00") < until.hour())
     }
 
-    /// Whether every hour of a day is.
+    /// True if every hour of a day is part of the span.
     pub(super) fn has_all_of(&self, day: &str) -> bool {
         self.has_hour(&format!("{day}T00")) && self.has_hour(&format!("{day}T23"))
     }
@@ -56,8 +56,8 @@ mod tests {
     }
 
     #[test]
-    fn a_span_has_whole_hours_and_all_of_what_was_asked_for() {
-        let span = Span::new(
+    fn span_has_every_hour_that_contains_requested_time() {
+        let span = HourSpan::new(
             time("2026-11-15T13:37:00Z"),
             time("2026-11-16T05:00:00.001Z"),
         );
@@ -83,9 +83,9 @@ mod tests {
                 "{day}"
             );
         }
-        let day = Span::new(time("2026-11-15T00:00:00Z"), time("2026-11-16T00:00:00Z"));
+        let day = HourSpan::new(time("2026-11-15T00:00:00Z"), time("2026-11-16T00:00:00Z"));
         assert!(day.has_all_of("2026-11-15"));
         assert!(!day.has_some_of("2026-11-14") && !day.has_some_of("2026-11-16"));
-        assert!(Span::default().has_all_of("2026-11-15"));
+        assert!(HourSpan::default().has_all_of("2026-11-15"));
     }
 }

@@ -1,57 +1,62 @@
-//! What was consolidated: the files of the days, and at the ends of the span those of the hours.
+//! Totals of consolidated records: the files of the days, and of the hours for days that are only
+//! in part in the span.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use uuid::Uuid;
 
-use super::span::Span;
+use super::hour_span::HourSpan;
 use crate::data_dir::DataDir;
 use crate::error::Error;
 use crate::files::{for_each_file, read_bounded};
 use crate::time::DAY;
-use crate::totals::sum::{self, Groups};
-use crate::totals::{self, Period};
+use crate::totals::{self, Grouping, Groups, PeriodTotals};
 
-/// The totals of a span.
+/// Totals of the consolidated records of a span.
 #[derive(Default)]
-pub(super) struct Folded {
+pub(super) struct ConsolidatedTotals {
+    /// Groups by day.
     rows: BTreeMap<String, Groups>,
-    /// A checksum of every file. `None`: it cannot be read.
+    /// Checksum of every file by name; `None` if the file cannot be read.
     files: BTreeMap<String, Option<u32>>,
-    /// The last snapshot that is in each period that was used.
+    /// The last snapshot in each period that was added to the rows.
     snapshots: BTreeMap<String, Uuid>,
-    /// How many records the files of the days have.
+    /// Number of records in the file of each day.
     records: BTreeMap<String, u64>,
-    /// Days of which a part was asked for, and only the whole is known.
+    /// Days that are reported in full although only a part of them is in the span, because their
+    /// totals by hour are incomplete or deleted.
     whole: BTreeSet<String>,
     pub(super) problems: Vec<Error>,
 }
 
-impl Folded {
-    pub(super) fn read(data: &DataDir, span: &Span) -> Result<Self, Error> {
-        let mut folded = Self::default();
+impl ConsolidatedTotals {
+    pub(super) fn read(
+        data: &DataDir,
+        grouping: &Grouping,
+        span: &HourSpan,
+    ) -> Result<Self, Error> {
+        let mut totals = Self::default();
         let mut periods = BTreeMap::new();
         for name in names(data, span)? {
             let path = data.usage.join(&name);
             let bytes = match read_bounded(&*data.disk, &path) {
                 Ok(bytes) => bytes.unwrap_or_default(),
-                // Hours go when they are old.
+                // Consolidation deletes the files of old hours.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                // The others are reported all the same.
                 Err(error) => {
-                    folded.problems.push(Error::read(&path, error));
-                    folded.files.insert(name, None);
+                    totals.problems.push(Error::read(&path, error));
+                    totals.files.insert(name, None);
                     continue;
                 }
             };
             let checksum = crc32fast::hash(&bytes);
-            folded.files.insert(name.clone(), Some(checksum));
+            totals.files.insert(name.clone(), Some(checksum));
             match totals::check(&name, &bytes) {
                 Ok(period) => {
                     periods.extend(totals::period_of(&name).map(|of| (of.to_owned(), period)));
                 }
-                Err(why) => folded.problems.push(Error::damage(&path, why)),
+                Err(why) => totals.problems.push(Error::damage(&path, why)),
             }
         }
         let days: Vec<String> = (periods.keys())
@@ -59,12 +64,18 @@ impl Folded {
             .cloned()
             .collect();
         for day in days {
-            folded.add_day(&day, &mut periods, span);
+            totals.add_day(&day, &mut periods, grouping, span);
         }
-        Ok(folded)
+        Ok(totals)
     }
 
-    fn add_day(&mut self, day: &str, periods: &mut BTreeMap<String, Period>, span: &Span) {
+    fn add_day(
+        &mut self,
+        day: &str,
+        periods: &mut BTreeMap<String, PeriodTotals>,
+        grouping: &Grouping,
+        span: &HourSpan,
+    ) {
         let Some(whole) = periods.remove(day) else {
             return;
         };
@@ -74,12 +85,12 @@ impl Folded {
             .filter(|period| is_hour_of(period))
             .cloned()
             .collect();
-        let mut hours: Vec<(String, Period)> = (hours.into_iter())
+        let mut hours: Vec<(String, PeriodTotals)> = (hours.into_iter())
             .filter_map(|hour| periods.remove_entry(&hour))
             .collect();
         let records: u64 = hours.iter().map(|(_, hour)| hour.records()).sum();
-        let is_known = records == whole.records();
-        if span.has_all_of(day) || !is_known {
+        let are_hours_complete = records == whole.records();
+        if span.has_all_of(day) || !are_hours_complete {
             if !span.has_all_of(day) {
                 self.whole.insert(day.to_owned());
             }
@@ -89,43 +100,42 @@ impl Folded {
         for (period, totals) in hours {
             self.snapshots.insert(period.clone(), totals.snapshot);
             if !totals::is_hour(&period) || span.has_hour(&period) {
-                for (group, more) in totals.into_groups() {
-                    sum::add(rows, group, &more);
-                }
+                rows.add_all(grouping, &totals.into_groups(grouping));
             }
         }
     }
 
-    /// Returns what is wrong with the totals of a day that must have so many records.
+    /// Returns the fault of a day's totals if they have fewer records than expected.
     pub(super) fn gap(&self, data: &DataDir, day: &str, expected: u64) -> Option<Error> {
         let found = self.records.get(day).copied().unwrap_or_default();
         let path = data.usage.join(format!("{day}.json"));
         totals::gap(found, expected).map(|gap| Error::damage(&path, gap))
     }
 
-    /// What they add up to, by day.
+    /// Returns the groups by day.
     pub(super) fn take_rows(&mut self) -> BTreeMap<String, Groups> {
         std::mem::take(&mut self.rows)
     }
 
-    /// Whether a record of this hour belongs to what is reported.
-    pub(super) fn wants(&self, span: &Span, hour: &str) -> bool {
+    /// True if records of this hour are part of the report.
+    pub(super) fn is_reported(&self, span: &HourSpan, hour: &str) -> bool {
         span.has_hour(hour) || day_of(hour).is_some_and(|day| self.whole.contains(day))
     }
 
-    /// Whether the records of an hour that a set has are in the totals.
-    pub(super) fn has(&self, span: &Span, hour: &str, set: Uuid) -> bool {
+    /// True if the totals have the records of an hour that are in this snapshot.
+    pub(super) fn has(&self, span: &HourSpan, hour: &str, snapshot: Uuid) -> bool {
         let Some(day) = day_of(hour) else {
             return false;
         };
         let by_day = span.has_all_of(day) || self.whole.contains(day);
         let period = if by_day { day } else { hour };
-        self.snapshots.get(period) == Some(&set)
+        self.snapshots.get(period) == Some(&snapshot)
     }
 
-    /// What is reported: whole days where nothing else is known.
-    pub(super) fn span(&self, asked: &Span) -> Span {
-        let mut span = asked.clone();
+    /// Returns the span of the report: the requested one, extended to whole days where the totals
+    /// by hour are incomplete or deleted.
+    pub(super) fn reported_span(&self, requested: &HourSpan) -> HourSpan {
+        let mut span = requested.clone();
         let is_whole = |hour: String| day_of(&hour).is_some_and(|day| self.whole.contains(day));
         span.from = span.from.map(|from| {
             if is_whole(from.hour()) {
@@ -145,8 +155,8 @@ impl Folded {
         span
     }
 
-    /// Nothing was folded since.
-    pub(super) fn is_current(&self, data: &DataDir, span: &Span) -> Result<bool, Error> {
+    /// True if no file has changed since it was read.
+    pub(super) fn are_current(&self, data: &DataDir, span: &HourSpan) -> Result<bool, Error> {
         let mut files = BTreeMap::new();
         for name in names(data, span)? {
             let path = data.usage.join(&name);
@@ -163,13 +173,13 @@ impl Folded {
     }
 }
 
-/// The day of an hour.
 fn day_of(hour: &str) -> Option<&str> {
     hour.get(..10)
 }
 
-/// The files that matter: days that are part of the span, and the hours of those that are so in part.
-fn names(data: &DataDir, span: &Span) -> Result<Vec<String>, Error> {
+/// Returns the names of the files to read: days with any hour in the span, and the hours of days
+/// that are only in part in the span.
+fn names(data: &DataDir, span: &HourSpan) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
     for_each_file(&*data.disk, &data.usage, |name| {
         let Some(period) = totals::period_of(name) else {
@@ -178,8 +188,8 @@ fn names(data: &DataDir, span: &Span) -> Result<Vec<String>, Error> {
         let Some(day) = day_of(period) else {
             return;
         };
-        let matters = !totals::is_hour(period) || !span.has_all_of(day);
-        if matters && span.has_some_of(day) {
+        let is_needed = !totals::is_hour(period) || !span.has_all_of(day);
+        if is_needed && span.has_some_of(day) {
             names.push(name.to_owned());
         }
     })?;

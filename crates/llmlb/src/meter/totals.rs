@@ -1,0 +1,133 @@
+//! Totals of usage records: the fields that `usage/*.json` groups, sums and counts.
+//!
+//! A new field of `usage --by` is added to [`grouping`] and to the report's `By`. Totals that were
+//! written before keep their rows, which then have no value for it.
+
+use spool::Grouping;
+
+/// Returns the grouping with which llmlb consolidates and reports usage records.
+pub(crate) fn grouping() -> Grouping {
+    Grouping::by(["model", "key", "backend"])
+        .sum(["tokens"])
+        .sum_suffix("_tokens")
+        .count(["outcome", "tokens_from"])
+        .total_from(["tokens"])
+        // Records that other programs stage may have OpenAI's fields alone.
+        .total_from(["total_tokens"])
+        .total_from(["prompt_tokens", "completion_tokens"])
+        // Clients choose models and may guess keys. Only llmlb names backends.
+        .trust("backend")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use spool::{Durability, Options, Record, Staging, consolidate, tally};
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Ids of 2023-06-30. Totals of hours that are so old are not written.
+    const IDS: [&str; 3] = [
+        "01890a5d-ac96-774b-bcce-b302099a8057",
+        "01890a5d-ac96-774b-bcce-b302099a8058",
+        "01890a5d-ac96-774b-bcce-b302099a8059",
+    ];
+    const DAY: &str = "usage/2023-06-30.json";
+
+    fn consolidate_records(dir: &TempDir, records: &[String]) {
+        let staging = Staging::open(dir.path().join("_staging")).unwrap();
+        for record in records {
+            let record = Record::parse(record).unwrap();
+            staging.stage(&record, Durability::Process).unwrap();
+        }
+        staging.close().unwrap();
+        let mut options = Options::default();
+        options.grouping = grouping();
+        consolidate(dir.path(), &options).unwrap();
+    }
+
+    /// The file of the day without its snapshot and checksum, which differ in each run.
+    fn day(dir: &TempDir) -> String {
+        let text = fs::read_to_string(dir.path().join(DAY)).unwrap();
+        let rows = text.find(r#""totals""#).unwrap();
+        let end = text.find(r#","crc""#).unwrap();
+        assert!(text.starts_with(r#"{"version":1,"day":"2023-06-30","snapshot":""#));
+        text[rows..end].to_owned()
+    }
+
+    #[test]
+    fn totals_have_the_documented_format() {
+        let dir = tempfile::tempdir().unwrap();
+        let [first, second, third] = IDS;
+        consolidate_records(
+            &dir,
+            &[
+                format!(
+                    r#"{{"id":"{first}","key":null,"model":"m","backend":"b","outcome":"complete","prompt_tokens":9,"completion_tokens":4,"cached_tokens":0,"tokens":13,"tokens_from":"reported","ms":840}}"#
+                ),
+                format!(
+                    r#"{{"id":"{second}","key":null,"model":"m","backend":"b","outcome":"cut","prompt_tokens":1,"completion_tokens":1,"cached_tokens":1,"tokens":2,"estimated_tokens":2,"tokens_from":"estimated"}}"#
+                ),
+                format!(r#"{{"id":"{third}","key":"k","total_tokens":7,"prompt_tokens":3}}"#),
+            ],
+        );
+        assert_eq!(
+            day(&dir),
+            concat!(
+                r#""totals":[{"model":null,"key":"k","backend":null,"records":1,"total":7,"#,
+                r#""sums":{"prompt_tokens":3,"total_tokens":7}},"#,
+                r#"{"model":"m","key":null,"backend":"b","records":2,"total":15,"#,
+                r#""sums":{"cached_tokens":1,"completion_tokens":5,"estimated_tokens":2,"prompt_tokens":10,"tokens":15},"#,
+                r#""counts":{"outcome":{"complete":1,"cut":1},"tokens_from":{"estimated":1,"reported":1}}}]"#,
+            )
+        );
+    }
+
+    #[test]
+    fn totals_of_other_releases_are_added_up_or_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let same =
+            r#"{"model":"m","key":null,"backend":"b","records":1,"total":4,"sums":{"tokens":4}}"#;
+        // A row with a field that this grouping lacks.
+        let other = r#"{"model":"m","key":null,"backend":"b","team":"t","records":5,"total":50,"sums":{"tokens":50}}"#;
+        let text = format!(
+            r#"{{"version":1,"day":"2023-06-30","snapshot":"{}","totals":[{same},{other}]"#,
+            IDS[0]
+        );
+        fs::create_dir(dir.path().join("usage")).unwrap();
+        let crc = crc32(text.as_bytes());
+        fs::write(
+            dir.path().join(DAY),
+            format!("{text},\"crc\":\"{crc:08x}\"}}\n"),
+        )
+        .unwrap();
+        let record = format!(
+            r#"{{"id":"{}","model":"m","backend":"b","tokens":3}}"#,
+            IDS[1]
+        );
+        consolidate_records(&dir, &[record]);
+        let added =
+            r#"{"model":"m","key":null,"backend":"b","records":2,"total":7,"sums":{"tokens":7}}"#;
+        assert_eq!(day(&dir), format!(r#""totals":[{added},{other}]"#));
+        let rows = tally(dir.path(), &grouping(), None, None).unwrap().rows;
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|row| (row.value("model"), row.value("team"), row.total))
+            .collect();
+        assert_eq!(rows, [(Some("m"), None, 7), (Some("m"), Some("t"), 50)]);
+    }
+
+    /// CRC-32 (IEEE), as it ends every line of the spool.
+    fn crc32(bytes: &[u8]) -> u32 {
+        let mut crc = u32::MAX;
+        for byte in bytes {
+            crc ^= u32::from(*byte);
+            for _ in 0..8 {
+                crc = (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
+            }
+        }
+        !crc
+    }
+}
