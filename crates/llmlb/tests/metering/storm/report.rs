@@ -1,39 +1,39 @@
-//! What the clients saw, the backends made, and the receiver has, compared.
+//! Comparison of what clients saw, backends produced and the receiver got.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde_json::Value;
 
-use super::client::{Fate, Saw, Sent};
+use super::client::{Fate, Seen, Sent};
 use super::{CLIENTS, World};
 use testkit::api_server::{End, Produced};
 
-/// Requests that went alike.
+/// Sums of the requests with the same intended and observed end.
 #[derive(Debug, Default)]
 struct Row {
     sent: usize,
     recorded: usize,
-    /// A backend was asked, and there is no record.
+    /// Requests that reached a backend and have no record.
     lost: usize,
-    /// Tokens of prompts and completions, as the receiver has them.
+    /// Prompt and completion tokens according to the receiver.
     billed: (u64, u64),
-    /// As the backends made them.
+    /// Prompt and completion tokens according to the backends.
     made: (u64, u64),
     outcomes: BTreeMap<String, usize>,
 }
 
-/// What there is to be seen.
+/// Result of the comparison.
 #[derive(Debug)]
-pub(super) struct Reckoning {
+pub(super) struct Report {
     kills: usize,
-    rows: BTreeMap<(Saw, &'static str), Row>,
+    rows: BTreeMap<(Seen, &'static str), Row>,
     received: usize,
     books: String,
     problems: Vec<String>,
 }
 
-impl Reckoning {
+impl Report {
     pub(super) fn of(world: &World, sent: &BTreeMap<String, Sent>, kills: usize) -> Self {
         let mut records: BTreeMap<String, Vec<Value>> = BTreeMap::new();
         for record in world.receiver.distinct_records() {
@@ -44,7 +44,7 @@ impl Reckoning {
         let lines = world
             .backends
             .iter()
-            .flat_map(|one| one.state.ledger.lines());
+            .flat_map(|backend| backend.state.ledger.lines());
         for line in lines {
             made.entry(line.request_id.clone()).or_default().push(line);
         }
@@ -55,22 +55,22 @@ impl Reckoning {
             books: String::new(),
             problems: Vec::new(),
         };
-        for (id, one) in sent {
+        for (id, request) in sent {
             let records = records.remove(id).unwrap_or_default();
             let made = made.remove(id).unwrap_or_default();
-            found.compare(id, *one, &records, &made);
+            found.compare(id, *request, &records, &made);
         }
         for id in records.keys() {
             found
                 .problems
-                .push(format!("{id}: a record of nobody's request"));
+                .push(format!("{id}: a record of a request that was not sent"));
         }
-        found.look_for_losses();
+        found.check_losses();
         let repeated = world.receiver.repeated_records();
         if repeated > 0 {
             found
                 .problems
-                .push(format!("records that came twice: {repeated}"));
+                .push(format!("records in more than one batch: {repeated}"));
         }
         found.verify(world);
         found
@@ -80,16 +80,16 @@ impl Reckoning {
         &self.problems
     }
 
-    fn compare(&mut self, id: &str, one: Sent, records: &[Value], made: &[Produced]) {
-        let kind = match (one.saw, one.is_stream) {
-            (Saw::Whole, true) => "streamed",
-            (Saw::Whole, false) => "plain",
-            _ if one.fate == Fate::Cut => "to be cut",
-            _ if one.fate == Fate::Leave => "to be left",
-            _ => "to be answered",
+    fn compare(&mut self, id: &str, request: Sent, records: &[Value], made: &[Produced]) {
+        let kind = match (request.seen, request.is_stream) {
+            (Seen::Complete, true) => "streamed",
+            (Seen::Complete, false) => "plain",
+            _ if request.fate == Fate::Cut => "to be cut",
+            _ if request.fate == Fate::Disconnect => "to be disconnected",
+            _ => "to be completed",
         };
         let mut problems = Vec::new();
-        let row = self.rows.entry((one.saw, kind)).or_default();
+        let row = self.rows.entry((request.seen, kind)).or_default();
         row.sent += 1;
         row.recorded += records.len();
         for record in records {
@@ -97,8 +97,8 @@ impl Reckoning {
             *row.outcomes.entry(outcome.to_owned()).or_default() += 1;
             row.billed.0 += number(record, "prompt_tokens");
             row.billed.1 += number(record, "completion_tokens");
-            if !is_fitting(one, outcome) {
-                problems.push(format!("{id}: {one:?} is recorded as {outcome}"));
+            if !is_consistent(request, outcome) {
+                problems.push(format!("{id}: {request:?} is recorded as {outcome}"));
             }
         }
         let whole: Vec<_> = made
@@ -113,14 +113,14 @@ impl Reckoning {
         if records.len() > 1 {
             problems.push(format!("{id}: {} records", records.len()));
         }
-        if one.saw == Saw::Whole {
+        if request.seen == Seen::Complete {
             match (records, whole.as_slice()) {
                 ([record], [line]) => {
                     let has =
                         ["prompt_tokens", "completion_tokens"].map(|name| number(record, name));
                     if has != [line.prompt, line.completion] || record["tokens_from"] != "reported"
                     {
-                        problems.push(format!("{id}: {record} is not {line:?}"));
+                        problems.push(format!("{id}: {record} differs from {line:?}"));
                     }
                 }
                 _ => problems.push(format!("{id}: {records:?}, {made:?}")),
@@ -129,18 +129,21 @@ impl Reckoning {
         self.problems.extend(problems);
     }
 
-    /// Only those may be missing that were under way when the server was killed.
-    fn look_for_losses(&mut self) {
+    /// Reports a problem unless the requests without a record can all have been in flight when the server
+    /// was killed.
+    fn check_losses(&mut self) {
         let missing: usize = self.rows.values().map(|row| row.lost).sum();
-        let most = self.kills * CLIENTS;
-        if missing > most {
-            let problem = format!("{missing} have no record, of {most} that may have none");
+        let max_missing = self.kills * CLIENTS;
+        if missing > max_missing {
+            let problem = format!(
+                "{missing} requests have no record; at most {max_missing} were in flight at kills"
+            );
             self.problems.push(problem);
         }
     }
 
     fn verify(&mut self, world: &World) {
-        let outcome = world.place.run("usage verify --json");
+        let outcome = world.sandbox.run("usage verify --json");
         let verified: Value = serde_json::from_str(&outcome.stdout).unwrap_or_default();
         let count = |name: &str| number(&verified, name);
         self.books = format!(
@@ -165,22 +168,22 @@ fn number(value: &Value, name: &str) -> u64 {
     value[name].as_u64().unwrap_or_default()
 }
 
-/// Whether a record may say so of a request that its client saw end so.
-fn is_fitting(one: Sent, outcome: &str) -> bool {
-    match (one.saw, outcome) {
-        // Nobody knows how far the answer was when the client left, or the server was killed: it
-        // may be whole, and the client does not have its last bytes.
-        (Saw::Whole | Saw::Left | Saw::Nothing, "complete")
-        | (Saw::Left, "cancelled")
-        | (Saw::Refused, "complete" | "refused" | "failed") => true,
-        (Saw::Broken, "complete") => one.fate == Fate::Answer,
-        (Saw::Broken | Saw::Nothing, "cut") => one.fate == Fate::Cut,
-        (Saw::Nothing, "cancelled") => one.fate == Fate::Leave,
+/// True if this outcome of a record agrees with the end of the request that the client saw.
+fn is_consistent(request: Sent, outcome: &str) -> bool {
+    match (request.seen, outcome) {
+        // When the client disconnected or the server was killed, the response may have been complete
+        // although the client did not receive its last bytes.
+        (Seen::Complete | Seen::Disconnected | Seen::Nothing, "complete")
+        | (Seen::Disconnected, "cancelled")
+        | (Seen::Refused, "complete" | "refused" | "failed") => true,
+        (Seen::Incomplete, "complete") => request.fate == Fate::Complete,
+        (Seen::Incomplete | Seen::Nothing, "cut") => request.fate == Fate::Cut,
+        (Seen::Nothing, "cancelled") => request.fate == Fate::Disconnect,
         _ => false,
     }
 }
 
-impl fmt::Display for Reckoning {
+impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sent: usize = self.rows.values().map(|row| row.sent).sum();
         writeln!(
@@ -193,10 +196,10 @@ impl fmt::Display for Reckoning {
             "  {:<26} {:>7} {:>8} {:>7} {:>20} {:>20}  outcomes",
             "the client saw", "sent", "records", "killed", "billed in+out", "made in+out"
         )?;
-        for ((saw, kind), row) in &self.rows {
+        for ((seen, kind), row) in &self.rows {
             let tokens = |(prompt, completion): (u64, u64)| format!("{prompt}+{completion}");
-            let made = match saw {
-                Saw::Whole => tokens(row.made),
+            let made = match seen {
+                Seen::Complete => tokens(row.made),
                 _ => "-".to_owned(),
             };
             let outcomes: Vec<_> = row
@@ -207,7 +210,7 @@ impl fmt::Display for Reckoning {
             writeln!(
                 f,
                 "  {:<26} {:>7} {:>8} {:>7} {:>20} {:>20}  {}",
-                format!("{saw:?}, {kind}").to_lowercase(),
+                format!("{seen:?}, {kind}").to_lowercase(),
                 row.sent,
                 row.recorded,
                 row.lost,
@@ -218,7 +221,7 @@ impl fmt::Display for Reckoning {
         }
         writeln!(f, "  the books: {}", self.books)?;
         for problem in self.problems.iter().take(20) {
-            writeln!(f, "  NOT   {problem}")?;
+            writeln!(f, "  problem: {problem}")?;
         }
         let verdict = if self.problems.is_empty() {
             "PASS"

@@ -1,13 +1,13 @@
-//! Backends have many ways to tell their usage, and some tell none.
+//! Usage reports of backends in all their forms, and estimates where there is none.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::answers::{assert_agree, produced, questions, world};
-use crate::ask::{CHAT, ask, chat};
 use crate::records;
+use crate::requests::{CHAT, chat, post};
+use crate::responses::{assert_agree, produced, questions, world};
 use crate::stream::{DONE, STOP, Scripted, USAGE, WORD, send, streaming};
 use testkit::{
     FakeLlm,
@@ -16,7 +16,7 @@ use testkit::{
     wire,
 };
 
-/// A guess, and marked as one.
+/// Checks that the tokens of the record are an estimate and marked as such.
 fn assert_estimated(record: &Value) {
     assert_eq!(record["tokens_from"], "estimated", "{record:#}");
     assert_eq!(record["estimated_tokens"], record["tokens"], "{record:#}");
@@ -24,80 +24,83 @@ fn assert_estimated(record: &Value) {
 }
 
 #[test]
-fn usage_so_far_usage_twice_and_usage_with_the_reason_are_counted_once() {
+fn cumulative_repeated_and_early_usage_reports_are_counted_once() {
     for reports in [Reports::SoFar, Reports::Twice, Reports::WithTheReason] {
-        let place = testkit::sandbox!();
-        let (backend, server) = world(&place, reports);
+        let sandbox = testkit::sandbox!();
+        let (backend, server) = world(&sandbox, reports);
         for (path, api, mut question) in questions() {
             question["model"] = json!("m");
             question["stream"] = json!(api != "embeddings");
-            assert_eq!(ask(&server, api, path, &question).status(), 200);
-            assert_agree(&records::one(&place, api), &produced(&backend, api));
+            assert_eq!(post(&server, api, path, &question).status(), 200);
+            assert_agree(&records::one(&sandbox, api), &produced(&backend, api));
         }
     }
 }
 
 #[test]
-fn a_backend_that_refuses_the_option_is_asked_again_without_it_and_remembered() {
-    let place = testkit::sandbox!();
-    let (backend, server) = world(&place, Reports::Refuses);
+fn rejected_usage_option_is_retried_without_it_and_remembered() {
+    let sandbox = testkit::sandbox!();
+    let (backend, server) = world(&sandbox, Reports::Refuses);
     for (number, id) in ["first", "second", "third"].into_iter().enumerate() {
-        let answer = ask(&server, id, CHAT, &chat("[tokens 20] [say a b ]", true));
+        let answer = post(&server, id, CHAT, &chat("[tokens 20] [say a b ]", true));
         assert_eq!(answer.status(), 200, "{answer:?}");
         assert!(answer.text().ends_with(DONE), "{answer:?}");
-        // Once with the option, and never again.
+        // Only the first request is sent with the option.
         let sent = asked(&backend.mock);
         assert_eq!(sent.len(), number + 2);
         let with_option = |body: &Value| body.get("stream_options").is_some();
         let bodies = sent
             .iter()
-            .map(|one| serde_json::from_slice(&one.body).unwrap());
-        let refused: Vec<_> = bodies.map(|body| with_option(&body)).collect();
-        assert_eq!(refused.iter().filter(|one| **one).count(), 1);
-        assert!(refused[0]);
-        let record = records::one(&place, id);
+            .map(|request| serde_json::from_slice(&request.body).unwrap());
+        let had_option: Vec<_> = bodies.map(|body| with_option(&body)).collect();
+        assert_eq!(had_option.iter().filter(|had| **had).count(), 1);
+        assert!(had_option[0]);
+        let record = records::one(&sandbox, id);
         assert_eq!(record["outcome"], "complete");
         assert_eq!(record["attempts"], json!([]));
         assert_estimated(&record);
         let completion = record["completion_tokens"].as_u64().unwrap();
         assert!(completion.abs_diff(20) <= 5, "{record:#}");
     }
-    // What is not streamed tells its usage unasked.
-    ask(&server, "plain", CHAT, &chat("Hello", false));
-    assert_agree(&records::one(&place, "plain"), &produced(&backend, "plain"));
-    assert_eq!(records::all(&place).len(), 4);
+    // Plain responses report usage without the option.
+    post(&server, "plain", CHAT, &chat("Hello", false));
+    assert_agree(
+        &records::one(&sandbox, "plain"),
+        &produced(&backend, "plain"),
+    );
+    assert_eq!(records::all(&sandbox).len(), 4);
 }
 
 #[test]
-fn a_client_that_asks_for_what_its_backend_refuses_is_told_so() {
-    let place = testkit::sandbox!();
-    let (backend, server) = world(&place, Reports::Refuses);
+fn rejection_of_a_clients_own_usage_option_is_forwarded() {
+    let sandbox = testkit::sandbox!();
+    let (backend, server) = world(&sandbox, Reports::Refuses);
     let mut question = chat("Hello", true);
     question["stream_options"] = json!({ "include_usage": true });
-    let answer = ask(&server, "a", CHAT, &question);
+    let answer = post(&server, "a", CHAT, &question);
     assert_eq!(answer.status(), 400, "{answer:?}");
     assert!(answer.text().contains("stream_options"));
     assert_eq!(asked(&backend.mock).len(), 1);
-    let record = records::one(&place, "a");
+    let record = records::one(&sandbox, "a");
     assert_eq!(
         (&record["status"], &record["tokens"]),
         (&json!(400), &json!(0))
     );
-    // That was the client's own wish: it says nothing about ours.
-    ask(&server, "b", CHAT, &chat("Hello", true));
-    ask(&server, "c", CHAT, &chat("Hello", true));
+    // The option was the client's own: its rejection does not stop llmlb from sending the option.
+    post(&server, "b", CHAT, &chat("Hello", true));
+    post(&server, "c", CHAT, &chat("Hello", true));
     assert_eq!(asked(&backend.mock).len(), 4);
 }
 
 #[test]
-fn a_bad_request_does_not_make_a_backend_one_that_refuses_the_option() {
-    let place = testkit::sandbox!();
+fn bad_request_response_does_not_stop_the_usage_option() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     scripted.next(|_, stream| wire::json(stream, 400, r#"{"error":{"message":"no"}}"#));
-    let answer = ask(&server, "bad", CHAT, &chat("Hello", true));
+    let answer = post(&server, "bad", CHAT, &chat("Hello", true));
     assert_eq!((answer.status(), answer.text().contains("no")), (400, true));
-    assert_eq!(records::one(&place, "bad")["status"], 400);
+    assert_eq!(records::one(&sandbox, "bad")["status"], 400);
     scripted.next(|request, stream| {
         assert!(request.text().contains("include_usage"));
         send(
@@ -106,20 +109,20 @@ fn a_bad_request_does_not_make_a_backend_one_that_refuses_the_option() {
             [WORD, STOP, USAGE, DONE].concat().as_bytes(),
         );
     });
-    let answer = ask(&server, "good", CHAT, &chat("Hello", true));
+    let answer = post(&server, "good", CHAT, &chat("Hello", true));
     assert_eq!(answer.text(), [WORD, STOP, DONE].concat());
-    assert_eq!(records::one(&place, "good")["tokens"], 12);
+    assert_eq!(records::one(&sandbox, "good")["tokens"], 12);
 }
 
 #[test]
-fn where_no_usage_is_told_it_is_estimated_and_marked() {
-    let place = testkit::sandbox!();
-    let (_backend, server) = world(&place, Reports::Never);
+fn missing_usage_is_estimated_and_marked_as_an_estimate() {
+    let sandbox = testkit::sandbox!();
+    let (_backend, server) = world(&sandbox, Reports::Never);
     for is_stream in [false, true] {
         let id = format!("stream-{is_stream}");
         let words = chat("[tokens 40] [say a b ]", is_stream);
-        assert_eq!(ask(&server, &id, CHAT, &words).status(), 200);
-        let record = records::one(&place, &id);
+        assert_eq!(post(&server, &id, CHAT, &words).status(), 200);
+        let record = records::one(&sandbox, &id);
         assert_eq!(record["outcome"], "complete", "{record:#}");
         assert_estimated(&record);
         if is_stream {
@@ -129,20 +132,20 @@ fn where_no_usage_is_told_it_is_estimated_and_marked() {
     }
 }
 
-/// One stream of these pieces: its record.
+/// Serves one stream of these pieces and returns its record.
 fn of_stream(pieces: &[&str]) -> Value {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = streaming(pieces);
-    let server = serve(&place, &[&mock], UNPROBED);
-    let answer = ask(&server, "a", CHAT, &chat("Hello", true));
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    let answer = post(&server, "a", CHAT, &chat("Hello", true));
     assert_eq!(answer.status(), 200);
     let mut expected = pieces.concat();
     for usage in [USAGE, USAGE] {
         expected = expected.replacen(usage, "", 1);
     }
     assert_eq!(answer.text(), expected);
-    assert_eq!(records::all(&place).len(), 1);
-    records::one(&place, "a")
+    assert_eq!(records::all(&sandbox).len(), 1);
+    records::one(&sandbox, "a")
 }
 
 fn tokens(record: &Value) -> (&str, &str, u64, u64) {
@@ -155,7 +158,7 @@ fn tokens(record: &Value) -> (&str, &str, u64, u64) {
 }
 
 #[test]
-fn a_stream_without_its_end_mark_is_whole_all_the_same() {
+fn stream_with_a_finish_reason_is_complete_without_done() {
     for pieces in [&[WORD, STOP, USAGE][..], &[WORD, WORD, STOP, USAGE, USAGE]] {
         let record = of_stream(pieces);
         assert_eq!(tokens(&record), ("complete", "reported", 9, 3));
@@ -166,7 +169,7 @@ fn a_stream_without_its_end_mark_is_whole_all_the_same() {
 }
 
 #[test]
-fn a_stream_that_ends_without_a_reason_was_cut() {
+fn stream_without_a_finish_reason_is_recorded_as_cut() {
     let record = of_stream(&[WORD, WORD, WORD]);
     assert_eq!(record["outcome"], "cut", "{record:#}");
     assert_eq!(record["completion_tokens"], 3, "{record:#}");
@@ -174,29 +177,29 @@ fn a_stream_that_ends_without_a_reason_was_cut() {
 }
 
 #[test]
-fn an_error_within_a_stream_leaves_what_was_said_counted() {
+fn error_within_a_stream_counts_the_text_received_so_far() {
     const ERROR: &str = "data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n";
     let record = of_stream(&[WORD, WORD, ERROR]);
     assert_eq!(record["outcome"], "cut", "{record:#}");
     assert_eq!(record["completion_tokens"], 2, "{record:#}");
     assert_estimated(&record);
-    // Nothing was said: there is nothing to count.
+    // Without any text there is nothing to estimate.
     let record = of_stream(&[ERROR, DONE]);
     assert_eq!(record["tokens_from"], "none", "{record:#}");
     assert_eq!(record["tokens"], 0, "{record:#}");
 }
 
 #[test]
-fn an_answer_that_errs_after_its_first_words_is_not_complete() {
+fn stream_with_an_error_after_its_first_words_is_not_complete() {
     const ERROR: &str = "data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n";
-    // So vLLM ends a stream that fails.
+    // vLLM ends a stream that fails in this way.
     let record = of_stream(&[WORD, WORD, ERROR, DONE]);
     assert_ne!(record["outcome"], "complete", "{record:#}");
     assert_eq!(record["completion_tokens"], 2, "{record:#}");
 }
 
 #[test]
-fn a_usage_of_null_is_none() {
+fn usage_of_null_is_no_report() {
     let null = WORD.replace("\"id\":\"c\"", "\"usage\":null,\"id\":\"c\"");
     let record = of_stream(&[&null, &null, STOP, USAGE, DONE]);
     assert_eq!(tokens(&record), ("complete", "reported", 9, 3));
@@ -205,7 +208,7 @@ fn a_usage_of_null_is_none() {
 }
 
 #[test]
-fn a_word_that_looks_like_usage_is_a_word() {
+fn text_that_looks_like_usage_is_text() {
     let word = WORD.replace("Hi", r#"\"usage\":{\"prompt_tokens\":777,\"choices\":[]}"#);
     let record = of_stream(&[&word, STOP, USAGE, DONE]);
     assert_eq!(tokens(&record), ("complete", "reported", 9, 3));
@@ -227,10 +230,10 @@ fn gzip(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
-    let place = testkit::sandbox!();
+fn compressed_response_is_forwarded_and_estimated() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     for is_stream in [false, true] {
         let kind = if is_stream {
             "text/event-stream"
@@ -246,18 +249,18 @@ fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
             send(stream, &fields, &bytes);
         });
         let id = format!("stream-{is_stream}");
-        let answer = ask(&server, &id, CHAT, &chat("Hello", is_stream));
+        let answer = post(&server, &id, CHAT, &chat("Hello", is_stream));
         assert_eq!(
             answer.head.header("content-encoding").as_deref(),
             Some("gzip")
         );
         assert_eq!(answer.body.as_ref().unwrap(), &packed);
-        let record = records::one(&place, &id);
+        let record = records::one(&sandbox, &id);
         assert_eq!(record["outcome"], "complete", "{record:#}");
         assert_estimated(&record);
         assert!(record["completion_tokens"].as_u64() > Some(0), "{record:#}");
     }
-    // What we ask it for cannot be kept from the client: it is asked no more.
+    // Usage cannot be removed from a compressed stream, so that this backend is not asked for it again.
     let plain = gzip(&[WORD, WORD, WORD, STOP, DONE].concat());
     let bytes = plain.clone();
     scripted.next(move |request, stream| {
@@ -265,17 +268,17 @@ fn an_answer_that_is_compressed_against_our_will_passes_and_is_estimated() {
         assert!(!request.text().contains("stream_options"));
         send(stream, fields, &bytes);
     });
-    let answer = ask(&server, "again", CHAT, &chat("Hello", true));
+    let answer = post(&server, "again", CHAT, &chat("Hello", true));
     assert_eq!(answer.body.as_ref().unwrap(), &plain);
-    assert_estimated(&records::one(&place, "again"));
+    assert_estimated(&records::one(&sandbox, "again"));
 }
 
-/// All that a model is given is part of its prompt.
+/// System prompts, tools and documents are part of the prompt.
 #[test]
-fn an_estimate_has_all_that_the_model_reads() {
-    let place = testkit::sandbox!();
+fn estimate_counts_all_text_that_the_model_reads() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| wire::json(stream, 200, r#"{"results":[],"choices":[]}"#));
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let long = "word ".repeat(800);
     let tool = json!([{ "type": "function", "function": { "name": "f", "description": long } }]);
     for (id, path, more) in [
@@ -296,21 +299,21 @@ fn an_estimate_has_all_that_the_model_reads() {
         for (name, value) in more.as_object().unwrap() {
             question[name] = value.clone();
         }
-        assert_eq!(ask(&server, id, path, &question).status(), 200);
-        let record = records::one(&place, id);
+        assert_eq!(post(&server, id, path, &question).status(), 200);
+        let record = records::one(&sandbox, id);
         assert_estimated(&record);
         let prompt = record["prompt_tokens"].as_u64().unwrap();
         assert!((1000..1100).contains(&prompt), "{record:#}");
     }
 }
 
-/// Some backends take more for a stream than `true`, and streams that they make are counted.
+/// Some backends accept other values than `true` for `stream` and `include_usage`.
 #[test]
-fn a_stream_that_is_asked_for_in_other_words_tells_its_usage() {
-    let place = testkit::sandbox!();
+fn stream_requested_with_other_values_than_true_reports_usage() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|request, stream| {
-        let asked: Value = serde_json::from_slice(&request.body).unwrap();
-        let is_asked = asked["stream_options"]["include_usage"] == true;
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let is_asked = body["stream_options"]["include_usage"] == true;
         let usage = if is_asked { USAGE } else { "" };
         let fields = "content-type: text/event-stream\r\n";
         send(
@@ -319,8 +322,8 @@ fn a_stream_that_is_asked_for_in_other_words_tells_its_usage() {
             [WORD, STOP, usage, DONE].concat().as_bytes(),
         );
     });
-    let server = serve(&place, &[&mock], UNPROBED);
-    for (number, (is_stream, wish)) in [
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    for (number, (is_stream, include_usage)) in [
         (json!("true"), None),
         (json!(1), None),
         (json!("yes"), Some(json!(false))),
@@ -334,12 +337,12 @@ fn a_stream_that_is_asked_for_in_other_words_tells_its_usage() {
         let id = format!("r-{number}");
         let mut question = chat("Hello", true);
         question["stream"] = is_stream;
-        if let Some(wish) = wish {
-            question["stream_options"] = json!({ "include_usage": wish });
+        if let Some(include_usage) = include_usage {
+            question["stream_options"] = json!({ "include_usage": include_usage });
         }
-        let answer = ask(&server, &id, CHAT, &question);
+        let answer = post(&server, &id, CHAT, &question);
         assert_eq!(answer.text(), [WORD, STOP, DONE].concat(), "{question}");
-        let record = records::one(&place, &id);
+        let record = records::one(&sandbox, &id);
         assert_eq!(
             tokens(&record),
             ("complete", "reported", 9, 3),
@@ -349,7 +352,7 @@ fn a_stream_that_is_asked_for_in_other_words_tells_its_usage() {
     }
 }
 
-/// What a chat completion looks like that took so many tokens.
+/// Returns a chat completion that reports this number of completion tokens.
 fn completion(tokens: u64) -> String {
     json!({
         "choices": [{ "index": 0, "message": { "content": "Hi" }, "finish_reason": "stop" }],
@@ -358,16 +361,16 @@ fn completion(tokens: u64) -> String {
     .to_string()
 }
 
-fn telling() -> FakeLlm {
+fn reporting_backend() -> FakeLlm {
     backend(|_, stream| wire::json(stream, 200, &completion(7)))
 }
 
-/// Whoever calls JSON something else, or nothing, does not get it for nothing.
+/// A wrong or missing media type must not bypass metering.
 #[test]
-fn a_question_of_any_media_type_is_counted() {
-    let place = testkit::sandbox!();
-    let mock = telling();
-    let server = serve(&place, &[&mock], UNPROBED);
+fn request_of_any_media_type_is_metered() {
+    let sandbox = testkit::sandbox!();
+    let mock = reporting_backend();
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for (number, kind) in [
         "application/json",
         "application/json; charset=utf-8",
@@ -388,20 +391,20 @@ fn a_question_of_any_media_type_is_counted() {
         };
         let mut client = testkit::Connection::open(server.address);
         let question = chat("Hello", false).to_string();
-        crate::ask::send_with(&mut client, "POST", &id, CHAT, &fields, &question);
+        crate::requests::send_with(&mut client, "POST", &id, CHAT, &fields, &question);
         assert_eq!(client.answer().status(), 200);
-        let record = records::one(&place, &id);
+        let record = records::one(&sandbox, &id);
         assert_eq!(tokens(&record), ("complete", "reported", 5, 7), "{kind:?}");
         assert_eq!(record["api"], "chat", "{kind:?}");
     }
 }
 
-/// Backends that resolve a path take it in any spelling.
+/// Backends that normalize paths accept every spelling, which must not bypass metering.
 #[test]
-fn a_question_in_any_spelling_of_its_path_is_counted() {
-    let place = testkit::sandbox!();
-    let mock = telling();
-    let server = serve(&place, &[&mock], UNPROBED);
+fn request_in_any_spelling_of_its_path_is_metered_or_rejected() {
+    let sandbox = testkit::sandbox!();
+    let mock = reporting_backend();
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for (number, path) in [
         CHAT,
         "/v1/chat/completions/",
@@ -413,14 +416,14 @@ fn a_question_in_any_spelling_of_its_path_is_counted() {
     .enumerate()
     {
         let id = format!("r-{number}");
-        let answer = ask(&server, &id, path, &chat("Hello", false));
-        // It may be turned away at the door, but not served for nothing.
+        let answer = post(&server, &id, path, &chat("Hello", false));
+        // A spelling may be rejected, but not served without being metered.
         if answer.status() == 200 {
-            let record = records::one(&place, &id);
+            let record = records::one(&sandbox, &id);
             assert_eq!(tokens(&record), ("complete", "reported", 5, 7), "{path}");
         } else {
             assert_eq!(answer.status(), 400, "{answer:?}");
         }
     }
-    assert!(records::all(&place).len() >= 3);
+    assert!(records::all(&sandbox).len() >= 3);
 }

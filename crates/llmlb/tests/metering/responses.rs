@@ -1,4 +1,4 @@
-//! Whole answers of every API: the record has what the backend says it made.
+//! Complete responses of every API: the record has the tokens that the backend produced.
 
 use std::process::Command;
 use std::thread;
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::ask::{CHAT, ask, chat, send};
 use crate::records;
+use crate::requests::{CHAT, chat, post, send};
 use crate::stream::{DONE, STOP, Scripted, WORD};
 use testkit::{
     Connection, LlmlbServer, Sandbox,
@@ -16,34 +16,37 @@ use testkit::{
     until, wire,
 };
 
-/// A backend that speaks every API, and a server before it.
-pub(crate) fn world(place: &Sandbox, reports: Reports) -> (Backend, LlmlbServer) {
-    world_with(place, reports, "30s")
+/// Starts a backend that implements every API, and a server in front of it.
+pub(crate) fn world(sandbox: &Sandbox, reports: Reports) -> (Backend, LlmlbServer) {
+    world_with(sandbox, reports, "30s")
 }
 
-fn world_with(place: &Sandbox, reports: Reports, drain_timeout: &str) -> (Backend, LlmlbServer) {
+fn world_with(sandbox: &Sandbox, reports: Reports, drain_timeout: &str) -> (Backend, LlmlbServer) {
     let backend = Backend::start(Sort {
         name: "b",
         models: &["m"],
         reports,
         key: None,
     });
-    let mut command = place.command(&format!("serve -p 0 --backend {}", backend.mock.url()));
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", backend.mock.url()));
     command.env("LLMLB_DRAIN_TIMEOUT", drain_timeout);
-    let server = place.serve_with(&mut command);
+    let server = sandbox.serve_with(&mut command);
     (backend, server)
 }
 
-/// What the backend made for a request.
+/// Returns the entry for a request in the backend's ledger.
 pub(crate) fn produced(backend: &Backend, id: &str) -> Produced {
     let lines = backend.state.ledger.lines();
     let mut lines = lines.into_iter().filter(|line| line.request_id == id);
-    let line = lines.next().expect("the backend was asked");
-    assert!(lines.next().is_none(), "it was asked twice");
+    let line = lines.next().expect("the backend received the request");
+    assert!(
+        lines.next().is_none(),
+        "the backend received the request twice"
+    );
     line
 }
 
-/// The numbers of the record are those of the backend's ledger.
+/// Checks that the record has the numbers of the backend's ledger.
 pub(crate) fn assert_agree(record: &Value, made: &Produced) {
     assert_eq!(record["tokens_from"], "reported", "{record:#}");
     assert_eq!(record["prompt_tokens"], made.prompt, "{record:#}");
@@ -56,7 +59,7 @@ pub(crate) fn assert_agree(record: &Value, made: &Produced) {
     assert!(record.get("estimated_tokens").is_none(), "{record:#}");
 }
 
-/// Path, name of the API, and a question.
+/// Returns the path, the name of the API and a request body for every API.
 pub(crate) fn questions() -> Vec<(&'static str, &'static str, Value)> {
     let text = "Say something, please.";
     let messages = json!([{ "role": "user", "content": text }]);
@@ -78,9 +81,9 @@ pub(crate) fn questions() -> Vec<(&'static str, &'static str, Value)> {
 }
 
 #[test]
-fn an_answer_of_every_api_is_written_down_with_what_the_backend_counted() {
-    let place = testkit::sandbox!();
-    let (backend, server) = world(&place, Reports::IfAsked);
+fn response_of_every_api_is_recorded_with_the_tokens_the_backend_counted() {
+    let sandbox = testkit::sandbox!();
+    let (backend, server) = world(&sandbox, Reports::IfAsked);
     for (path, api, mut question) in questions() {
         question["model"] = json!("m");
         for is_stream in [false, true] {
@@ -89,12 +92,12 @@ fn an_answer_of_every_api_is_written_down_with_what_the_backend_counted() {
             }
             question["stream"] = json!(is_stream);
             let id = format!("{api}-{is_stream}");
-            let answer = ask(&server, &id, path, &question);
+            let answer = post(&server, &id, path, &question);
             assert_eq!(answer.status(), 200, "{answer:?}");
-            let record = records::one(&place, &id);
+            let record = records::one(&sandbox, &id);
             let made = produced(&backend, &id);
             assert_agree(&record, &made);
-            // Some tell nothing of what was cached.
+            // Embeddings have no field for cached tokens.
             let cached = if api == "embeddings" { 0 } else { made.cached };
             assert_eq!(record["cached_tokens"], cached, "{record:#}");
             assert_eq!(record["outcome"], "complete");
@@ -113,47 +116,47 @@ fn an_answer_of_every_api_is_written_down_with_what_the_backend_counted() {
             }
         }
     }
-    assert_eq!(records::all(&place).len(), 9);
+    assert_eq!(records::all(&sandbox).len(), 9);
 }
 
 #[test]
-fn the_time_of_a_record_is_when_the_request_came() {
-    let place = testkit::sandbox!();
-    let (_backend, server) = world(&place, Reports::IfAsked);
+fn record_has_the_time_at_which_the_request_arrived() {
+    let sandbox = testkit::sandbox!();
+    let (_backend, server) = world(&sandbox, Reports::IfAsked);
     let before = jiff::Timestamp::now().as_millisecond();
-    ask(&server, "a", CHAT, &chat("Hello", false));
+    post(&server, "a", CHAT, &chat("Hello", false));
     let after = jiff::Timestamp::now().as_millisecond();
-    let record = records::one(&place, "a");
+    let record = records::one(&sandbox, "a");
     let time = record["time"].as_str().unwrap();
     let time: jiff::Timestamp = time.parse().unwrap();
     assert!((before..=after).contains(&time.as_millisecond()), "{time}");
 }
 
-/// A backend may say that it will answer long before it does.
+/// A backend may send the head of a response long before the body.
 #[test]
-fn the_first_byte_is_the_first_of_the_body() {
+fn first_byte_time_is_that_of_the_body_not_of_the_head() {
     const PAUSE: Duration = Duration::from_millis(300);
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         wire::begin_stream(stream);
         thread::sleep(PAUSE);
         wire::chunk(stream, &[WORD, STOP, DONE].concat());
         wire::end_stream(stream);
     });
-    let server = serve(&place, &[&mock], UNPROBED);
-    assert_eq!(ask(&server, "a", CHAT, &chat("Hello", true)).status(), 200);
-    let record = records::one(&place, "a");
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    assert_eq!(post(&server, "a", CHAT, &chat("Hello", true)).status(), 200);
+    let record = records::one(&sandbox, "a");
     let first = record["first_byte_ms"].as_u64().unwrap();
     assert!(u128::from(first) >= PAUSE.as_millis(), "{record:#}");
     assert!(Some(first) <= record["ms"].as_u64(), "{record:#}");
 }
 
-/// The client has all of it, whatever it says.
+/// The outcome is about delivery: the client received the whole response, even if it is an error.
 #[test]
-fn a_whole_answer_that_tells_of_an_error_is_complete() {
-    let place = testkit::sandbox!();
+fn complete_response_with_an_error_is_recorded_as_complete() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     let usage = r#""usage":{"input_tokens":5,"output_tokens":2}"#;
     for (number, (error, usage, from)) in [
         (
@@ -172,37 +175,37 @@ fn a_whole_answer_that_tells_of_an_error_is_complete() {
     {
         let comma = if usage.is_empty() { "" } else { "," };
         let body = format!(r#"{{"id":"resp_1","status":"failed","error":{error}{comma}{usage}}}"#);
-        let said = body.clone();
-        scripted.next(move |_, stream| wire::json(stream, 200, &said));
+        let response = body.clone();
+        scripted.next(move |_, stream| wire::json(stream, 200, &response));
         let id = format!("r-{number}");
         let question = json!({ "model": "m", "input": "Hello" });
-        let answer = ask(&server, &id, "/v1/responses", &question);
+        let answer = post(&server, &id, "/v1/responses", &question);
         assert_eq!(answer.text(), body);
-        let record = records::one(&place, &id);
+        let record = records::one(&sandbox, &id);
         assert_eq!(record["outcome"], "complete", "{record:#}");
         assert_eq!(record["tokens_from"], from, "{body} {record:#}");
     }
 }
 
 #[test]
-fn requests_on_one_connection_have_a_record_each() {
-    let place = testkit::sandbox!();
-    let (backend, server) = world(&place, Reports::IfAsked);
+fn every_request_of_a_connection_has_one_record() {
+    let sandbox = testkit::sandbox!();
+    let (backend, server) = world(&sandbox, Reports::IfAsked);
     let mut client = Connection::open(server.address);
     for number in 0..20 {
         let id = format!("r-{number}");
         let question = chat(&format!("[tokens {number}]"), number % 2 == 0);
         send(&mut client, &id, CHAT, &question.to_string());
         assert_eq!(client.answer().status(), 200);
-        assert_agree(&records::one(&place, &id), &produced(&backend, &id));
+        assert_agree(&records::one(&sandbox, &id), &produced(&backend, &id));
     }
-    assert_eq!(records::all(&place).len(), 20);
+    assert_eq!(records::all(&sandbox).len(), 20);
 }
 
 #[test]
-fn many_at_once_have_a_record_each() {
-    let place = testkit::sandbox!();
-    let (backend, server) = world(&place, Reports::IfAsked);
+fn every_concurrent_request_has_one_record() {
+    let sandbox = testkit::sandbox!();
+    let (backend, server) = world(&sandbox, Reports::IfAsked);
     thread::scope(|scope| {
         for client in 0..16 {
             let server = &server;
@@ -210,49 +213,50 @@ fn many_at_once_have_a_record_each() {
                 for number in 0..10 {
                     let id = format!("r-{client}-{number}");
                     let question = chat(&format!("[tokens {}]", client * number), number % 2 == 0);
-                    let answer = ask(server, &id, CHAT, &question);
+                    let answer = post(server, &id, CHAT, &question);
                     assert_eq!(answer.status(), 200, "{answer:?}");
                 }
             });
         }
     });
-    assert_eq!(records::all(&place).len(), 160);
-    for record in records::all(&place) {
+    assert_eq!(records::all(&sandbox).len(), 160);
+    for record in records::all(&sandbox) {
         let id = record["request_id"].as_str().unwrap();
         assert_agree(&record, &produced(&backend, id));
     }
 }
 
 #[test]
-fn two_requests_with_one_id_are_two_records() {
-    let place = testkit::sandbox!();
-    let (_backend, server) = world(&place, Reports::IfAsked);
+fn requests_with_the_same_id_have_one_record_each() {
+    let sandbox = testkit::sandbox!();
+    let (_backend, server) = world(&sandbox, Reports::IfAsked);
     for _ in 0..2 {
-        ask(&server, "same", CHAT, &chat("Hello", false));
+        post(&server, "same", CHAT, &chat("Hello", false));
     }
-    let found = records::of_request(&place, "same");
+    let found = records::of_request(&sandbox, "same");
     assert_eq!(found.len(), 2);
     assert_ne!(found[0]["id"], found[1]["id"]);
 }
 
 #[test]
-fn what_is_cut_into_inconvenient_pieces_is_counted_as_well() {
-    let place = testkit::sandbox!();
-    let (backend, server) = world(&place, Reports::IfAsked);
+fn response_in_small_pieces_is_metered_like_any_other() {
+    let sandbox = testkit::sandbox!();
+    let (backend, server) = world(&sandbox, Reports::IfAsked);
     for (path, api, mut question) in questions() {
         question["model"] = json!("m");
         question["stream"] = json!(api != "embeddings");
         question["note"] = json!("[ragged]");
-        assert_eq!(ask(&server, api, path, &question).status(), 200);
-        assert_agree(&records::one(&place, api), &produced(&backend, api));
+        assert_eq!(post(&server, api, path, &question).status(), 200);
+        assert_agree(&records::one(&sandbox, api), &produced(&backend, api));
     }
 }
 
-/// The last event of a response repeats all of it; vectors are megabytes long.
+/// Usage is at the end of the body, after megabytes of vectors, or after a last event that repeats
+/// the whole response.
 #[test]
-fn what_stands_behind_much_is_found() {
-    let place = testkit::sandbox!();
-    let (backend, server) = world(&place, Reports::IfAsked);
+fn usage_at_the_end_of_a_large_response_is_found() {
+    let sandbox = testkit::sandbox!();
+    let (backend, server) = world(&sandbox, Reports::IfAsked);
     for (path, api, mut question) in questions() {
         question["model"] = json!("m");
         question["stream"] = json!(api != "embeddings");
@@ -264,29 +268,29 @@ fn what_stands_behind_much_is_found() {
             "responses" => question["input"] = json!(text),
             _ => question["input"] = json!(vec!["x"; 255]),
         }
-        assert_eq!(ask(&server, api, path, &question).status(), 200);
-        assert_agree(&records::one(&place, api), &produced(&backend, api));
+        assert_eq!(post(&server, api, path, &question).status(), 200);
+        assert_agree(&records::one(&sandbox, api), &produced(&backend, api));
     }
 }
 
 #[test]
-fn two_servers_may_write_into_one_directory() {
-    let place = testkit::sandbox!();
-    let (backend, first) = world(&place, Reports::IfAsked);
-    let second = place.serve(&format!("--backend {}", backend.mock.url()));
+fn servers_that_share_a_data_directory_record_every_request() {
+    let sandbox = testkit::sandbox!();
+    let (backend, first) = world(&sandbox, Reports::IfAsked);
+    let second = sandbox.serve(&format!("--backend {}", backend.mock.url()));
     for number in 0..10 {
         for (name, server) in [("first", &first), ("second", &second)] {
             let id = format!("{name}-{number}");
-            ask(server, &id, CHAT, &chat("Hello", number % 2 == 0));
-            assert_agree(&records::one(&place, &id), &produced(&backend, &id));
+            post(server, &id, CHAT, &chat("Hello", number % 2 == 0));
+            assert_agree(&records::one(&sandbox, &id), &produced(&backend, &id));
         }
     }
-    assert_eq!(records::all(&place).len(), 20);
+    assert_eq!(records::all(&sandbox).len(), 20);
 }
 
-/// A server with streams that do not end by themselves.
-fn streaming(place: &Sandbox, drain_timeout: &str) -> (Backend, LlmlbServer, Vec<Connection>) {
-    let (backend, server) = world_with(place, Reports::IfAsked, drain_timeout);
+/// Starts a server with 8 streams that do not end by themselves.
+fn streaming(sandbox: &Sandbox, drain_timeout: &str) -> (Backend, LlmlbServer, Vec<Connection>) {
+    let (backend, server) = world_with(sandbox, Reports::IfAsked, drain_timeout);
     let mut clients = Vec::new();
     for number in 0..8 {
         let mut client = Connection::open(server.address);
@@ -304,9 +308,9 @@ fn interrupt(server: &LlmlbServer) {
     assert!(sent.unwrap().success());
 }
 
-fn assert_cut_short(place: &Sandbox) {
+fn assert_streams_recorded(sandbox: &Sandbox) {
     for number in 0..8 {
-        let record = records::one(place, &format!("r-{number}"));
+        let record = records::one(sandbox, &format!("r-{number}"));
         let outcome = record["outcome"].as_str().unwrap();
         assert!(["cancelled", "cut"].contains(&outcome), "{record:#}");
         assert_eq!(record["tokens_from"], "estimated", "{record:#}");
@@ -314,23 +318,23 @@ fn assert_cut_short(place: &Sandbox) {
 }
 
 #[test]
-fn what_was_not_over_when_the_time_was_up_has_a_record() {
-    let place = testkit::sandbox!();
-    let (_backend, server, _clients) = streaming(&place, "100ms");
+fn stream_aborted_at_the_drain_deadline_has_a_record() {
+    let sandbox = testkit::sandbox!();
+    let (_backend, server, _clients) = streaming(&sandbox, "100ms");
     interrupt(&server);
-    until("it has ended", || !server.process.is_running());
-    assert_cut_short(&place);
+    until("the server has ended", || !server.process.is_running());
+    assert_streams_recorded(&sandbox);
 }
 
 #[test]
-fn what_was_not_over_when_the_server_was_told_twice_has_a_record() {
-    let place = testkit::sandbox!();
-    let (_backend, server, _clients) = streaming(&place, "1h");
+fn stream_aborted_by_a_second_signal_has_a_record() {
+    let sandbox = testkit::sandbox!();
+    let (_backend, server, _clients) = streaming(&sandbox, "1h");
     interrupt(&server);
-    until("it drains", || {
+    until("the server drains", || {
         server.process.stderr().contains("received: draining")
     });
     interrupt(&server);
-    until("it has ended", || !server.process.is_running());
-    assert_cut_short(&place);
+    until("the server has ended", || !server.process.is_running());
+    assert_streams_recorded(&sandbox);
 }

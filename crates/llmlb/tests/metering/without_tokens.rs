@@ -1,10 +1,10 @@
-//! Requests that take no tokens are recorded without.
+//! Requests that use no tokens are recorded without tokens.
 
 use serde_json::{Value, json};
 
-use crate::answers::{produced, world};
-use crate::ask::{ask, chat, send_with};
 use crate::records;
+use crate::requests::{chat, post, send_with};
+use crate::responses::{produced, world};
 use crate::stream::{Scripted, send};
 use testkit::{
     Answer, Connection, LlmlbServer, Sandbox,
@@ -13,7 +13,7 @@ use testkit::{
     wire,
 };
 
-fn of_method(server: &LlmlbServer, id: &str, method: &str, path: &str) -> Answer {
+fn request(server: &LlmlbServer, id: &str, method: &str, path: &str) -> Answer {
     let mut client = Connection::open(server.address);
     send_with(&mut client, method, id, path, "", "");
     if method == "HEAD" {
@@ -26,8 +26,8 @@ fn of_method(server: &LlmlbServer, id: &str, method: &str, path: &str) -> Answer
     client.answer()
 }
 
-fn assert_no_tokens(place: &Sandbox, id: &str, path: &str) -> Value {
-    let record = records::one(place, id);
+fn assert_no_tokens(sandbox: &Sandbox, id: &str, path: &str) -> Value {
+    let record = records::one(sandbox, id);
     assert_eq!(record["tokens"], 0, "{record:#}");
     assert_eq!(record["tokens_from"], "none", "{record:#}");
     assert_eq!(record["path"], path, "{record:#}");
@@ -35,9 +35,9 @@ fn assert_no_tokens(place: &Sandbox, id: &str, path: &str) -> Value {
 }
 
 #[test]
-fn what_is_fetched_or_deleted_or_only_looked_for_is_recorded_without_tokens() {
-    let place = testkit::sandbox!();
-    let (_backend, server) = world(&place, Reports::IfAsked);
+fn get_head_and_delete_are_recorded_without_tokens() {
+    let sandbox = testkit::sandbox!();
+    let (_backend, server) = world(&sandbox, Reports::IfAsked);
     for (id, method, path, kind) in [
         ("get", "GET", "/v1/files", "/v1/files"),
         ("head", "HEAD", "/v1/files", "/v1/files"),
@@ -46,20 +46,20 @@ fn what_is_fetched_or_deleted_or_only_looked_for_is_recorded_without_tokens() {
         ("unknown", "GET", "/v1/threads/t/runs/r", "/v1/threads"),
         ("empty", "POST", "/v1/batches", "/v1/batches"),
     ] {
-        let answer = of_method(&server, id, method, path);
-        let record = assert_no_tokens(&place, id, kind);
+        let answer = request(&server, id, method, path);
+        let record = assert_no_tokens(&sandbox, id, kind);
         assert_eq!(record["status"], answer.status(), "{record:#}");
         assert_eq!(record["outcome"], "complete", "{record:#}");
         assert_eq!(record["api"], "other", "{record:#}");
         assert_eq!(record["model"], Value::Null, "{record:#}");
     }
-    assert_eq!(records::all(&place).len(), 6);
+    assert_eq!(records::all(&sandbox).len(), 6);
 }
 
 #[test]
-fn an_upload_and_what_is_made_of_sound_and_pictures_is_recorded() {
-    let place = testkit::sandbox!();
-    let (_backend, server) = world(&place, Reports::IfAsked);
+fn uploads_audio_and_images_are_recorded() {
+    let sandbox = testkit::sandbox!();
+    let (_backend, server) = world(&sandbox, Reports::IfAsked);
     let form = "--x\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n\
         --x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\nRIFF\r\n--x--\r\n";
     for (id, path) in [("file", "/v1/files"), ("sound", "/v1/audio/transcriptions")] {
@@ -67,62 +67,62 @@ fn an_upload_and_what_is_made_of_sound_and_pictures_is_recorded() {
         let fields = "content-type: multipart/form-data; boundary=x\r\n";
         send_with(&mut client, "POST", id, path, fields, form);
         assert_eq!(client.answer().status(), 200);
-        let record = assert_no_tokens(&place, id, path);
+        let record = assert_no_tokens(&sandbox, id, path);
         // Uploaded files are streamed unread.
         let model = (id == "sound").then_some("m");
         assert_eq!(record["model"].as_str(), model, "{record:#}");
         assert_eq!(record["outcome"], "complete", "{record:#}");
     }
     let question = json!({ "model": "m", "input": "Hello", "prompt": "Hello" });
-    let answer = ask(&server, "speech", "/v1/audio/speech", &question);
+    let answer = post(&server, "speech", "/v1/audio/speech", &question);
     assert_eq!(answer.status(), 200);
-    assert_no_tokens(&place, "speech", "/v1/audio/speech");
-    // Some tell what a picture took.
+    assert_no_tokens(&sandbox, "speech", "/v1/audio/speech");
+    // The usage of an image response is recorded if the backend reports it.
     let path = "/v1/images/generations";
-    let answer = ask(&server, "picture", path, &question).json();
-    let record = records::one(&place, "picture");
+    let answer = post(&server, "picture", path, &question).json();
+    let record = records::one(&sandbox, "picture");
     assert_eq!(
         record["tokens"], answer["usage"]["total_tokens"],
         "{record:#}"
     );
     assert_eq!(record["tokens_from"], "reported", "{record:#}");
-    assert_eq!(records::all(&place).len(), 4);
+    assert_eq!(records::all(&sandbox).len(), 4);
 }
 
 #[test]
-fn an_answer_that_is_fetched_again_is_not_counted_again() {
-    let place = testkit::sandbox!();
-    let (backend, server) = world(&place, Reports::IfAsked);
+fn stored_response_that_is_fetched_again_has_no_tokens() {
+    let sandbox = testkit::sandbox!();
+    let (backend, server) = world(&sandbox, Reports::IfAsked);
     let question = json!({ "model": "m", "input": "Hello" });
-    let answer = ask(&server, "made", "/v1/responses", &question).json();
+    let answer = post(&server, "made", "/v1/responses", &question).json();
     let made = produced(&backend, "made");
-    assert_eq!(records::one(&place, "made")["prompt_tokens"], made.prompt);
+    assert_eq!(records::one(&sandbox, "made")["prompt_tokens"], made.prompt);
     let path = format!("/v1/responses/{}", answer["id"].as_str().unwrap());
-    let fetched = of_method(&server, "fetched", "GET", &path);
+    let fetched = request(&server, "fetched", "GET", &path);
     assert_eq!(fetched.json()["usage"], answer["usage"]);
-    assert_no_tokens(&place, "fetched", "/v1/responses");
+    assert_no_tokens(&sandbox, "fetched", "/v1/responses");
 }
 
 #[test]
-fn counting_tokens_takes_none() {
-    let place = testkit::sandbox!();
-    let (_backend, server) = world(&place, Reports::IfAsked);
-    let answer = ask(
+fn token_count_request_has_no_tokens() {
+    let sandbox = testkit::sandbox!();
+    let (_backend, server) = world(&sandbox, Reports::IfAsked);
+    let answer = post(
         &server,
         "a",
         "/v1/messages/count_tokens",
         &chat("Hello", false),
     );
     assert!(answer.json()["input_tokens"].as_u64() > Some(0));
-    assert_no_tokens(&place, "a", "/v1/messages/count_tokens");
+    assert_no_tokens(&sandbox, "a", "/v1/messages/count_tokens");
 }
 
-/// A transcription is what somebody said, and people say anything.
+/// A transcription may begin like a field of an event stream.
 #[test]
-fn a_text_that_begins_like_an_event_is_a_text() {
-    let place = testkit::sandbox!();
+fn plain_text_that_begins_like_an_event_is_complete_without_tokens() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     for (number, text) in [
         "data: that is what we need.\n",
         "everyone is here.",
@@ -139,20 +139,20 @@ fn a_text_that_begins_like_an_event_is_a_text() {
             scripted.next(move |_, stream| send(stream, kind, text.as_bytes()));
             let id = format!("r-{number}-{}", kind.len());
             let path = "/v1/audio/transcriptions";
-            let answer = ask(&server, &id, path, &json!({ "model": "m" }));
+            let answer = post(&server, &id, path, &json!({ "model": "m" }));
             assert_eq!(answer.text(), text);
-            let record = assert_no_tokens(&place, &id, path);
+            let record = assert_no_tokens(&sandbox, &id, path);
             assert_eq!(record["outcome"], "complete", "{text}");
         }
     }
 }
 
-/// It is made later; what is here says so, and is no answer.
+/// The response object only says that the response is queued: its text is not generated text.
 #[test]
-fn a_response_that_is_made_in_the_background_has_only_its_prompt_counted() {
-    let place = testkit::sandbox!();
+fn background_response_counts_only_its_prompt() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     for status in ["queued", "in_progress"] {
         let body = json!({
             "id": "resp_1", "object": "response", "background": true, "status": status,
@@ -162,8 +162,8 @@ fn a_response_that_is_made_in_the_background_has_only_its_prompt_counted() {
         let body = body.to_string();
         scripted.next(move |_, stream| wire::json(stream, 200, &body));
         let question = json!({ "model": "m", "input": "Hello", "background": true });
-        ask(&server, status, "/v1/responses", &question);
-        let record = records::one(&place, status);
+        post(&server, status, "/v1/responses", &question);
+        let record = records::one(&sandbox, status);
         assert_eq!(record["outcome"], "complete", "{record:#}");
         assert_eq!(record["completion_tokens"], 0, "{record:#}");
         assert_eq!(record["tokens_from"], "estimated", "{record:#}");

@@ -1,4 +1,4 @@
-//! Requests with a name, so that their records are found.
+//! Requests with an id (`x-request-id`), by which tests find their records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use testkit::{Answer, Connection, LlmlbServer};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
-/// Sends a request with this id.
+/// Sends a POST of a JSON body with this id.
 pub(crate) fn send(connection: &mut Connection, id: &str, path: &str, body: &str) {
     send_with(
         connection,
@@ -19,7 +19,7 @@ pub(crate) fn send(connection: &mut Connection, id: &str, path: &str, body: &str
     );
 }
 
-/// Sends a request with these further fields, each with its end.
+/// Sends a request with this id and these further header fields, each with its line end.
 pub(crate) fn send_with(
     connection: &mut Connection,
     method: &str,
@@ -35,14 +35,14 @@ pub(crate) fn send_with(
     ));
 }
 
-/// Asks, on a connection of its own, and waits for the answer.
-pub(crate) fn ask(server: &LlmlbServer, id: &str, path: &str, body: &Value) -> Answer {
+/// Sends a POST on a new connection and returns the response.
+pub(crate) fn post(server: &LlmlbServer, id: &str, path: &str, body: &Value) -> Answer {
     let mut connection = Connection::open(server.address);
     send(&mut connection, id, path, &body.to_string());
     connection.answer()
 }
 
-/// A question for a chat.
+/// Returns the body of a chat request.
 pub(crate) fn chat(text: &str, is_stream: bool) -> Value {
     serde_json::json!({
         "model": "m",
@@ -51,11 +51,11 @@ pub(crate) fn chat(text: &str, is_stream: bool) -> Value {
     })
 }
 
-/// Tells the other threads of a test that it is over, however it ends: nobody waits for a client that
-/// goes on for ever.
-pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+/// Sets a flag when the test ends, even by a panic. The client threads stop then, so that the scope
+/// that joins them does not block forever.
+pub(crate) struct SetOnDrop<'a>(pub(crate) &'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for SetOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }

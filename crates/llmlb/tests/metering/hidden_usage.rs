@@ -1,4 +1,5 @@
-//! A client sees what it asked for, byte for byte, whatever we ask the backend for.
+//! Usage that only llmlb requested of the backend is removed from the response; every other byte is
+//! passed on.
 
 use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
@@ -9,8 +10,8 @@ use std::time::Duration;
 use ::http::Method;
 use serde_json::{Value, json};
 
-use crate::ask::{CHAT, ask, chat, send, send_with};
 use crate::records;
+use crate::requests::{CHAT, chat, post, send, send_with};
 use crate::stream::{self, DONE, STOP, Scripted, USAGE, WORD, streaming};
 use testkit::{
     Connection, FakeLlm,
@@ -21,23 +22,23 @@ use testkit::{
 
 const PIECES: [&str; 5] = [WORD, WORD, STOP, USAGE, DONE];
 
-fn asking_for_usage(mut question: Value) -> String {
+fn with_usage_option(mut question: Value) -> String {
     question["stream_options"] = json!({ "include_usage": true });
     question.to_string()
 }
 
 #[test]
-fn who_asks_for_usage_sees_it_and_who_does_not_sees_all_else() {
-    let place = testkit::sandbox!();
+fn client_receives_usage_only_if_it_asks_for_it() {
+    let sandbox = testkit::sandbox!();
     let mock = streaming(&PIECES);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let question = chat("Hello", true);
     let whole = PIECES.concat();
     let without = whole.replace(USAGE, "");
     for (id, body, expected) in [
-        ("asks", asking_for_usage(question.clone()), &whole),
+        ("asks", with_usage_option(question.clone()), &whole),
         ("does-not", question.to_string(), &without),
-        ("again", asking_for_usage(question.clone()), &whole),
+        ("again", with_usage_option(question.clone()), &whole),
         (
             "declines",
             question
@@ -56,12 +57,12 @@ fn who_asks_for_usage_sees_it_and_who_does_not_sees_all_else() {
         let mut client = Connection::open(server.address);
         send(&mut client, id, CHAT, &body);
         assert_eq!(&client.answer().text(), expected, "{id}");
-        let record = records::one(&place, id);
+        let record = records::one(&sandbox, id);
         assert_eq!(record["tokens"], 12, "{record:#}");
         assert_eq!(record["cached_tokens"], 4, "{record:#}");
         assert_eq!(record["tokens_from"], "reported", "{record:#}");
     }
-    // The backend was always asked.
+    // The backend was asked for usage each time.
     for request in asked(&mock) {
         let body: Value = serde_json::from_slice(&request.body).unwrap();
         assert_eq!(body["stream_options"]["include_usage"], true);
@@ -69,10 +70,10 @@ fn who_asks_for_usage_sees_it_and_who_does_not_sees_all_else() {
 }
 
 #[test]
-fn the_request_is_the_clients_but_for_the_option() {
-    let place = testkit::sandbox!();
+fn request_is_forwarded_unchanged_except_for_the_usage_option() {
+    let sandbox = testkit::sandbox!();
     let mock = streaming(&PIECES);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let option = r#""stream_options":{"include_usage":true},"#;
     let body = r#"{ "model":"m", "stream" : true, "x":1.0e0, "messages":[{"role":"user","content":"\u00e9é"}] }"#;
     let mut client = Connection::open(server.address);
@@ -83,7 +84,7 @@ fn the_request_is_the_clients_but_for_the_option() {
         assert_eq!(sent.len(), body.len() + option.len());
         assert_eq!(sent.replacen(option, "", 1), body);
     }
-    // Nobody else is asked for what they tell unasked.
+    // These APIs report usage by themselves: their requests are not changed.
     for (id, path) in [("responses", "/v1/responses"), ("messages", "/v1/messages")] {
         send(&mut client, id, path, body);
         assert_eq!(client.answer().status(), 200);
@@ -96,26 +97,27 @@ fn the_request_is_the_clients_but_for_the_option() {
 }
 
 #[test]
-fn without_metering_everything_passes_as_it_is() {
-    let place = testkit::sandbox!();
+fn request_and_response_are_unchanged_without_metering() {
+    let sandbox = testkit::sandbox!();
     let mock = streaming(&PIECES);
-    let server = serve(&place, &[&mock], &[("LLMLB_USAGE", "false")]);
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_USAGE", "false")]);
     let question = chat("Hello", true);
-    let answer = ask(&server, "a", CHAT, &question);
+    let answer = post(&server, "a", CHAT, &question);
     assert_eq!(answer.text(), PIECES.concat());
     assert_eq!(asked(&mock)[0].text(), question.to_string());
-    assert_eq!(records::all(&place), [Value::Null; 0]);
-    assert!(!place.path("data").exists());
+    assert_eq!(records::all(&sandbox), [Value::Null; 0]);
+    assert!(!sandbox.path("data").exists());
 }
 
-/// Without our question it would have come with the last word.
+/// Without the option, llama.cpp sends the timings with the last delta: they must not be removed
+/// together with the usage.
 #[test]
-fn what_rides_with_the_usage_is_not_lost() {
+fn other_fields_of_a_usage_event_are_forwarded() {
     const TIMINGS: &str = "data: {\"choices\":[],\"id\":\"c\",\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3},\"timings\":{\"prompt_n\":9}}\n\n";
     const PASSED: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":null}],\"id\":\"c\",\"timings\":{\"prompt_n\":9}}\n\n";
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     let wire = [WORD, STOP, TIMINGS, DONE].concat();
     for (id, asks, expected) in [
         ("asks", true, wire.clone()),
@@ -123,7 +125,7 @@ fn what_rides_with_the_usage_is_not_lost() {
     ] {
         let question = chat("Hello", true);
         let body = if asks {
-            asking_for_usage(question)
+            with_usage_option(question)
         } else {
             question.to_string()
         };
@@ -135,39 +137,39 @@ fn what_rides_with_the_usage_is_not_lost() {
             let id = format!("{id}-{at}");
             send(&mut client, &id, CHAT, &body);
             assert_eq!(client.answer().text(), expected, "{id}");
-            let record = records::one(&place, &id);
+            let record = records::one(&sandbox, &id);
             assert_eq!(record["tokens"], 12, "{record:#}");
         }
     }
 }
 
-/// Cuts a stream in two at every place, and sees that nothing but the usage is missing.
+/// Splits a stream in two at every byte, and checks that the client misses only the usage.
 fn at_every_byte(
     wire: &str,
     usage: &str,
-    cut: impl Fn(&mut TcpStream, &str, usize) + Copy + Send + 'static,
+    send_split: impl Fn(&mut TcpStream, &str, usize) + Copy + Send + 'static,
 ) {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     let without = wire.replace(usage, "");
     assert!(without.len() < wire.len());
     let question = chat("Hello", true);
     let mut client = Connection::open(server.address);
     for at in 0..=wire.len() {
         let text = wire.to_owned();
-        scripted.next(move |_, stream| cut(stream, &text, at));
+        scripted.next(move |_, stream| send_split(stream, &text, at));
         let id = format!("at-{at}");
-        // Now and then one that wants to see it.
+        // Every 16th client asks for usage itself.
         let (body, expected) = if at % 16 == 0 {
-            (asking_for_usage(question.clone()), wire)
+            (with_usage_option(question.clone()), wire)
         } else {
             (question.to_string(), without.as_str())
         };
         send(&mut client, &id, CHAT, &body);
-        assert_eq!(client.answer().text(), expected, "cut at {at}");
+        assert_eq!(client.answer().text(), expected, "split at {at}");
     }
-    let all = records::all(&place);
+    let all = records::all(&sandbox);
     assert_eq!(all.len(), wire.len() + 1);
     for record in all {
         assert_eq!(record["tokens"], 12, "{record:#}");
@@ -175,7 +177,7 @@ fn at_every_byte(
     }
 }
 
-/// In chunks of HTTP: nobody can put them together again before we see them.
+/// Sends a text in two HTTP chunks, which the network cannot join.
 fn in_two_chunks(stream: &mut TcpStream, text: &str, at: usize) {
     wire::begin_stream(stream);
     for part in [&text[..at], &text[at..]] {
@@ -187,12 +189,12 @@ fn in_two_chunks(stream: &mut TcpStream, text: &str, at: usize) {
 }
 
 #[test]
-fn the_usage_is_found_wherever_a_chunk_ends() {
+fn usage_event_is_found_wherever_a_chunk_ends() {
     at_every_byte(&PIECES.concat(), USAGE, in_two_chunks);
 }
 
 #[test]
-fn the_usage_is_found_wherever_a_chunk_ends_and_however_lines_do() {
+fn usage_event_is_found_wherever_a_chunk_ends_with_any_line_ending() {
     for end in ["\r\n", "\r"] {
         let wire = PIECES.concat().replace('\n', end);
         at_every_byte(&wire, &USAGE.replace('\n', end), in_two_chunks);
@@ -200,20 +202,20 @@ fn the_usage_is_found_wherever_a_chunk_ends_and_however_lines_do() {
 }
 
 #[test]
-fn the_usage_is_found_wherever_a_segment_ends() {
+fn usage_event_is_found_wherever_a_segment_ends() {
     at_every_byte(&PIECES.concat(), USAGE, |stream, text, at| {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
         let length = format!("content-length: {}\r\n\r\n", text.len());
         let _ = stream.write_all([head, &length, &text[..at]].concat().as_bytes());
-        // Most likely the first segment has been read then; if not, nothing was cut.
+        // By then llmlb has most likely read the first segment; if not, the text was not split.
         thread::sleep(Duration::from_millis(1));
         let _ = stream.write_all(&text.as_bytes()[at..]);
     });
 }
 
 #[test]
-fn every_byte_may_come_alone() {
-    let place = testkit::sandbox!();
+fn usage_event_is_found_if_every_byte_is_a_chunk() {
+    let sandbox = testkit::sandbox!();
     let text = PIECES.concat();
     let sent = text.clone();
     let mock = backend(move |_, stream| {
@@ -223,17 +225,17 @@ fn every_byte_may_come_alone() {
         }
         wire::end_stream(stream);
     });
-    let server = serve(&place, &[&mock], UNPROBED);
-    let answer = ask(&server, "a", CHAT, &chat("Hello", true));
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    let answer = post(&server, "a", CHAT, &chat("Hello", true));
     assert_eq!(answer.text(), text.replace(USAGE, ""));
-    assert_eq!(records::one(&place, "a")["tokens"], 12);
+    assert_eq!(records::one(&sandbox, "a")["tokens"], 12);
 }
 
 #[test]
-fn a_client_of_http_2_sees_the_same() {
-    let place = testkit::sandbox!();
+fn http2_client_receives_usage_only_if_it_asks_for_it() {
+    let sandbox = testkit::sandbox!();
     let mock = streaming(&PIECES);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let whole = PIECES.concat();
     connected(server.address, async |client| {
         let mut waiting = Vec::new();
@@ -244,7 +246,7 @@ fn a_client_of_http_2_sees_the_same() {
                 .insert("x-request-id", id.parse().unwrap());
             let asks = number % 2 == 0;
             let body = if asks {
-                asking_for_usage(chat("Hello", true))
+                with_usage_option(chat("Hello", true))
             } else {
                 chat("Hello", true).to_string()
             };
@@ -262,14 +264,14 @@ fn a_client_of_http_2_sees_the_same() {
         }
     });
     for number in 0..20 {
-        let record = records::one(&place, &format!("r-{number}"));
+        let record = records::one(&sandbox, &format!("r-{number}"));
         assert_eq!(record["tokens"], 12, "{record:#}");
         assert_eq!(record["outcome"], "complete", "{record:#}");
     }
 }
 
-/// A backend whose pieces go out when the test says so.
-fn told_when() -> (mpsc::Sender<&'static str>, FakeLlm) {
+/// Starts a backend that sends each piece when the test provides it.
+fn pieces_on_demand() -> (mpsc::Sender<&'static str>, FakeLlm) {
     let (sender, pieces) = mpsc::channel::<&'static str>();
     let pieces = std::sync::Mutex::new(pieces);
     let mock = backend(move |_, stream| {
@@ -282,9 +284,9 @@ fn told_when() -> (mpsc::Sender<&'static str>, FakeLlm) {
     (sender, mock)
 }
 
-/// A client waits for it: whatever cannot become usage goes on at once.
+/// Text that cannot become a usage event must be forwarded at once: the client waits for it.
 #[test]
-fn what_is_no_usage_is_not_held_back() {
+fn text_that_cannot_become_usage_is_forwarded_at_once() {
     for piece in [
         WORD,
         "data: {\"id\":\"c\",\"choices\":[{",
@@ -295,30 +297,29 @@ fn what_is_no_usage_is_not_held_back() {
         "data: [DONE]\n",
         "data: {\"error\":{\"message\":\"no\"}}\n",
     ] {
-        let place = testkit::sandbox!();
-        let (sender, mock) = told_when();
-        let server = serve(&place, &[&mock], UNPROBED);
+        let sandbox = testkit::sandbox!();
+        let (sender, mock) = pieces_on_demand();
+        let server = serve(&sandbox, &[&mock], UNPROBED);
         let mut client = Connection::open(server.address);
-        let second = Some(Duration::from_secs(5));
-        client.reader.get_ref().set_read_timeout(second).unwrap();
+        let timeout = Some(Duration::from_secs(5));
+        client.reader.get_ref().set_read_timeout(timeout).unwrap();
         send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
         sender.send(WORD).unwrap();
         assert_eq!(client.head().status(), 200);
         assert_eq!(stream::read(&mut client, WORD.len()), WORD.as_bytes());
         sender.send(piece).unwrap();
-        let came = testkit::read_chunk(&mut client.reader);
-        assert_eq!(came, Some(Some(piece.as_bytes().to_vec())), "{piece:?}");
+        let received = testkit::read_chunk(&mut client.reader);
+        assert_eq!(received, Some(Some(piece.as_bytes().to_vec())), "{piece:?}");
         drop(sender);
     }
 }
 
-/// The head of a stream from which something may be taken out tells no length; any other is as it
-/// came.
+/// Only a stream from which usage may be removed loses its `Content-Length`.
 #[test]
-fn the_length_of_an_answer_is_told_where_nothing_can_be_missing() {
-    let place = testkit::sandbox!();
+fn content_length_is_forwarded_if_nothing_can_be_removed() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     for (status, kind) in [
         (429, "application/json"),
         (500, "application/json"),
@@ -334,7 +335,7 @@ fn the_length_of_an_answer_is_told_where_nothing_can_be_missing() {
                 .as_bytes(),
             );
         });
-        let answer = ask(&server, &format!("s-{status}"), CHAT, &chat("Hello", true));
+        let answer = post(&server, &format!("s-{status}"), CHAT, &chat("Hello", true));
         assert_eq!(answer.status(), status);
         assert_eq!(
             answer.head.header("content-length").as_deref(),
@@ -350,7 +351,7 @@ fn line(client: &mut Connection) -> String {
     line.trim_end().to_owned()
 }
 
-/// Reads a streamed answer to the very end, with the fields that follow its last chunk.
+/// Reads a streamed response and the trailers that follow its last chunk.
 fn with_trailers(client: &mut Connection) -> (String, Vec<String>) {
     assert_eq!(client.head().status(), 200);
     let mut body = Vec::new();
@@ -368,17 +369,18 @@ fn with_trailers(client: &mut Connection) -> (String, Vec<String>) {
     (String::from_utf8(body).unwrap(), fields)
 }
 
-/// The last event need not be ended, and fields may follow it: both arrive, in this order.
+/// The last event may be incomplete and trailers may follow it: the client receives both, in this
+/// order.
 #[test]
-fn what_is_held_back_comes_before_the_trailers() {
-    /// The beginning of an event that could become usage, and does not.
+fn text_held_back_is_forwarded_in_front_of_the_trailers() {
+    /// Beginning of an event that could become usage, and does not.
     const BEGUN: &str = "data: {\"id\":\"c\"";
     let half_usage = USAGE.trim_end();
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     let question = chat("Hello", true);
-    for (name, last, not_asked) in [("begun", BEGUN, BEGUN), ("usage", half_usage, "")] {
+    for (name, last, last_without_usage) in [("begun", BEGUN, BEGUN), ("usage", half_usage, "")] {
         scripted.next(move |_, stream| {
             let _ = stream.write_all(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
@@ -389,12 +391,12 @@ fn what_is_held_back_comes_before_the_trailers() {
             }
             let _ = stream.write_all(b"0\r\nx-sum: 42\r\n\r\n");
         });
-        for (who, body, last) in [
-            ("asks", asking_for_usage(question.clone()), last),
-            ("does-not", question.to_string(), not_asked),
+        for (client, body, last) in [
+            ("asks", with_usage_option(question.clone()), last),
+            ("does-not", question.to_string(), last_without_usage),
         ] {
             let expected = [WORD, STOP, last].concat();
-            let id = format!("{name}-{who}");
+            let id = format!("{name}-{client}");
             let mut client = Connection::open(server.address);
             let fields = "te: trailers\r\nconnection: te\r\ncontent-type: application/json\r\n";
             send_with(&mut client, "POST", &id, CHAT, fields, &body);
@@ -402,15 +404,15 @@ fn what_is_held_back_comes_before_the_trailers() {
             assert_eq!(text, expected, "{id}");
             assert_eq!(trailers, ["x-sum: 42"], "{id}");
             connected(server.address, async |client| {
-                let mut asking = request(Method::POST, CHAT);
+                let mut head = request(Method::POST, CHAT);
                 let te = "trailers".parse().unwrap();
-                asking.headers_mut().insert("te", te);
-                let answer = answer(testkit::h2_client::send(&client, asking, &body).await).await;
+                head.headers_mut().insert("te", te);
+                let answer = answer(testkit::h2_client::send(&client, head, &body).await).await;
                 assert_eq!(answer.text(), expected, "{id}");
                 assert_eq!(answer.trailers.unwrap()["x-sum"], "42", "{id}");
             });
-            let record = records::one(&place, &id);
-            // Half an event is not how an answer ends.
+            let record = records::one(&sandbox, &id);
+            // A response that ends with an incomplete event is cut, unless that event has the usage.
             let (from, outcome) = match name {
                 "usage" => ("reported", "complete"),
                 _ => ("estimated", "cut"),
