@@ -1,4 +1,4 @@
-//! What passes through unchanged, and what does not. (L5, L11)
+//! Parts of requests and responses that are forwarded unchanged, and parts that are not. (L5, L11)
 
 use std::io::Write;
 use testkit::{Connection, FakeLlm, LlmlbServer, Sandbox, wire};
@@ -9,15 +9,15 @@ fn echo() -> FakeLlm {
     FakeLlm::handling(&["m"], |_, stream| wire::json(stream, 200, "{}"))
 }
 
-fn serve(place: &Sandbox, mock: &FakeLlm) -> LlmlbServer {
-    place.serve(&format!("--backend {}", mock.url()))
+fn serve(sandbox: &Sandbox, mock: &FakeLlm) -> LlmlbServer {
+    sandbox.serve(&format!("--backend {}", mock.url()))
 }
 
 #[test]
-fn the_bytes_of_a_request_are_the_clients() {
-    let place = testkit::sandbox!();
+fn request_is_forwarded_byte_for_byte() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let body = "{ \"big\": 123456789012345678901234567890, \"model\" :\"m\",\t\"x\":\"\\u00e9é\",\"x\":1.0 }\n";
     let answer = server.post(&format!("{CHAT}?a=%20b&c"), body);
     assert_eq!(answer.status(), 200);
@@ -32,15 +32,15 @@ fn the_bytes_of_a_request_are_the_clients() {
 }
 
 #[test]
-fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
-    let place = testkit::sandbox!();
+fn hop_by_hop_headers_and_credentials_are_not_forwarded() {
+    let sandbox = testkit::sandbox!();
     let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(
             b"HTTP/1.1 200 OK\r\nconnection: x-hop\r\nx-hop: 1\r\nkeep-alive: timeout=9\r\n\
               set-cookie: a=1\r\nx-many: 1\r\nx-many: 2\r\nserver: vllm\r\ncontent-length: 2\r\n\r\n{}",
         );
     });
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"m"}"#;
     client.send(format!(
@@ -53,8 +53,8 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
     ));
     let answer = client.answer();
     assert_eq!(answer.status(), 200);
-    for gone in ["x-hop", "keep-alive", "set-cookie"] {
-        assert_eq!(answer.head.header(gone), None, "{gone}");
+    for removed in ["x-hop", "keep-alive", "set-cookie"] {
+        assert_eq!(answer.head.header(removed), None, "{removed}");
     }
     assert_eq!(answer.head.header("x-many").as_deref(), Some("1, 2"));
     assert_eq!(answer.head.header("server").as_deref(), Some("vllm"));
@@ -63,7 +63,7 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
 
     let requests = mock.requests();
     let head = &requests[0].head;
-    for gone in [
+    for removed in [
         "authorization",
         "x-api-key",
         "cookie",
@@ -73,7 +73,7 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
         "upgrade",
         "proxy-authorization",
     ] {
-        assert_eq!(head.header(gone), None, "{gone}");
+        assert_eq!(head.header(removed), None, "{removed}");
     }
     assert_eq!(head.header("x-stainless-many").as_deref(), Some("1, 2"));
     assert_eq!(head.header("user-agent").as_deref(), Some("test"));
@@ -81,15 +81,19 @@ fn hop_by_hop_headers_and_credentials_end_at_the_balancer() {
 }
 
 #[test]
-fn a_backend_gets_the_key_that_is_its_own() {
-    let place = testkit::sandbox!();
+fn backend_receives_its_own_key_and_no_log_shows_it() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
     let config = format!(
         "[[backend]]\nname = \"gpu\"\nurl = \"{}\"\napi_key_env = \"GPU_KEY\"\n",
         mock.url()
     );
-    std::fs::write(place.path("llmlb.toml"), config).unwrap();
-    let server = place.serve_with(place.command("serve -v -p 0").env("GPU_KEY", "sk-backend"));
+    std::fs::write(sandbox.path("llmlb.toml"), config).unwrap();
+    let server = sandbox.serve_with(
+        sandbox
+            .command("serve -v -p 0")
+            .env("GPU_KEY", "sk-backend"),
+    );
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"m"}"#;
     client.send(format!(
@@ -102,32 +106,32 @@ fn a_backend_gets_the_key_that_is_its_own() {
     let key = requests[0].head.header("authorization");
     assert_eq!(key.as_deref(), Some("Bearer sk-backend"));
     assert!(mock.probe_credentials().contains("Bearer sk-backend"));
-    let said = server.process.stderr() + &server.get("/status").text();
-    assert!(!said.contains("sk-"), "{said}");
+    let log = server.process.stderr() + &server.get("/status").text();
+    assert!(!log.contains("sk-"), "{log}");
 }
 
 #[test]
-fn a_refusal_of_the_backend_reaches_the_client_as_it_is() {
-    let place = testkit::sandbox!();
+fn error_response_of_the_backend_is_forwarded_unchanged() {
+    let sandbox = testkit::sandbox!();
     let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(
             b"HTTP/1.1 429 Slow Down\r\nretry-after: 7\r\ncontent-length: 4\r\n\r\nbusy",
         );
     });
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let answer = server.post(CHAT, r#"{"model":"m"}"#);
     assert_eq!(answer.status(), 429);
     assert_eq!(answer.head.header("retry-after").as_deref(), Some("7"));
     assert_eq!(answer.text(), "busy");
-    assert_eq!(mock.count(), 1, "it was tried once");
+    assert_eq!(mock.count(), 1, "the request was sent once");
 }
 
 #[test]
-fn connections_are_used_again_on_both_sides() {
-    let place = testkit::sandbox!();
+fn connections_of_clients_and_backends_are_reused() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let mut command = place.command(&format!("serve -p 0 --backend {}", mock.url()));
-    let server = place.serve_with(command.env("LLMLB_WORKERS", "1"));
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", mock.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_WORKERS", "1"));
     let mut client = Connection::open(server.address);
     for _ in 0..5 {
         client.send_post(CHAT, r#"{"model":"m"}"#);
@@ -137,15 +141,15 @@ fn connections_are_used_again_on_both_sides() {
     assert!(
         requests
             .iter()
-            .all(|one| one.connection == requests[0].connection)
+            .all(|request| request.connection == requests[0].connection)
     );
 }
 
 #[test]
-fn an_upload_in_chunks_arrives_whole() {
-    let place = testkit::sandbox!();
+fn chunked_request_body_reaches_the_backend_complete() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -157,12 +161,12 @@ fn an_upload_in_chunks_arrives_whole() {
 }
 
 #[test]
-fn a_length_beside_chunks_smuggles_nothing() {
-    let place = testkit::sandbox!();
+fn request_with_content_length_and_chunks_smuggles_no_request() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let mut client = Connection::open(server.address);
-    // For who believes the length, a second request follows the first.
+    // A parser that uses the length finds a second request in the body.
     client.send(
         "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
          content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
@@ -171,7 +175,11 @@ fn a_length_beside_chunks_smuggles_nothing() {
     let status = client.head().status();
     assert!(status == 200 || status == 400, "{status}");
     let requests = mock.requests();
-    assert!(requests.iter().all(|one| one.target() != "/v1/smuggled"));
+    assert!(
+        requests
+            .iter()
+            .all(|request| request.target() != "/v1/smuggled")
+    );
     for request in &requests {
         assert_eq!(request.head.header("content-length"), None);
         assert_eq!(request.body.len(), 0x33);
@@ -179,10 +187,10 @@ fn a_length_beside_chunks_smuggles_nothing() {
 }
 
 #[test]
-fn an_upload_that_breaks_off_is_the_clients_fault() {
-    let place = testkit::sandbox!();
+fn incomplete_request_body_is_an_error_of_the_client() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     for kind in ["application/json", "application/octet-stream"] {
         let mut client = Connection::open(server.address);
         client.send(format!(
@@ -193,15 +201,15 @@ fn an_upload_that_breaks_off_is_the_clients_fault() {
         assert_eq!(answer.status(), 400, "{kind}");
         assert_eq!(answer.json()["error"]["code"], "incomplete_body", "{kind}");
     }
-    let said = server.process.stderr();
-    assert!(!said.contains("warning"), "{said}");
+    let log = server.process.stderr();
+    assert!(!log.contains("warning"), "{log}");
 }
 
 #[test]
-fn a_client_that_asks_first_is_told_to_go_on() {
-    let place = testkit::sandbox!();
+fn expect_continue_is_answered_with_100() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"m"}"#;
     client.send(format!(
@@ -216,10 +224,10 @@ fn a_client_that_asks_first_is_told_to_go_on() {
 }
 
 #[test]
-fn a_body_that_is_not_json_passes_through_as_it_comes() {
-    let place = testkit::sandbox!();
+fn body_that_is_not_json_is_forwarded_unchanged() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let mut client = Connection::open(server.address);
     let body: Vec<u8> = (0..=255).cycle().take(300_000).collect();
     client.send(format!(
@@ -235,11 +243,11 @@ fn a_body_that_is_not_json_passes_through_as_it_comes() {
 }
 
 #[test]
-fn a_body_beyond_the_limit_is_refused_and_says_which_limit() {
-    let place = testkit::sandbox!();
+fn body_beyond_the_limit_is_refused_with_the_setting() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let mut command = place.command(&format!("serve -p 0 --backend {}", mock.url()));
-    let server = place.serve_with(command.env("LLMLB_MAX_BODY", "1KiB"));
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", mock.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_MAX_BODY", "1KiB"));
     let fits = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(1024 - 20));
     assert_eq!(fits.len(), 1024);
     assert_eq!(server.post(CHAT, &fits).status(), 200);
@@ -255,7 +263,7 @@ fn a_body_beyond_the_limit_is_refused_and_says_which_limit() {
             .contains("server.max_body")
     );
 
-    // The same without a length beforehand.
+    // The limit holds without a Content-Length, too.
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -267,11 +275,11 @@ fn a_body_beyond_the_limit_is_refused_and_says_which_limit() {
 }
 
 #[test]
-fn bad_json_is_refused_with_the_place() {
-    let place = testkit::sandbox!();
+fn invalid_json_is_refused_with_its_position() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
-    for (body, why) in [
+    let server = serve(&sandbox, &mock);
+    for (body, problem) in [
         (r#"{"model":"m""#, "line 1 column 12"),
         ("[1]", "a JSON object"),
         (r#"{"model":7}"#, "expected a string"),
@@ -281,19 +289,19 @@ fn bad_json_is_refused_with_the_place() {
         let error = &answer.json()["error"];
         assert_eq!(error["type"], "invalid_request_error");
         let message = error["message"].as_str().unwrap();
-        assert!(message.contains(why), "{message}");
+        assert!(message.contains(problem), "{message}");
     }
     assert_eq!(mock.count(), 0);
 }
 
 #[test]
-fn json_that_curl_calls_a_form_is_routed_by_its_model() {
-    let place = testkit::sandbox!();
+fn json_with_the_media_type_of_a_form_is_routed_by_its_model() {
+    let sandbox = testkit::sandbox!();
     let (first, second) = (
         echo(),
         FakeLlm::handling(&["other"], |_, stream| wire::json(stream, 200, "{}")),
     );
-    let server = place.serve(&format!(
+    let server = sandbox.serve(&format!(
         "--backend {} --backend {}",
         first.url(),
         second.url()
@@ -310,15 +318,15 @@ fn json_that_curl_calls_a_form_is_routed_by_its_model() {
 }
 
 #[test]
-fn an_old_client_gets_its_answer_too() {
-    let place = testkit::sandbox!();
+fn http_1_0_client_gets_an_unframed_response() {
+    let sandbox = testkit::sandbox!();
     let mock = FakeLlm::handling(&["m"], |_, stream| {
         wire::begin_stream(stream);
         wire::chunk(stream, "one");
         wire::chunk(stream, "two");
         wire::end_stream(stream);
     });
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"m"}"#;
     client.send(format!(
@@ -334,15 +342,15 @@ fn an_old_client_gets_its_answer_too() {
 }
 
 #[test]
-fn a_backend_behind_a_path_is_asked_there() {
-    let place = testkit::sandbox!();
+fn path_of_a_backend_url_is_prepended_to_requests() {
+    let sandbox = testkit::sandbox!();
     let mock = FakeLlm::handling_all(|request, stream| {
-        let known = request.target().starts_with("/openai/v1/");
+        let is_known = request.target().starts_with("/openai/v1/");
         let list = r#"{"data":[{"id":"m"}]}"#;
-        wire::json(stream, if known { 200 } else { 404 }, list);
+        wire::json(stream, if is_known { 200 } else { 404 }, list);
     });
-    // The base URL as people have it for their clients.
-    let server = place.serve(&format!("--backend {}/openai/v1/", mock.url()));
+    // Base URLs for clients end in /v1.
+    let server = sandbox.serve(&format!("--backend {}/openai/v1/", mock.url()));
     assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 200);
     let requests = mock.requests();
     assert_eq!(
@@ -352,15 +360,15 @@ fn a_backend_behind_a_path_is_asked_there() {
 }
 
 #[test]
-fn what_is_no_question_to_a_model_is_the_backends_affair() {
-    let place = testkit::sandbox!();
+fn body_of_an_unknown_endpoint_is_forwarded_unless_it_may_hide_a_model() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     for body in ["[1]", "7", r#"{"x":{}}"#] {
         assert_eq!(server.post("/v1/unknown", body).status(), 200, "{body}");
     }
     assert_eq!(mock.count(), 3);
-    // A model could hide in these.
+    // A backend might find a model in these bodies.
     for body in ["{", r#"{"model":7}"#, r#"{"model":"m"}}"#] {
         assert_eq!(server.post("/v1/unknown", body).status(), 400, "{body}");
     }
@@ -368,10 +376,10 @@ fn what_is_no_question_to_a_model_is_the_backends_affair() {
 }
 
 #[test]
-fn a_compressed_question_is_refused_with_the_reason() {
-    let place = testkit::sandbox!();
+fn compressed_request_is_refused_with_the_reason() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -383,10 +391,10 @@ fn a_compressed_question_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_path_that_leads_elsewhere_is_refused() {
-    let place = testkit::sandbox!();
+fn path_with_dot_segments_is_refused() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     for path in ["/v1/../api/tags", "/v1/%2e%2e/api/tags", "/v1/files/.%2E/x"] {
         assert_eq!(server.get(path).status(), 400, "{path}");
     }
@@ -394,16 +402,16 @@ fn a_path_that_leads_elsewhere_is_refused() {
 }
 
 #[test]
-fn an_answer_in_the_old_protocol_is_passed_on_in_the_new_one() {
-    let place = testkit::sandbox!();
+fn http_1_0_response_is_forwarded_as_http_1_1() {
+    let sandbox = testkit::sandbox!();
     let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\nto the end");
         let _ = stream.shutdown(std::net::Shutdown::Both);
     });
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     let answer = server.post(CHAT, r#"{"model":"m"}"#);
     assert_eq!(answer.head.line, "HTTP/1.1 200 OK");
-    // Framed, so that a cut could be told from an end.
+    // The response is framed, so that the client can tell a cut response from a complete one.
     assert_eq!(
         answer.head.header("transfer-encoding").as_deref(),
         Some("chunked")
@@ -412,34 +420,34 @@ fn an_answer_in_the_old_protocol_is_passed_on_in_the_new_one() {
 }
 
 #[test]
-fn a_length_beside_chunks_in_an_answer_does_not_cut_it() {
-    let place = testkit::sandbox!();
+fn response_with_content_length_and_chunks_is_forwarded_complete() {
+    let sandbox = testkit::sandbox!();
     let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(
             b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n\
               a\r\n0123456789\r\n0\r\n\r\n",
         );
     });
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).text(), "0123456789");
 }
 
 #[test]
-fn a_backend_that_wants_another_protocol_is_a_bad_gateway() {
-    let place = testkit::sandbox!();
+fn unrequested_protocol_switch_of_a_backend_is_a_bad_gateway() {
+    let sandbox = testkit::sandbox!();
     let mock = FakeLlm::handling(&["m"], |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\n\r\n");
     });
-    let server = serve(&place, &mock);
+    let server = serve(&sandbox, &mock);
     assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 502);
 }
 
 #[test]
-fn a_web_page_of_another_site_is_kept_off_a_private_server() {
-    let place = testkit::sandbox!();
+fn web_page_of_another_site_cannot_use_a_private_server() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let private = serve(&place, &mock);
-    let public = place.serve(&format!("--backend {} --allow-public", mock.url()));
+    let private = serve(&sandbox, &mock);
+    let public = sandbox.serve(&format!("--backend {} --allow-public", mock.url()));
     for (host, origin, expected) in [
         ("localhost", None, 200),
         ("127.0.0.1:1", Some("http://localhost:3000"), 200),
@@ -459,22 +467,22 @@ fn a_web_page_of_another_site_is_kept_off_a_private_server() {
 }
 
 #[test]
-fn loopback_is_private_in_whichever_way_it_is_written() {
-    let place = testkit::sandbox!();
+fn loopback_address_is_private_in_every_notation() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
     for host in ["127.0.0.1", "::ffff:127.0.0.1"] {
-        let server = place.serve(&format!("-H {host} --backend {}", mock.url()));
+        let server = sandbox.serve(&format!("-H {host} --backend {}", mock.url()));
         let mut client = Connection::open(server.address);
         client.send("GET /v1/models HTTP/1.1\r\nhost: evil.example\r\n\r\n");
         assert_eq!(client.answer().status(), 403, "{host}");
-        let said = server.process.stderr();
-        assert!(!said.contains("anyone"), "{host}: {said}");
+        let log = server.process.stderr();
+        assert!(!log.contains("anyone"), "{host}: {log}");
     }
 }
 
 #[test]
-fn names_that_others_choose_cannot_forge_the_log() {
-    let place = testkit::sandbox!();
+fn model_name_with_control_characters_cannot_forge_the_log() {
+    let sandbox = testkit::sandbox!();
     let mock = FakeLlm::handling_all(|_, stream| {
         wire::json(
             stream,
@@ -482,40 +490,40 @@ fn names_that_others_choose_cannot_forge_the_log() {
             r#"{"data":[{"id":"a\nllmlb: error: forged \u001b[31m"}]}"#,
         );
     });
-    let server = serve(&place, &mock);
-    let said = server.process.stderr();
-    assert!(said.contains("a?llmlb: error: forged"), "{said}");
-    assert!(!said.contains('\u{1b}'), "{said}");
+    let server = serve(&sandbox, &mock);
+    let log = server.process.stderr();
+    assert!(log.contains("a?llmlb: error: forged"), "{log}");
+    assert!(!log.contains('\u{1b}'), "{log}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn no_token_waits_for_the_next_one_on_either_side() {
-    let place = testkit::sandbox!();
+fn nagle_is_disabled_for_clients_and_backends() {
+    let sandbox = testkit::sandbox!();
     let mock = echo();
-    let serve = place.command(&format!("serve -p 0 --backend {}", mock.url()));
-    let trace = place.path("trace");
+    let serve = sandbox.command(&format!("serve -p 0 --backend {}", mock.url()));
+    let trace = sandbox.path("trace");
     let mut command = std::process::Command::new("strace");
     command
         .args(["-f", "-e", "trace=setsockopt,accept4,connect", "-o"])
         .arg(&trace);
     command.arg(serve.get_program()).args(serve.get_args());
     command
-        .env("LLMLB_LOCK_DIR", place.locks())
-        .env("LLMLB_DATA_DIR", place.path("data"))
+        .env("LLMLB_LOCK_DIR", sandbox.locks())
+        .env("LLMLB_DATA_DIR", sandbox.path("data"))
         .env("LLMLB_WORKERS", "1");
-    let server = place.serve_with(&mut command);
-    let delays_off = || {
+    let server = sandbox.serve_with(&mut command);
+    let nodelay_calls = || {
         let trace = std::fs::read_to_string(&trace).unwrap();
         trace.matches("TCP_NODELAY, [1]").count()
     };
-    let before = delays_off();
+    let before = nodelay_calls();
     assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 200);
-    // One for the client's connection, one for the backend's.
+    // Nagle's algorithm is disabled on the client's connection and on the backend's.
     assert!(
-        delays_off() >= before + 2,
+        nodelay_calls() >= before + 2,
         "{}",
         std::fs::read_to_string(&trace).unwrap()
     );
-    let _ = place.run(&format!("stop -p {}", server.port()));
+    let _ = sandbox.run(&format!("stop -p {}", server.port()));
 }

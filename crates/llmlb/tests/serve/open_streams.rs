@@ -7,13 +7,13 @@ use testkit::{Connection, FakeLlm, LlmlbServer, read_chunk, wire};
 const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"m","stream":true}"#;
 
-/// A backend whose streams begin at once and end when they are told to.
-pub(crate) struct Held {
+/// Backend whose streams begin at once and end when [`OpenStreams::finish`] is called.
+pub(crate) struct OpenStreams {
     pub(crate) mock: FakeLlm,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
-impl Held {
+impl OpenStreams {
     pub(crate) fn new() -> Self {
         let streams = Arc::new(Mutex::new(Vec::new()));
         let kept = Arc::clone(&streams);
@@ -25,7 +25,7 @@ impl Held {
         Self { mock, streams }
     }
 
-    /// So many clients that have their first token.
+    /// Returns this number of clients, each of which has received its first chunk.
     pub(crate) fn clients(&self, server: &LlmlbServer, count: usize) -> Vec<Connection> {
         let mut clients: Vec<_> = (0..count)
             .map(|_| {
@@ -44,6 +44,7 @@ impl Held {
         clients
     }
 
+    /// Ends all streams.
     pub(crate) fn finish(&self) {
         for stream in self.streams.lock().unwrap().iter_mut() {
             wire::chunk(stream, "last");
@@ -52,12 +53,14 @@ impl Held {
     }
 }
 
+/// Checks that the client receives the end of its stream and that the server then closes the connection.
 pub(crate) fn assert_complete(client: &mut Connection) {
     assert_eq!(read_chunk(&mut client.reader), Some(Some(b"last".to_vec())));
     assert_eq!(read_chunk(&mut client.reader), Some(None));
     assert!(client.is_closed());
 }
 
-pub(crate) fn refuses(server: &LlmlbServer) -> bool {
+/// True if the server refuses_connections new connections.
+pub(crate) fn refuses_connections(server: &LlmlbServer) -> bool {
     TcpStream::connect(server.address).is_err()
 }
