@@ -1,4 +1,4 @@
-//! Models under other names, and which of a backend's models are used. (L6)
+//! Aliases of models, and `only_models`. (L6)
 
 use testkit::{
     FakeLlm, LlmlbServer,
@@ -6,13 +6,13 @@ use testkit::{
     until,
 };
 
-/// The configuration of backends that have names of their own.
+/// Returns a configuration of these backends (name, backend, further settings) and aliases.
 fn file(backends: &[(&str, &FakeLlm, &str)], aliases: &str) -> String {
     let backends: Vec<_> = backends
         .iter()
-        .map(|(name, mock, more)| {
+        .map(|(name, mock, settings)| {
             let url = mock.url();
-            format!("[[backend]]\nname = \"{name}\"\nurl = \"{url}\"\n{more}\n")
+            format!("[[backend]]\nname = \"{name}\"\nurl = \"{url}\"\n{settings}\n")
         })
         .collect();
     format!("{}\n[aliases]\n{aliases}\n", backends.concat())
@@ -22,16 +22,16 @@ fn models(server: &LlmlbServer) -> Vec<String> {
     let list = server.get("/v1/models").json();
     let data = list["data"].as_array().unwrap();
     data.iter()
-        .map(|one| one["id"].as_str().unwrap().to_owned())
+        .map(|model| model["id"].as_str().unwrap().to_owned())
         .collect()
 }
 
 #[test]
-fn an_alias_is_replaced_by_the_name_of_the_model_and_nothing_else_is() {
-    let place = testkit::sandbox!();
+fn alias_in_a_body_is_replaced_and_the_rest_is_unchanged() {
+    let sandbox = testkit::sandbox!();
     let mock = backend_of(&["llama-3.3-70b", "other"], ok);
     let server = serve_file(
-        &place,
+        &sandbox,
         &file(&[("a", &mock, "")], "fast = \"llama-3.3-70b\""),
     );
     let cases = [
@@ -44,9 +44,9 @@ fn an_alias_is_replaced_by_the_name_of_the_model_and_nothing_else_is() {
             r#"{"messages":[{"model":"fast","content":"\"model\":\"fast\""}],"model":"fast","tools":[{"model":"fast"}]}"#,
             r#"{"messages":[{"model":"fast","content":"\"model\":\"fast\""}],"model":"llama-3.3-70b","tools":[{"model":"fast"}]}"#,
         ),
-        // The same name, spelt differently.
+        // The same name with an escape sequence.
         (r#"{"model":"f\u0061st"}"#, r#"{"model":"llama-3.3-70b"}"#),
-        // The real name stays.
+        // Names of models stay unchanged.
         (
             r#"{"model":"llama-3.3-70b"}"#,
             r#"{"model":"llama-3.3-70b"}"#,
@@ -56,39 +56,39 @@ fn an_alias_is_replaced_by_the_name_of_the_model_and_nothing_else_is() {
             r#"{"model":"other","x":"fast"}"#,
         ),
     ];
-    for (sent, arrives) in cases {
+    for (sent, forwarded) in cases {
         let answer = server.post(CHAT, sent);
         assert_eq!(answer.status(), 200, "{sent}: {answer:?}");
         let asked = asked(&mock);
         let last = asked.last().unwrap();
-        assert_eq!(last.text(), arrives);
+        assert_eq!(last.text(), forwarded);
         let length = last.head.header("content-length");
-        assert_eq!(length, Some(arrives.len().to_string()));
+        assert_eq!(length, Some(forwarded.len().to_string()));
     }
 }
 
 #[test]
-fn an_alias_stands_for_what_each_backend_calls_the_model() {
-    let place = testkit::sandbox!();
+fn alias_is_replaced_by_the_name_on_the_chosen_backend() {
+    let sandbox = testkit::sandbox!();
     let (a, b) = (backend_of(&["qwen-a"], ok), backend_of(&["qwen-b"], ok));
     let server = serve_file(
-        &place,
+        &sandbox,
         &file(
             &[("a", &a, ""), ("b", &b, "")],
             "qwen = [\"qwen-a\", \"qwen-b\"]",
         ),
     );
-    until("both are asked", || {
+    until("both backends get a request", || {
         let answer = server.post(CHAT, r#"{"model":"qwen","x":1}"#);
         assert_eq!(answer.status(), 200, "{answer:?}");
         count(&a) > 0 && count(&b) > 0
     });
     for (mock, name) in [(&a, "qwen-a"), (&b, "qwen-b")] {
-        for one in asked(mock) {
-            assert_eq!(one.text(), format!(r#"{{"model":"{name}","x":1}}"#));
+        for request in asked(mock) {
+            assert_eq!(request.text(), format!(r#"{{"model":"{name}","x":1}}"#));
         }
     }
-    // By its real name, it is one backend's.
+    // The name of the model selects the one backend that serves it.
     let before = count(&a);
     for _ in 0..10 {
         assert_eq!(server.post(CHAT, r#"{"model":"qwen-b"}"#).status(), 200);
@@ -97,48 +97,56 @@ fn an_alias_stands_for_what_each_backend_calls_the_model() {
 }
 
 #[test]
-fn when_an_alias_fails_over_the_next_backend_gets_its_own_name() {
-    let place = testkit::sandbox!();
+fn alias_is_replaced_by_the_name_on_the_next_backend_when_retried() {
+    let sandbox = testkit::sandbox!();
     let bad = backend_of(&["qwen-a"], |_, stream| {
         testkit::wire::json(stream, 503, "{}");
     });
     let good = backend_of(&["qwen-b"], ok);
     let server = serve_file(
-        &place,
+        &sandbox,
         &file(
             &[("a", &bad, ""), ("b", &good, "")],
             "qwen = [\"qwen-a\", \"qwen-b\"]",
         ),
     );
-    until("the bad one is asked", || {
+    until("the bad backend gets a request", || {
         let answer = server.post(CHAT, r#"{"model":"qwen"}"#);
         assert_eq!((answer.status(), served_by(&answer).as_str()), (200, "b"));
         count(&bad) > 0
     });
-    assert!(asked(&bad).iter().all(|one| one.text().contains("qwen-a")));
-    assert!(asked(&good).iter().all(|one| one.text().contains("qwen-b")));
+    assert!(
+        asked(&bad)
+            .iter()
+            .all(|request| request.text().contains("qwen-a"))
+    );
+    assert!(
+        asked(&good)
+            .iter()
+            .all(|request| request.text().contains("qwen-b"))
+    );
 }
 
 #[test]
-fn an_alias_of_a_model_that_nobody_has_is_unknown() {
-    let place = testkit::sandbox!();
+fn alias_of_a_model_that_no_backend_serves_is_unknown() {
+    let sandbox = testkit::sandbox!();
     let mock = backend_of(&["m"], ok);
-    let server = serve_file(&place, &file(&[("a", &mock, "")], "fast = \"gone\""));
+    let server = serve_file(&sandbox, &file(&[("a", &mock, "")], "fast = \"gone\""));
     let answer = server.post(CHAT, r#"{"model":"fast"}"#);
     assert_eq!(answer.status(), 404);
     assert_eq!(code(&answer), "model_not_found");
     let text = answer.text();
-    let why = "`fast` is an alias for `gone`, which no backend serves. Available: m.";
-    assert!(text.contains(why), "{text}");
+    let message = "`fast` is an alias for `gone`, which no backend serves. Available: m.";
+    assert!(text.contains(message), "{text}");
     assert_eq!(server.get("/v1/models/fast").text(), text);
     assert_eq!(count(&mock), 0);
 }
 
 #[test]
-fn an_alias_works_in_the_other_protocols_too() {
-    let place = testkit::sandbox!();
+fn alias_is_replaced_on_every_inference_endpoint() {
+    let sandbox = testkit::sandbox!();
     let mock = backend_of(&["claude"], ok);
-    let server = serve_file(&place, &file(&[("a", &mock, "")], "smart = \"claude\""));
+    let server = serve_file(&sandbox, &file(&[("a", &mock, "")], "smart = \"claude\""));
     for path in ["/v1/messages", "/v1/responses", "/v1/embeddings"] {
         assert_eq!(
             server.post(path, r#"{"model":"smart"}"#).status(),
@@ -151,10 +159,10 @@ fn an_alias_works_in_the_other_protocols_too() {
 }
 
 #[test]
-fn ollama_is_asked_without_the_tag_that_it_adds() {
-    let place = testkit::sandbox!();
+fn ollama_model_is_served_with_and_without_the_latest_tag() {
+    let sandbox = testkit::sandbox!();
     let mock = backend_of(&["llama3:latest", "qwen:7b"], ok);
-    let server = serve_file(&place, &file(&[("a", &mock, "kind = \"ollama\"")], ""));
+    let server = serve_file(&sandbox, &file(&[("a", &mock, "kind = \"ollama\"")], ""));
     for name in ["llama3", "llama3:latest", "qwen:7b"] {
         let answer = server.post(CHAT, &format!(r#"{{"model":"{name}"}}"#));
         assert_eq!(answer.status(), 200, "{name}: {answer:?}");
@@ -165,12 +173,12 @@ fn ollama_is_asked_without_the_tag_that_it_adds() {
 }
 
 #[test]
-fn only_the_models_that_are_allowed_are_used() {
-    let place = testkit::sandbox!();
+fn models_outside_only_models_are_not_served() {
+    let sandbox = testkit::sandbox!();
     let a = backend_of(&["llama-8b", "llama-70b", "secret", "gpt"], ok);
     let b = backend_of(&["gpt", "other"], ok);
     let server = serve_file(
-        &place,
+        &sandbox,
         &file(
             &[
                 ("a", &a, "only_models = [\"llama-*\", \"gpt\"]"),
@@ -192,10 +200,10 @@ fn only_the_models_that_are_allowed_are_used() {
 }
 
 #[test]
-fn alias_in_a_large_body_is_replaced_and_the_rest_arrives_unchanged() {
-    let place = testkit::sandbox!();
+fn alias_in_a_large_body_is_replaced_and_the_rest_is_unchanged() {
+    let sandbox = testkit::sandbox!();
     let mock = backend_of(&["real"], ok);
-    let server = serve_file(&place, &file(&[("a", &mock, "")], "fast = \"real\""));
+    let server = serve_file(&sandbox, &file(&[("a", &mock, "")], "fast = \"real\""));
     let (before, after) = ("0123456789".repeat(70_000), "9876543210".repeat(70_000));
     let body = |model: &str, option: &str| {
         format!(r#"{{{option}"x":"{before}","model":"{model}","stream":true,"y":"{after}"}}"#)

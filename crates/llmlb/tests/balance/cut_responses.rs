@@ -1,4 +1,4 @@
-//! An answer that breaks off is an error that the client sees, and is not asked for again. (L8)
+//! A response that the backend cuts is an error for the client, and its request is not retried. (L8)
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -13,65 +13,69 @@ use testkit::{
 
 const HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
 
-/// How the body of an answer in chunks can go wrong, after its first chunk.
-const BREAKS: &[(&str, &str)] = &[
-    ("it ends after a chunk", ""),
-    ("it ends in a chunk", "5\r\nab"),
-    ("it ends before the last line", "0\r\n"),
-    ("it ends in the size of a chunk", "5"),
-    ("a size that is none", "zz\r\nab\r\n0\r\n\r\n"),
-    ("a size below zero", "-1\r\nab\r\n0\r\n\r\n"),
+/// Defects of a chunked body after its first chunk.
+const DEFECTS: &[(&str, &str)] = &[
+    ("the body ends after a chunk", ""),
+    ("the body ends in a chunk", "5\r\nab"),
+    ("the body ends before the last line", "0\r\n"),
+    ("the body ends in the size of a chunk", "5"),
+    ("a size that is not a number", "zz\r\nab\r\n0\r\n\r\n"),
+    ("a negative size", "-1\r\nab\r\n0\r\n\r\n"),
     ("an empty size", "\r\nab\r\n0\r\n\r\n"),
-    ("a size beyond all", "fffffffffffffffff\r\nab\r\n0\r\n\r\n"),
-    ("a chunk longer than it says", "1\r\nabc\r\n0\r\n\r\n"),
+    (
+        "a size that overflows",
+        "fffffffffffffffff\r\nab\r\n0\r\n\r\n",
+    ),
+    ("a chunk longer than its size", "1\r\nabc\r\n0\r\n\r\n"),
     ("a chunk without its line end", "1\r\naXX0\r\n\r\n"),
 ];
 
-/// Every request that the backend begins to answer is cut, and nobody else is asked.
-fn assert_cut(what: &str, bad: &FakeLlm) {
-    let place = testkit::sandbox!();
+/// Asserts that the client sees every response of this backend cut, and that no other backend gets
+/// its request.
+fn assert_cut(defect: &str, bad: &FakeLlm) {
+    let sandbox = testkit::sandbox!();
     let good = backend(ok);
-    let server = serve(&place, &[bad, &good], UNPROBED);
+    let server = serve(&sandbox, &[bad, &good], UNPROBED);
     until("the bad backend is tried", || {
         let mut client = Connection::open(server.address);
         let before = count(&good);
         client.send_post(CHAT, ASK);
         let head = client.head();
-        assert_eq!(head.status(), 200, "{what}");
+        assert_eq!(head.status(), 200, "{defect}");
         let body = head.body(&mut client.reader);
         if count(bad) == 0 {
             return false;
         }
-        assert!(body.is_err(), "{what}: {head:?} {body:?}");
-        assert!(client.is_closed(), "{what}: nothing comes, and no end");
-        assert_eq!(count(&good), before, "{what}");
+        assert!(body.is_err(), "{defect}: {head:?} {body:?}");
+        assert!(client.is_closed(), "{defect}: the connection is still open");
+        assert_eq!(count(&good), before, "{defect}");
         true
     });
     server.until_in_flight(0);
 }
 
 #[test]
-fn an_answer_in_chunks_that_breaks_off_never_ends_well() {
-    for (what, rest) in BREAKS {
+fn chunked_response_with_a_defect_is_cut_for_the_client() {
+    for (defect, rest) in DEFECTS {
         let bad = backend(move |_, stream| {
             send_and_close(stream, format!("{HEAD}5\r\nfirst\r\n{rest}").as_bytes());
         });
-        assert_cut(what, &bad);
+        assert_cut(defect, &bad);
     }
 }
 
 #[test]
-fn a_backend_that_breaks_its_chunks_but_stays_is_left() {
-    for (what, rest) in &BREAKS[4..] {
+fn chunked_response_with_a_defect_is_cut_when_the_backend_keeps_its_connection() {
+    for (defect, rest) in &DEFECTS[4..] {
         let bad = backend(move |_, stream| {
             let _ = stream.write_all(format!("{HEAD}5\r\nfirst\r\n{rest}").as_bytes());
         });
-        assert_cut(what, &bad);
+        assert_cut(defect, &bad);
     }
 }
 
 #[test]
-fn an_endless_size_of_a_chunk_is_not_waited_for() {
+fn endless_chunk_size_cuts_the_response() {
     let bad = backend(|_, stream| {
         let _ = stream.write_all(format!("{HEAD}5\r\nfirst\r\n").as_bytes());
         for _ in 0..(10 << 20) / 64 {
@@ -80,22 +84,21 @@ fn an_endless_size_of_a_chunk_is_not_waited_for() {
             }
         }
     });
-    assert_cut("the size of a chunk", &bad);
+    assert_cut("an endless size", &bad);
 }
 
 #[test]
-fn an_answer_of_known_length_that_breaks_off_never_ends_well() {
+fn response_shorter_than_its_length_is_cut_for_the_client() {
     for sent in ["", "half"] {
         let bad = backend(move |_, stream| {
             let head = "HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n";
             send_and_close(stream, format!("{head}{sent}").as_bytes());
         });
-        let place = testkit::sandbox!();
-        let server = serve(&place, &[&bad], UNPROBED);
+        let sandbox = testkit::sandbox!();
+        let server = serve(&sandbox, &[&bad], UNPROBED);
         let mut client = Connection::open(server.address);
         client.send_post(CHAT, ASK);
-        // Before the first byte of the body, it may still be told as an error of ours, or not at
-        // all.
+        // A cut before the first byte of the body may be a 502, or close the connection without a response.
         if let Some(head) = Head::read(&mut client.reader) {
             let body = head.body(&mut client.reader);
             assert!(body.is_err() || head.status() == 502, "{head:?}");
@@ -106,9 +109,9 @@ fn an_answer_of_known_length_that_breaks_off_never_ends_well() {
 }
 
 #[test]
-fn an_answer_without_length_that_is_reset_never_ends_well() {
-    let place = testkit::sandbox!();
-    // The reset must not overtake what was sent before: so the client has that first.
+fn response_without_length_is_cut_for_the_client_when_the_backend_resets() {
+    let sandbox = testkit::sandbox!();
+    // A reset discards bytes on their way. The client therefore reads the first ones before it.
     let (arrived, waiting) = channel();
     let waiting = Mutex::new(waiting);
     let bad = backend(move |_, stream| {
@@ -116,7 +119,7 @@ fn an_answer_without_length_that_is_reset_never_ends_well() {
         let _ = waiting.lock().unwrap().recv();
         reset(stream);
     });
-    let server = serve(&place, &[&bad], UNPROBED);
+    let server = serve(&sandbox, &[&bad], UNPROBED);
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
     assert_eq!(client.head().status(), 200);
@@ -129,8 +132,8 @@ fn an_answer_without_length_that_is_reset_never_ends_well() {
 }
 
 #[test]
-fn over_http_2_a_cut_resets_the_stream_and_no_other() {
-    let place = testkit::sandbox!();
+fn cut_response_resets_only_its_http_2_stream() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|request, stream| {
         if request.text().contains("length") {
             let half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf";
@@ -143,7 +146,7 @@ fn over_http_2_a_cut_resets_the_stream_and_no_other() {
         }
         wire::end_stream(stream);
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
         for cut in ["cut", "length", "cut"] {
             let ask = format!(r#"{{"model":"m","x":"{cut}"}}"#);

@@ -13,7 +13,7 @@ use testkit::{
     until,
 };
 
-/// A backend that responds to nothing but `ASK`.
+/// Returns a backend that responds only to `ASK`.
 fn silent() -> FakeLlm {
     backend(|request, stream| {
         if request.text() == ASK {
@@ -23,25 +23,25 @@ fn silent() -> FakeLlm {
     })
 }
 
-fn limited(place: &Sandbox, mock: &FakeLlm, per_minute: &str) -> LlmlbServer {
+fn limited(sandbox: &Sandbox, mock: &FakeLlm, per_minute: &str) -> LlmlbServer {
     let limits = [
         ("LLMLB_PROBE_INTERVAL", "1h"),
         ("LLMLB_MAX_RESETS", per_minute),
     ];
-    serve(place, &[mock], &limits)
+    serve(sandbox, &[mock], &limits)
 }
 
-/// Cancels a request that a backend works on.
+/// Cancels a request after the backend has received it.
 async fn cancel_one(client: &Client, mock: &FakeLlm) -> Result<(), h2::Error> {
     let before = count(mock);
     let mut ready = client.clone().ready().await?;
     let (response, mut body) = ready.send_request(request(Method::POST, CHAT), false)?;
     body.send_data(r#"{"model":"m","silent":true}"#.into(), true)?;
-    let mut looks = 0;
-    // The connection may be closed before the backend sees it.
-    while count(mock) == before && looks < 100 {
+    let mut polls = 0;
+    // The server may close the connection before the backend gets the request.
+    while count(mock) == before && polls < 100 {
         tokio::time::sleep(Duration::from_millis(5)).await;
-        looks += 1;
+        polls += 1;
     }
     body.send_reset(Reason::CANCEL);
     drop(response);
@@ -50,10 +50,10 @@ async fn cancel_one(client: &Client, mock: &FakeLlm) -> Result<(), h2::Error> {
 
 #[test]
 fn client_that_cancels_too_many_requests_loses_its_http_2_connection() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = silent();
-    // Ten at once.
-    let server = limited(&place, &mock, "100");
+    // The limit allows a burst of ten.
+    let server = limited(&sandbox, &mock, "100");
     run(async {
         let (client, connection) = connect(server.address, &Builder::new()).await;
         while !connection.is_finished() && cancel_one(&client, &mock).await.is_ok() {
@@ -62,7 +62,7 @@ fn client_that_cancels_too_many_requests_loses_its_http_2_connection() {
         let error = connection.await.unwrap().unwrap_err();
         assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM), "{error}");
         assert!(error.to_string().contains("server.max_resets"), "{error}");
-        // Another connection is served.
+        // A new connection of the same client is served.
         let (client, _) = connect(server.address, &Builder::new()).await;
         assert_eq!(post(&client, CHAT, ASK).await.status, 200);
     });
@@ -74,10 +74,10 @@ fn client_that_cancels_too_many_requests_loses_its_http_2_connection() {
 
 #[test]
 fn client_that_cancels_requests_within_the_limit_keeps_its_http_2_connection() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = silent();
     for per_minute in ["1200", "0"] {
-        let server = limited(&place, &mock, per_minute);
+        let server = limited(&sandbox, &mock, per_minute);
         run(async {
             let (client, connection) = connect(server.address, &Builder::new()).await;
             for _ in 0..60 {
@@ -89,7 +89,7 @@ fn client_that_cancels_requests_within_the_limit_keeps_its_http_2_connection() {
     }
 }
 
-/// A backend whose responses begin and do not end.
+/// Returns a backend whose responses begin and do not end.
 fn endless() -> FakeLlm {
     backend(|_, stream| {
         testkit::wire::begin_stream(stream);
@@ -99,11 +99,11 @@ fn endless() -> FakeLlm {
 }
 
 #[test]
-fn responses_that_are_cancelled_before_their_end_count() {
-    let place = testkit::sandbox!();
+fn cancelled_responses_count_towards_the_limit() {
+    let sandbox = testkit::sandbox!();
     let mock = endless();
-    // Ten at once.
-    let server = limited(&place, &mock, "100");
+    // The limit allows a burst of ten.
+    let server = limited(&sandbox, &mock, "100");
     run(async {
         let (client, connection) = connect(server.address, &Builder::new()).await;
         while !connection.is_finished() {
@@ -111,12 +111,12 @@ fn responses_that_are_cancelled_before_their_end_count() {
             let Ok(mut ready) = client.clone().ready().await else {
                 break;
             };
-            let asking = request(Method::POST, CHAT);
-            let Ok((response, mut body)) = ready.send_request(asking, false) else {
+            let head = request(Method::POST, CHAT);
+            let Ok((response, mut body)) = ready.send_request(head, false) else {
                 break;
             };
             let _ = body.send_data(ASK.into(), true);
-            // Dropped, it is reset.
+            // Dropping the response resets its stream.
             drop(response.await);
         }
         let error = connection.await.unwrap().unwrap_err();
@@ -126,10 +126,10 @@ fn responses_that_are_cancelled_before_their_end_count() {
 }
 
 #[test]
-fn responses_that_are_cancelled_now_and_then_keep_their_connection() {
-    let place = testkit::sandbox!();
+fn cancelled_responses_within_the_limit_keep_the_connection() {
+    let sandbox = testkit::sandbox!();
     let mock = endless();
-    let server = limited(&place, &mock, "1200");
+    let server = limited(&sandbox, &mock, "1200");
     run(async {
         let (client, connection) = connect(server.address, &Builder::new()).await;
         for _ in 0..60 {
@@ -141,8 +141,8 @@ fn responses_that_are_cancelled_now_and_then_keep_their_connection() {
 }
 
 #[test]
-fn responses_that_are_complete_do_not_count() {
-    let place = testkit::sandbox!();
+fn complete_responses_do_not_count_towards_the_limit() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|request, stream| {
         if request.text() == ASK {
             return ok(request, stream);
@@ -152,12 +152,12 @@ fn responses_that_are_complete_do_not_count() {
         testkit::wire::chunk(stream, "data: [DONE]\n\n");
         testkit::wire::end_stream(stream);
     });
-    let server = limited(&place, &mock, "10");
+    let server = limited(&sandbox, &mock, "10");
     run(async {
         let (client, connection) = connect(server.address, &Builder::new()).await;
         for _ in 0..20 {
-            for asked in [ASK, r#"{"model":"m","stream":true}"#] {
-                assert_eq!(post(&client, CHAT, asked).await.status, 200);
+            for body in [ASK, r#"{"model":"m","stream":true}"#] {
+                assert_eq!(post(&client, CHAT, body).await.status, 200);
             }
         }
         assert!(!connection.is_finished());
@@ -165,16 +165,16 @@ fn responses_that_are_complete_do_not_count() {
 }
 
 #[test]
-fn requests_wait_when_their_address_has_cancelled_many_on_other_connections() {
-    let place = testkit::sandbox!();
+fn requests_are_delayed_after_their_address_cancelled_many_on_other_connections() {
+    let sandbox = testkit::sandbox!();
     let mock = silent();
-    // Ten per minute for the address, one of them at once.
-    let server = limited(&place, &mock, "1");
+    // The limit allows ten cancellations per minute for the address, with a burst of one.
+    let server = limited(&sandbox, &mock, "1");
     for attempt in 0..40 {
         let mut client = Connection::open(server.address);
         client.send_post(CHAT, r#"{"model":"m","silent":true}"#);
         if attempt < 4 {
-            until("a backend has it", || count(&mock) > attempt);
+            until("the backend has the request", || count(&mock) > attempt);
         } else {
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -183,6 +183,6 @@ fn requests_wait_when_their_address_has_cancelled_many_on_other_connections() {
     }
     let reached = count(&mock);
     assert!(reached < 20, "{reached} of 40 reached the backend");
-    // Nobody is rejected.
+    // Requests of the address are delayed and not rejected.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
 }

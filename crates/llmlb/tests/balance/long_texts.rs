@@ -1,4 +1,4 @@
-//! What a client may write at any length is not repeated at that length. (L10, L13)
+//! Long texts of clients are truncated in the log and in responses. (L10, L13)
 
 use ::http::Method;
 use testkit::{
@@ -8,10 +8,10 @@ use testkit::{
 };
 
 #[test]
-fn the_log_says_no_more_of_a_models_name_than_one_can_read() {
-    let place = testkit::sandbox!();
+fn long_model_names_and_paths_are_truncated_in_the_log() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], &[]);
+    let server = serve(&sandbox, &[&mock], &[]);
     for letter in ["x", "é", "\\u0001"] {
         let name = letter.repeat(1 << 20);
         let answer = server.post(CHAT, &format!(r#"{{"model":"{name}"}}"#));
@@ -20,17 +20,17 @@ fn the_log_says_no_more_of_a_models_name_than_one_can_read() {
     }
     let path = format!("/v1/{}", "y".repeat(30_000));
     assert_eq!(server.get(&path).status(), 200);
-    until("all are logged", || {
-        let said = server.process.stderr();
-        said.lines().filter(|line| line.contains(" id=")).count() == 4
+    until("all requests are logged", || {
+        let log = server.process.stderr();
+        log.lines().filter(|line| line.contains(" id=")).count() == 4
     });
-    let said = server.process.stderr();
-    let longest = said.lines().map(str::len).max().unwrap_or_default();
+    let log = server.process.stderr();
+    let longest = log.lines().map(str::len).max().unwrap_or_default();
     assert!(longest < 4000, "a line of {longest} bytes");
-    assert!(said.contains("model=xxxx"), "{said}");
+    assert!(log.contains("model=xxxx"), "{log}");
 }
 
-fn answer_to(server: &LlmlbServer, method: &str) -> Answer {
+fn response_to(server: &LlmlbServer, method: &str) -> Answer {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "{method} {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -40,21 +40,21 @@ fn answer_to(server: &LlmlbServer, method: &str) -> Answer {
     client.answer()
 }
 
-/// The lines of the log that tell of requests.
+/// Returns the lines of the access log once there are this many.
 fn request_lines(server: &LlmlbServer, count: usize) -> Vec<String> {
     testkit::eventually("all requests are logged", || {
-        let said = server.process.stderr();
-        let lines = said.lines().filter(|line| line.contains(" id="));
+        let log = server.process.stderr();
+        let lines = log.lines().filter(|line| line.contains(" id="));
         let lines: Vec<String> = lines.map(str::to_owned).collect();
         (lines.len() == count).then_some(lines)
     })
 }
 
 #[test]
-fn methods_that_no_api_uses_reach_neither_a_backend_nor_the_log_in_full() {
-    let place = testkit::sandbox!();
+fn unknown_methods_are_rejected_and_truncated_in_the_log() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let long = "X".repeat(20_000);
     let cases = [
         ("TRACE", 405, "method_not_allowed"),
@@ -63,7 +63,7 @@ fn methods_that_no_api_uses_reach_neither_a_backend_nor_the_log_in_full() {
         (&long, 501, "method_not_implemented"),
     ];
     for (method, status, expected) in cases {
-        let answer = answer_to(&server, method);
+        let answer = response_to(&server, method);
         let shown = &method[..method.len().min(20)];
         assert_eq!(answer.status(), status, "{shown}");
         assert_eq!(code(&answer), expected, "{shown}");
@@ -90,10 +90,10 @@ fn methods_that_no_api_uses_reach_neither_a_backend_nor_the_log_in_full() {
 }
 
 #[test]
-fn every_method_of_the_apis_is_forwarded() {
-    let place = testkit::sandbox!();
+fn known_methods_are_forwarded() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
         let mut client = Connection::open(server.address);
         client.send(format!(
@@ -103,7 +103,7 @@ fn every_method_of_the_apis_is_forwarded() {
     }
     let methods: Vec<_> = asked(&mock)
         .iter()
-        .map(|one| one.head.line.split(' ').next().unwrap().to_owned())
+        .map(|request| request.head.line.split(' ').next().unwrap().to_owned())
         .collect();
     let all = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
     assert_eq!(methods, all);
@@ -111,9 +111,9 @@ fn every_method_of_the_apis_is_forwarded() {
 
 #[test]
 fn unsafe_characters_of_a_client_are_escaped_in_the_log() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let body = r#"{"model":"a\u001b[2J\u009b\u202eb\n"}"#;
     assert_eq!(server.post(CHAT, body).status(), 404);
     let lines = request_lines(&server, 1);

@@ -1,5 +1,4 @@
-//! What one backend could not answer, another one does; and what may not be asked twice, is not.
-//! (L8)
+//! A failed request is retried on another backend, unless sending it twice could do harm. (L8)
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -8,37 +7,37 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use testkit::{
     Connection, FakeLlm, Received,
     backends::{
-        ASK, CHAT, UNPROBED, address, asked, backend, backend_at, close, code, count,
-        nobody_notices, ok, serve, served_by,
+        ASK, CHAT, UNPROBED, address, asked, assert_failover, backend, backend_at, close, code,
+        count, ok, serve, served_by,
     },
     raw::{self, Raw},
     until, wire,
 };
 
-/// A backend that answers so.
-fn answering(status: u16) -> FakeLlm {
-    backend(move |_, stream| refuse(stream, status))
+/// Returns a backend that responds to every request with this status.
+fn responding(status: u16) -> FakeLlm {
+    backend(move |_, stream| respond(stream, status))
 }
 
-fn refuse(stream: &mut TcpStream, status: u16) {
+fn respond(stream: &mut TcpStream, status: u16) {
     let _ = stream.write_all(
         format!(
-            "HTTP/1.1 {status} Its Own Words\r\nretry-after: 7\r\nx-own: yes\r\n\
-             content-length: 9\r\n\r\nits words"
+            "HTTP/1.1 {status} Own Reason\r\nretry-after: 7\r\nx-own: yes\r\n\
+             content-length: 9\r\n\r\nbackend's"
         )
         .as_bytes(),
     );
 }
 
-fn hang_up(_: &Received, stream: &mut TcpStream) {
+fn close_unanswered(_: &Received, stream: &mut TcpStream) {
     close(stream);
 }
 
 #[test]
-fn a_backend_that_refuses_connections_is_not_noticed() {
-    let place = testkit::sandbox!();
+fn request_is_served_by_another_backend_when_one_refuses_connections() {
+    let sandbox = testkit::sandbox!();
     let (bad, good) = (backend(ok), backend(ok));
-    let server = serve(&place, &[&bad, &good], UNPROBED);
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
     bad.stop();
     for _ in 0..20 {
         let answer = server.post(CHAT, ASK);
@@ -49,48 +48,48 @@ fn a_backend_that_refuses_connections_is_not_noticed() {
 }
 
 #[test]
-fn a_backend_that_hangs_up_at_once_is_not_noticed() {
-    let place = testkit::sandbox!();
+fn request_is_retried_when_the_backend_closes_a_new_connection() {
+    let sandbox = testkit::sandbox!();
     let (first, good) = (backend_at(address(), &["m"], ok), backend(ok));
-    let server = serve(&place, &[&first, &good], UNPROBED);
+    let server = serve(&sandbox, &[&first, &good], UNPROBED);
     first.stop();
     let bad = Raw::start_at(first.address, drop);
-    nobody_notices(&server, || bad.accepted(), &good);
+    assert_failover(&server, || bad.accepted(), &good);
 }
 
 #[test]
-fn a_backend_that_resets_connections_is_not_noticed() {
-    let place = testkit::sandbox!();
+fn request_is_retried_when_the_backend_resets_a_new_connection() {
+    let sandbox = testkit::sandbox!();
     let (first, good) = (backend_at(address(), &["m"], ok), backend(ok));
-    let server = serve(&place, &[&first, &good], UNPROBED);
+    let server = serve(&sandbox, &[&first, &good], UNPROBED);
     first.stop();
     let bad = Raw::start_at(first.address, |stream| raw::reset(&stream));
-    nobody_notices(&server, || bad.accepted(), &good);
+    assert_failover(&server, || bad.accepted(), &good);
 }
 
 #[test]
-fn a_backend_that_hangs_up_on_a_question_is_not_noticed() {
-    let place = testkit::sandbox!();
-    let (bad, good) = (backend(hang_up), backend(ok));
-    let server = serve(&place, &[&bad, &good], UNPROBED);
-    nobody_notices(&server, || count(&bad), &good);
+fn request_is_retried_when_the_backend_closes_before_its_response() {
+    let sandbox = testkit::sandbox!();
+    let (bad, good) = (backend(close_unanswered), backend(ok));
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
+    assert_failover(&server, || count(&bad), &good);
 }
 
 #[test]
-fn a_backend_that_is_unavailable_is_not_noticed() {
+fn request_is_retried_after_502_503_and_504() {
     for status in [502, 503, 504] {
-        let place = testkit::sandbox!();
-        let (bad, good) = (answering(status), backend(ok));
-        let server = serve(&place, &[&bad, &good], UNPROBED);
-        nobody_notices(&server, || count(&bad), &good);
+        let sandbox = testkit::sandbox!();
+        let (bad, good) = (responding(status), backend(ok));
+        let server = serve(&sandbox, &[&bad, &good], UNPROBED);
+        assert_failover(&server, || count(&bad), &good);
     }
 }
 
 #[test]
-fn healthy_twin_serves_every_request_that_got_a_500() {
-    let place = testkit::sandbox!();
-    let (bad, good) = (answering(500), backend(ok));
-    let server = serve(&place, &[&bad, &good], UNPROBED);
+fn request_is_retried_once_after_a_500() {
+    let sandbox = testkit::sandbox!();
+    let (bad, good) = (responding(500), backend(ok));
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
     let statuses: Vec<u16> = (0..60)
         .map(|number| {
             let body = format!(r#"{{"model":"m","number":{number}}}"#);
@@ -108,7 +107,7 @@ fn healthy_twin_serves_every_request_that_got_a_500() {
     let last = server.status()["backends"][0]["last_error"].clone();
     assert_eq!(last["status"], 500, "{last}");
     assert!(last["at"].as_str().unwrap().ends_with('Z'), "{last}");
-    let text = place.run(&format!("status -p {}", server.port())).stdout;
+    let text = sandbox.run(&format!("status -p {}", server.port())).stdout;
     assert!(text.contains("last error 500"), "{text}");
 }
 
@@ -119,19 +118,19 @@ fn first_500_reaches_the_client_if_the_second_backend_fails_too() {
         "503",
         "529",
         "401",
-        "hangs up",
+        "closes",
         "is gone",
         "is missing",
     ] {
-        let place = testkit::sandbox!();
+        let sandbox = testkit::sandbox!();
         let seconds = second.to_owned();
-        // Each backend plays the second one after the other was asked.
+        // The backend that gets the request first responds 500. The other one fails as configured.
         let is_second = Arc::new(AtomicBool::new(false));
         let all = [(); 2].map(|()| {
             let (is_second, second) = (Arc::clone(&is_second), seconds.clone());
             backend(move |_, stream: &mut TcpStream| {
                 if !is_second.swap(true, Ordering::SeqCst) {
-                    return refuse(stream, 500);
+                    return respond(stream, 500);
                 }
                 match second.parse() {
                     Ok(status) => wire::json(stream, status, "not this"),
@@ -143,13 +142,13 @@ fn first_500_reaches_the_client_if_the_second_backend_fails_too() {
             "is missing" => &[&all[0]],
             _ => &[&all[0], &all[1]],
         };
-        let server = serve(&place, backends, UNPROBED);
+        let server = serve(&sandbox, backends, UNPROBED);
         if second == "is gone" {
             all[1].stop();
         }
         let answer = server.post(CHAT, ASK);
         assert_eq!(answer.status(), 500, "{second}: {answer:?}");
-        assert_eq!(answer.text(), "its words", "{second}");
+        assert_eq!(answer.text(), "backend's", "{second}");
         assert_eq!(answer.head.header("x-own").as_deref(), Some("yes"));
         let expected = backends.len() - usize::from(second == "is gone");
         assert_eq!(all.iter().map(count).sum::<usize>(), expected, "{second}");
@@ -157,11 +156,11 @@ fn first_500_reaches_the_client_if_the_second_backend_fails_too() {
 }
 
 #[test]
-fn second_response_to_a_500_reaches_the_client_if_it_is_an_answer() {
+fn response_of_the_second_backend_replaces_a_500_unless_it_is_a_failure() {
     for status in [200, 400, 409, 429] {
-        let place = testkit::sandbox!();
-        let (bad, other) = (answering(500), answering(status));
-        let server = serve(&place, &[&bad, &other], UNPROBED);
+        let sandbox = testkit::sandbox!();
+        let (bad, other) = (responding(500), responding(status));
+        let server = serve(&sandbox, &[&bad, &other], UNPROBED);
         for _ in 0..10 {
             let answer = server.post(CHAT, ASK);
             assert_eq!(answer.status(), status);
@@ -171,10 +170,10 @@ fn second_response_to_a_500_reaches_the_client_if_it_is_an_answer() {
 }
 
 #[test]
-fn connection_that_is_refused_is_not_the_one_more_attempt_of_a_500() {
-    let place = testkit::sandbox!();
-    let (bad, gone, good) = (answering(500), backend(ok), backend(ok));
-    let server = serve(&place, &[&bad, &gone, &good], UNPROBED);
+fn refused_connection_does_not_use_up_the_retry_of_a_500() {
+    let sandbox = testkit::sandbox!();
+    let (bad, gone, good) = (responding(500), backend(ok), backend(ok));
+    let server = serve(&sandbox, &[&bad, &gone, &good], UNPROBED);
     gone.stop();
     for _ in 0..20 {
         assert_eq!(server.post(CHAT, ASK).status(), 200);
@@ -182,23 +181,23 @@ fn connection_that_is_refused_is_not_the_one_more_attempt_of_a_500() {
 }
 
 #[test]
-fn request_that_got_a_500_is_tried_on_two_backends_at_most() {
-    let place = testkit::sandbox!();
-    let all = [500; 4].map(answering);
-    let server = serve(&place, &all.each_ref(), UNPROBED);
+fn request_that_fails_with_500_is_sent_to_two_backends_at_most() {
+    let sandbox = testkit::sandbox!();
+    let all = [500; 4].map(responding);
+    let server = serve(&sandbox, &all.each_ref(), UNPROBED);
     let answer = server.post(CHAT, ASK);
     assert_eq!(
         (answer.status(), answer.text().as_str()),
-        (500, "its words")
+        (500, "backend's")
     );
     assert_eq!(all.iter().map(count).sum::<usize>(), 2);
 }
 
 #[test]
-fn request_without_a_model_gets_its_500() {
-    let place = testkit::sandbox!();
-    let (bad, good) = (answering(500), backend(ok));
-    let server = serve(&place, &[&bad, &good], UNPROBED);
+fn request_without_a_model_is_not_retried_after_a_500() {
+    let sandbox = testkit::sandbox!();
+    let (bad, good) = (responding(500), backend(ok));
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
     assert_eq!(server.post("/v1/moderations", "{}").status(), 500);
     assert_eq!(server.get("/v1/files").status(), 500);
     assert_eq!(server.post("/v1/batches", "{}").status(), 500);
@@ -206,7 +205,7 @@ fn request_without_a_model_gets_its_500() {
 }
 
 #[test]
-fn every_kind_of_question_may_be_asked_again() {
+fn requests_to_every_inference_endpoint_are_retried() {
     let paths = [
         "chat/completions",
         "completions",
@@ -218,9 +217,9 @@ fn every_kind_of_question_may_be_asked_again() {
         "score",
     ];
     for path in paths {
-        let place = testkit::sandbox!();
-        let (bad, good) = (answering(503), backend(ok));
-        let server = serve(&place, &[&bad, &good], UNPROBED);
+        let sandbox = testkit::sandbox!();
+        let (bad, good) = (responding(503), backend(ok));
+        let server = serve(&sandbox, &[&bad, &good], UNPROBED);
         until("the bad backend is tried", || {
             let answer = server.post(&format!("/v1/{path}"), ASK);
             assert_eq!(answer.status(), 200, "{path}: {answer:?}");
@@ -230,111 +229,111 @@ fn every_kind_of_question_may_be_asked_again() {
 }
 
 #[test]
-fn an_unavailable_backend_answers_as_it_likes_if_it_is_the_only_one() {
+fn response_503_of_the_only_backend_is_forwarded_unchanged() {
     for status in [502, 503, 504] {
-        let place = testkit::sandbox!();
-        let only = answering(status);
-        let server = serve(&place, &[&only], UNPROBED);
+        let sandbox = testkit::sandbox!();
+        let only = responding(status);
+        let server = serve(&sandbox, &[&only], UNPROBED);
         let answer = server.post(CHAT, ASK);
         assert_eq!(answer.status(), status);
         assert_eq!(answer.head.header("retry-after").as_deref(), Some("7"));
         assert_eq!(answer.head.header("x-own").as_deref(), Some("yes"));
-        assert_eq!(answer.text(), "its words");
+        assert_eq!(answer.text(), "backend's");
         assert_eq!(served_by(&answer), only.address.to_string());
-        assert_eq!(count(&only), 1, "nobody else was there to be asked");
+        assert_eq!(count(&only), 1, "the request is sent once");
     }
 }
 
 #[test]
-fn if_all_are_unavailable_each_is_asked_once_and_the_answer_is_one_of_theirs() {
-    let place = testkit::sandbox!();
-    let all = [answering(503), answering(503)];
-    let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
+fn response_503_is_forwarded_after_every_backend_was_tried_once() {
+    let sandbox = testkit::sandbox!();
+    let all = [responding(503), responding(503)];
+    let server = serve(&sandbox, &[&all[0], &all[1]], UNPROBED);
     let answer = server.post(CHAT, ASK);
     assert_eq!(answer.status(), 503);
-    assert_eq!(answer.text(), "its words");
+    assert_eq!(answer.text(), "backend's");
     assert_eq!(answer.head.header("retry-after").as_deref(), Some("7"));
     assert!(
         all.iter()
-            .any(|one| served_by(&answer) == one.address.to_string())
+            .any(|backend| served_by(&answer) == backend.address.to_string())
     );
     assert_eq!(all.each_ref().map(count), [1, 1]);
 }
 
 #[test]
-fn a_refusal_is_passed_on_even_if_the_others_are_gone() {
-    let place = testkit::sandbox!();
-    let (gone, busy) = (backend(ok), answering(503));
-    let server = serve(&place, &[&gone, &busy], UNPROBED);
+fn response_503_is_forwarded_when_the_other_backends_are_gone() {
+    let sandbox = testkit::sandbox!();
+    let (gone, busy) = (backend(ok), responding(503));
+    let server = serve(&sandbox, &[&gone, &busy], UNPROBED);
     gone.stop();
     for _ in 0..5 {
         let answer = server.post(CHAT, ASK);
         assert_eq!(
             (answer.status(), answer.text().as_str()),
-            (503, "its words")
+            (503, "backend's")
         );
     }
 }
 
 #[test]
-fn a_request_is_tried_on_three_backends_at_most() {
-    let place = testkit::sandbox!();
-    let all = [503; 5].map(answering);
-    let server = serve(&place, &all.each_ref(), UNPROBED);
+fn request_is_sent_to_three_backends_at_most() {
+    let sandbox = testkit::sandbox!();
+    let all = [503; 5].map(responding);
+    let server = serve(&sandbox, &all.each_ref(), UNPROBED);
     assert_eq!(server.post(CHAT, ASK).status(), 503);
     assert_eq!(all.iter().map(count).sum::<usize>(), 3);
-    assert!(all.iter().all(|one| count(one) <= 1));
+    assert!(all.iter().all(|backend| count(backend) <= 1));
 }
 
 #[test]
-fn backends_that_fail_in_different_ways_are_not_noticed_either() {
-    let place = testkit::sandbox!();
-    let (gone, rude, good) = (backend(ok), backend(hang_up), backend(ok));
-    let server = serve(&place, &[&gone, &rude, &good], UNPROBED);
+fn request_is_retried_after_failures_of_different_kinds() {
+    let sandbox = testkit::sandbox!();
+    let (gone, closing, good) = (backend(ok), backend(close_unanswered), backend(ok));
+    let server = serve(&sandbox, &[&gone, &closing, &good], UNPROBED);
     gone.stop();
-    nobody_notices(&server, || count(&rude), &good);
+    assert_failover(&server, || count(&closing), &good);
 }
 
 #[test]
-fn what_a_backend_decided_is_not_decided_again_elsewhere() {
+fn response_with_any_other_status_is_not_retried() {
     for status in [400, 401, 404, 408, 409, 422, 429, 501, 505, 529] {
-        let place = testkit::sandbox!();
-        let all = [answering(status), answering(status)];
-        let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
+        let sandbox = testkit::sandbox!();
+        let all = [responding(status), responding(status)];
+        let server = serve(&sandbox, &[&all[0], &all[1]], UNPROBED);
         let answer = server.post(CHAT, ASK);
         assert_eq!(answer.status(), status);
-        assert_eq!(answer.text(), "its words");
+        assert_eq!(answer.text(), "backend's");
         assert_eq!(answer.head.header("retry-after").as_deref(), Some("7"));
-        let asked = all.iter().map(count).sum::<usize>();
-        assert_eq!(asked, 1, "{status}");
+        let requests = all.iter().map(count).sum::<usize>();
+        assert_eq!(requests, 1, "{status}");
     }
 }
 
 #[test]
-fn what_is_no_question_is_not_sent_to_another_backend() {
-    for hangs_up in [true, false] {
-        let place = testkit::sandbox!();
+fn request_that_is_not_inference_is_not_retried_once_sent() {
+    for closes in [true, false] {
+        let sandbox = testkit::sandbox!();
         let bad = backend(move |_, stream| {
-            if hangs_up {
+            if closes {
                 close(stream);
             } else {
-                refuse(stream, 503);
+                respond(stream, 503);
             }
         });
         let good = backend(ok);
-        let server = serve(&place, &[&bad, &good], UNPROBED);
+        let server = serve(&sandbox, &[&bad, &good], UNPROBED);
         until("the bad backend is tried", || {
             let before = (count(&bad), count(&good));
             let answer = server.post("/v1/batches", ASK);
             let after = (count(&bad), count(&good));
             match answer.status() {
                 200 => assert_eq!(after, (before.0, before.1 + 1)),
-                502 if hangs_up => {
+                502 if closes => {
                     assert_eq!(code(&answer), "upstream_error");
                     assert_eq!(after, (before.0 + 1, before.1));
                 }
                 503 => {
-                    assert_eq!(answer.text(), "its words");
+                    assert_eq!(answer.text(), "backend's");
                     assert_eq!(after, (before.0 + 1, before.1));
                 }
                 other => panic!("{other}: {answer:?}"),
@@ -345,10 +344,10 @@ fn what_is_no_question_is_not_sent_to_another_backend() {
 }
 
 #[test]
-fn what_was_never_sent_may_go_to_another_backend_whatever_it_is() {
-    let place = testkit::sandbox!();
+fn request_of_any_kind_is_retried_when_the_connection_is_refused() {
+    let sandbox = testkit::sandbox!();
     let (bad, good) = (backend(ok), backend(ok));
-    let server = serve(&place, &[&bad, &good], UNPROBED);
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
     bad.stop();
     for _ in 0..10 {
         let answer = server.post("/v1/batches", ASK);
@@ -358,10 +357,10 @@ fn what_was_never_sent_may_go_to_another_backend_whatever_it_is() {
 }
 
 #[test]
-fn a_deletion_is_sent_once() {
-    let place = testkit::sandbox!();
-    let bad = backend(hang_up);
-    let server = serve(&place, &[&bad], UNPROBED);
+fn delete_request_is_sent_once() {
+    let sandbox = testkit::sandbox!();
+    let bad = backend(close_unanswered);
+    let server = serve(&sandbox, &[&bad], UNPROBED);
     let mut client = Connection::open(server.address);
     client.send("DELETE /v1/files/file-1 HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let answer = client.answer();
@@ -371,14 +370,14 @@ fn a_deletion_is_sent_once() {
 }
 
 #[test]
-fn the_second_backend_gets_the_same_bytes_as_the_first() {
-    let place = testkit::sandbox!();
-    let (bad, good) = (answering(502), backend(ok));
-    let server = serve(&place, &[&bad, &good], UNPROBED);
+fn retried_request_has_the_same_bytes() {
+    let sandbox = testkit::sandbox!();
+    let (bad, good) = (responding(502), backend(ok));
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
     let filler = "\\u00e9é \\t".repeat(100_000);
     let body = format!("{{ \"model\" :\"m\", \"x\":\"{filler}\",\"n\":1.0e5 }}\n");
     until("the bad backend is tried", || {
-        // With a length, and in chunks.
+        // The body is sent once with a length and once in chunks.
         assert_eq!(server.post(&format!("{CHAT}?a=%20b"), &body).status(), 200);
         let mut client = Connection::open(server.address);
         client.send(format!(
@@ -389,22 +388,22 @@ fn the_second_backend_gets_the_same_bytes_as_the_first() {
         assert_eq!(client.answer().status(), 200);
         count(&bad) > 0
     });
-    for one in asked(&bad).iter().chain(&asked(&good)) {
-        assert_eq!(one.head.line, format!("POST {CHAT}?a=%20b HTTP/1.1"));
-        assert!(one.body == body.as_bytes());
+    for request in asked(&bad).iter().chain(&asked(&good)) {
+        assert_eq!(request.head.line, format!("POST {CHAT}?a=%20b HTTP/1.1"));
+        assert!(request.body == body.as_bytes());
     }
 }
 
 #[test]
-fn a_stream_fails_over_as_long_as_it_has_not_begun() {
-    let place = testkit::sandbox!();
-    let bad = backend(hang_up);
+fn streaming_request_is_retried_before_its_response_begins() {
+    let sandbox = testkit::sandbox!();
+    let bad = backend(close_unanswered);
     let good = backend(|_, stream| {
         wire::begin_stream(stream);
         wire::chunk(stream, "data: 1\n\n");
         wire::end_stream(stream);
     });
-    let server = serve(&place, &[&bad, &good], UNPROBED);
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
     until("the bad backend is tried", || {
         let answer = server.post(CHAT, r#"{"model":"m","stream":true}"#);
         assert_eq!(
@@ -416,10 +415,10 @@ fn a_stream_fails_over_as_long_as_it_has_not_begun() {
 }
 
 #[test]
-fn when_all_hang_up_the_client_is_told_what_happened() {
-    let place = testkit::sandbox!();
-    let all = [backend(hang_up), backend(hang_up)];
-    let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
+fn response_is_502_when_every_backend_closes_the_connection() {
+    let sandbox = testkit::sandbox!();
+    let all = [backend(close_unanswered), backend(close_unanswered)];
+    let server = serve(&sandbox, &[&all[0], &all[1]], UNPROBED);
     let answer = server.post(CHAT, ASK);
     assert_eq!(answer.status(), 502);
     assert_eq!(code(&answer), "upstream_error");
@@ -428,12 +427,12 @@ fn when_all_hang_up_the_client_is_told_what_happened() {
 }
 
 #[test]
-fn when_all_are_gone_the_client_is_told_when_to_come_back() {
-    let place = testkit::sandbox!();
+fn response_is_503_with_retry_after_when_every_backend_is_gone() {
+    let sandbox = testkit::sandbox!();
     let all = [backend(ok), backend(ok)];
-    let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
-    for one in &all {
-        one.stop();
+    let server = serve(&sandbox, &[&all[0], &all[1]], UNPROBED);
+    for backend in &all {
+        backend.stop();
     }
     for _ in 0..3 {
         let answer = server.post(CHAT, ASK);

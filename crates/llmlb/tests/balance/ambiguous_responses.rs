@@ -1,12 +1,12 @@
-//! Answers that two readers could read differently. (L11)
+//! Responses that two clients could parse differently. (L11)
 
 use std::io::Write;
 use testkit::{
     FakeLlm,
-    backends::{ASK, CHAT, UNPROBED, backend, code, count, nobody_notices, ok, serve},
+    backends::{ASK, CHAT, UNPROBED, assert_failover, backend, code, count, ok, serve},
 };
 
-fn answering(fields: &'static str) -> FakeLlm {
+fn responding(fields: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(
             format!("HTTP/1.1 200 OK\r\n{fields}content-length: 2\r\n\r\n{{}}").as_bytes(),
@@ -14,14 +14,14 @@ fn answering(fields: &'static str) -> FakeLlm {
     })
 }
 
-/// Fields of a head that another reader could take for more of them, or for the end of the head.
+/// Header fields that another parser could read as several fields or as the end of the head.
 const SPLIT: &[&str] = &[
     "x-a: 1\rx-evil: 2\r\n",
     "x-a: 1\0x-evil: 2\r\n",
     "x-a : 1\r\n",
     "x-\u{e9}: 1\r\n",
     "x-a\r\n",
-    // Folded: one field for some, two for others.
+    // Folded lines: one field for some parsers, two fields for others.
     "x-a: 1\r\n x-evil: 2\r\n",
     "x-a: 1\r\n\tx-evil: 2\r\n",
     "content-length: 2\r\ncontent-length: 3\r\n",
@@ -29,45 +29,49 @@ const SPLIT: &[&str] = &[
 ];
 
 #[test]
-fn a_head_that_could_be_two_is_no_answer() {
+fn ambiguous_response_head_is_an_upstream_failure() {
     for fields in SPLIT {
-        let place = testkit::sandbox!();
-        let (bad, good) = (answering(fields), backend(ok));
-        let server = serve(&place, &[&bad, &good], UNPROBED);
+        let sandbox = testkit::sandbox!();
+        let (bad, good) = (responding(fields), backend(ok));
+        let server = serve(&sandbox, &[&bad, &good], UNPROBED);
         eprintln!("{fields:?}");
-        nobody_notices(&server, || count(&bad), &good);
-        let alone = serve(&place, &[&bad], UNPROBED);
-        let answer = alone.post(CHAT, ASK);
+        assert_failover(&server, || count(&bad), &good);
+        let only = serve(&sandbox, &[&bad], UNPROBED);
+        let answer = only.post(CHAT, ASK);
         assert_eq!(answer.status(), 502, "{fields:?}: {answer:?}");
         assert_eq!(code(&answer), "upstream_error");
     }
 }
 
 #[test]
-fn fields_that_concern_the_connection_alone_end_here() {
-    let place = testkit::sandbox!();
-    let mock = answering(
+fn hop_by_hop_fields_of_a_response_are_not_forwarded() {
+    let sandbox = testkit::sandbox!();
+    let mock = responding(
         "connection: x-hop\r\nx-hop: 1\r\nproxy-connection: keep-alive\r\nkeep-alive: timeout=5\r\n\
          upgrade: h2c\r\nx-llmlb-backend: another\r\n",
     );
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let answer = server.post(CHAT, ASK);
     assert_eq!(answer.status(), 200);
-    for gone in ["x-hop", "proxy-connection", "keep-alive", "upgrade"] {
-        assert_eq!(answer.head.header(gone), None, "{gone}");
+    for name in ["x-hop", "proxy-connection", "keep-alive", "upgrade"] {
+        assert_eq!(answer.head.header(name), None, "{name}");
     }
     let served_by = answer.head.header("x-llmlb-backend");
-    assert_eq!(served_by, Some(mock.address.to_string()), "ours alone");
+    assert_eq!(
+        served_by,
+        Some(mock.address.to_string()),
+        "the field of the backend is not forwarded"
+    );
 }
 
 #[test]
-fn letters_beyond_ascii_in_a_value_pass() {
-    let place = testkit::sandbox!();
+fn non_ascii_field_value_is_forwarded() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let _ =
             stream.write_all(b"HTTP/1.1 200 OK\r\nx-a: \xc3\xa9\r\ncontent-length: 2\r\n\r\n{}");
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let answer = server.post(CHAT, ASK);
     assert_eq!(answer.head.header("x-a").as_deref(), Some("é"));
 }

@@ -1,4 +1,4 @@
-//! Answers of every kind that HTTP knows. (L5)
+//! Responses in every form that HTTP allows. (L5)
 
 use std::collections::HashSet;
 use std::io::{BufRead, Read, Write};
@@ -10,8 +10,8 @@ use testkit::{
     wire,
 };
 
-/// A backend that answers these bytes.
-fn answering(bytes: &'static str) -> FakeLlm {
+/// Returns a backend that responds with these bytes.
+fn responding(bytes: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(bytes.as_bytes());
     })
@@ -20,29 +20,29 @@ fn answering(bytes: &'static str) -> FakeLlm {
 const WITH_TRAILERS: &str = "HTTP/1.1 200 OK\r\ntrailer: x-sum, x-more\r\n\
     transfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n0\r\nx-sum: 42\r\nx-more: a, b\r\n\r\n";
 
-fn ask_with(more: &str) -> String {
+fn post_with_fields(fields: &str) -> String {
     format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{more}content-type: application/json\r\n\
+        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{fields}content-type: application/json\r\n\
          content-length: {}\r\n\r\n{ASK}",
         ASK.len()
     )
 }
 
-/// Reads an answer in chunks, with what follows it.
-fn with_trailers(client: &mut Connection) -> (String, Vec<String>) {
+/// Reads a response in chunks. Returns its body and its trailers.
+fn read_with_trailers(client: &mut Connection) -> (String, Vec<String>) {
     assert_eq!(client.head().status(), 200);
-    let mut lines = || {
+    let mut next_line = || {
         let mut line = String::new();
         client.reader.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     };
     let mut text = String::new();
-    while lines() != "0" {
-        text += &lines();
+    while next_line() != "0" {
+        text += &next_line();
     }
     let mut trailers = Vec::new();
     loop {
-        let line = lines();
+        let line = next_line();
         if line.is_empty() {
             return (text, trailers);
         }
@@ -51,38 +51,38 @@ fn with_trailers(client: &mut Connection) -> (String, Vec<String>) {
 }
 
 #[test]
-fn trailers_of_an_answer_reach_a_client_that_wants_them() {
-    let place = testkit::sandbox!();
-    let mock = answering(WITH_TRAILERS);
-    let server = serve(&place, &[&mock], UNPROBED);
+fn trailers_reach_a_client_that_accepts_them() {
+    let sandbox = testkit::sandbox!();
+    let mock = responding(WITH_TRAILERS);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..3 {
-        client.send(ask_with("TE: trailers\r\nconnection: TE\r\n"));
-        let (text, trailers) = with_trailers(&mut client);
+        client.send(post_with_fields("TE: trailers\r\nconnection: TE\r\n"));
+        let (text, trailers) = read_with_trailers(&mut client);
         assert_eq!(text, "first");
         assert_eq!(trailers, ["x-sum: 42", "x-more: a, b"]);
     }
 }
 
 #[test]
-fn trailers_do_not_confuse_a_client_that_does_not_want_them() {
-    let place = testkit::sandbox!();
-    let mock = answering(WITH_TRAILERS);
-    let server = serve(&place, &[&mock], UNPROBED);
+fn response_with_trailers_stays_well_framed_for_other_clients() {
+    let sandbox = testkit::sandbox!();
+    let mock = responding(WITH_TRAILERS);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..3 {
-        client.send(ask_with(""));
-        let (text, trailers) = with_trailers(&mut client);
+        client.send(post_with_fields(""));
+        let (text, trailers) = read_with_trailers(&mut client);
         assert_eq!(text, "first");
         assert!(trailers.is_empty() || trailers.len() == 2, "{trailers:?}");
     }
 }
 
 #[test]
-fn an_answer_to_head_has_a_length_and_no_body() {
-    let place = testkit::sandbox!();
-    let mock = answering("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\nx-own: yes\r\n\r\n");
-    let server = serve(&place, &[&mock], &[("LLMLB_WORKERS", "1")]);
+fn response_to_head_has_a_length_and_no_body() {
+    let sandbox = testkit::sandbox!();
+    let mock = responding("HTTP/1.1 200 OK\r\ncontent-length: 1000\r\nx-own: yes\r\n\r\n");
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_WORKERS", "1")]);
     let mut client = Connection::open(server.address);
     for _ in 0..5 {
         client.send("HEAD /v1/files/1 HTTP/1.1\r\nhost: localhost\r\n\r\n");
@@ -91,17 +91,20 @@ fn an_answer_to_head_has_a_length_and_no_body() {
         assert_eq!(head.header("content-length").as_deref(), Some("1000"));
         assert_eq!(head.header("x-own").as_deref(), Some("yes"));
     }
-    // A backend that sends the body all the same would answer the next request with it, so that the
-    // connection is not used again.
-    let connections: HashSet<_> = asked(&mock).iter().map(|one| one.connection).collect();
+    // A backend may send a body in spite of HEAD, and the body would be read as the next response.
+    // The connection is therefore not reused.
+    let connections: HashSet<_> = asked(&mock)
+        .iter()
+        .map(|request| request.connection)
+        .collect();
     assert_eq!(connections.len(), 5);
 }
 
 #[test]
-fn an_answer_to_head_in_chunks_has_no_body_either() {
-    let place = testkit::sandbox!();
-    let mock = answering("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
-    let server = serve(&place, &[&mock], UNPROBED);
+fn chunked_response_to_head_has_no_body() {
+    let sandbox = testkit::sandbox!();
+    let mock = responding("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n");
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..5 {
         client.send("HEAD /v1/files/1 HTTP/1.1\r\nhost: localhost\r\n\r\n");
@@ -111,7 +114,7 @@ fn an_answer_to_head_in_chunks_has_no_body_either() {
 }
 
 #[test]
-fn answers_that_never_have_a_body_have_none() {
+fn status_without_a_body_is_forwarded_without_a_body() {
     for (answer, status) in [
         ("HTTP/1.1 204 No Content\r\nx-own: yes\r\n\r\n", 204),
         (
@@ -127,13 +130,13 @@ fn answers_that_never_have_a_body_have_none() {
             200,
         ),
     ] {
-        let place = testkit::sandbox!();
-        let mock = answering(answer);
-        let server = serve(&place, &[&mock], UNPROBED);
+        let sandbox = testkit::sandbox!();
+        let mock = responding(answer);
+        let server = serve(&sandbox, &[&mock], UNPROBED);
         let mut client = Connection::open(server.address);
         for _ in 0..5 {
             client.send_get("/v1/files/1");
-            // If a body came, it would be taken for the next answer.
+            // A body would be parsed as the head of the next response.
             let head = client.head();
             assert_eq!(head.status(), status, "{answer}");
             assert_eq!(head.header("x-own").as_deref(), Some("yes"));
@@ -143,8 +146,8 @@ fn answers_that_never_have_a_body_have_none() {
 }
 
 #[test]
-fn a_body_where_none_may_be_is_not_taken_for_the_next_answer() {
-    let place = testkit::sandbox!();
+fn body_of_a_204_or_304_is_not_read_as_the_next_response() {
+    let sandbox = testkit::sandbox!();
     let evil = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil";
     let length = evil.len();
     for status in ["204 No Content", "304 Not Modified"] {
@@ -152,7 +155,7 @@ fn a_body_where_none_may_be_is_not_taken_for_the_next_answer() {
             let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n");
             let _ = stream.write_all(format!("{head}{evil}").as_bytes());
         });
-        let server = serve(&place, &[&mock], UNPROBED);
+        let server = serve(&sandbox, &[&mock], UNPROBED);
         let mut client = Connection::open(server.address);
         for _ in 0..10 {
             client.send_get("/v1/files/1");
@@ -162,8 +165,8 @@ fn a_body_where_none_may_be_is_not_taken_for_the_next_answer() {
     }
 }
 
-/// Reads the final answer; those before it only inform.
-fn final_answer(client: &mut Connection) -> (Head, String) {
+/// Reads the final response and skips informational ones.
+fn final_response(client: &mut Connection) -> (Head, String) {
     loop {
         let head = client.head();
         if head.status() >= 200 {
@@ -174,14 +177,14 @@ fn final_answer(client: &mut Connection) -> (Head, String) {
 }
 
 #[test]
-fn what_a_backend_says_beforehand_does_not_confuse_anyone() {
+fn informational_responses_are_not_forwarded() {
     for before in [
         "HTTP/1.1 103 Early Hints\r\nlink: </style.css>\r\n\r\n",
         "HTTP/1.1 100 Continue\r\n\r\n",
         "HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 X\r\n\r\n",
     ] {
         for at_once in [true, false] {
-            let place = testkit::sandbox!();
+            let sandbox = testkit::sandbox!();
             let mock = backend(move |_, stream| {
                 let answer = "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nlast";
                 if at_once {
@@ -191,11 +194,11 @@ fn what_a_backend_says_beforehand_does_not_confuse_anyone() {
                     let _ = stream.write_all(answer.as_bytes());
                 }
             });
-            let server = serve(&place, &[&mock], UNPROBED);
+            let server = serve(&sandbox, &[&mock], UNPROBED);
             let mut client = Connection::open(server.address);
             for _ in 0..5 {
                 client.send_post(CHAT, ASK);
-                let (head, text) = final_answer(&mut client);
+                let (head, text) = final_response(&mut client);
                 assert_eq!((head.status(), text.as_str()), (200, "last"), "{before}");
                 assert_eq!(head.header("link"), None);
             }
@@ -205,13 +208,13 @@ fn what_a_backend_says_beforehand_does_not_confuse_anyone() {
 }
 
 #[test]
-fn a_backend_that_never_stops_informing_has_not_answered() {
-    let place = testkit::sandbox!();
+fn endless_informational_responses_are_an_upstream_error() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let pieces = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1000);
         while stream.write_all(pieces.as_bytes()).is_ok() {}
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let answer = server.post(CHAT, ASK);
     assert_eq!(answer.status(), 502);
     assert_eq!(code(&answer), "upstream_error");
@@ -219,29 +222,29 @@ fn a_backend_that_never_stops_informing_has_not_answered() {
 }
 
 #[test]
-fn a_backend_that_only_informs_and_hangs_up_has_not_answered() {
-    let place = testkit::sandbox!();
+fn request_is_retried_when_the_backend_closes_after_an_informational_response() {
+    let sandbox = testkit::sandbox!();
     let bad = backend(|_, stream| {
         send_and_close(stream, b"HTTP/1.1 103 Early Hints\r\n\r\n");
     });
     let good = backend(ok);
-    let server = serve(&place, &[&bad, &good], UNPROBED);
-    testkit::backends::nobody_notices(&server, || count(&bad), &good);
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
+    testkit::backends::assert_failover(&server, || count(&bad), &good);
 }
 
 #[test]
-fn an_answer_that_ends_with_its_connection_is_whole() {
+fn response_that_ends_with_its_connection_is_complete() {
     for head in [
         "HTTP/1.1 200 OK",
         "HTTP/1.0 200 OK",
         "HTTP/1.1 200 OK\r\nconnection: close",
     ] {
-        let place = testkit::sandbox!();
+        let sandbox = testkit::sandbox!();
         let mock = backend(move |_, stream| {
             let body = "x".repeat(100_000);
             send_and_close(stream, format!("{head}\r\n\r\n{body}").as_bytes());
         });
-        let server = serve(&place, &[&mock], UNPROBED);
+        let server = serve(&sandbox, &[&mock], UNPROBED);
         let mut client = Connection::open(server.address);
         for _ in 0..5 {
             client.send_post(CHAT, ASK);
@@ -252,28 +255,28 @@ fn an_answer_that_ends_with_its_connection_is_whole() {
 }
 
 #[test]
-fn a_status_without_words_is_one() {
-    let place = testkit::sandbox!();
+fn status_line_without_a_reason_is_accepted() {
+    let sandbox = testkit::sandbox!();
     for answer in [
         "HTTP/1.1 200\r\ncontent-length: 2\r\n\r\n{}",
         "HTTP/1.1 200 \r\ncontent-length: 2\r\n\r\n{}",
         "HTTP/1.1 200 OK\r\nContent-Length:2\r\n\r\n{}",
         "HTTP/1.1 200 OK\r\ncontent-length: 2 \t\r\n\r\n{}",
     ] {
-        let mock = answering(answer);
-        let server = serve(&place, &[&mock], UNPROBED);
+        let mock = responding(answer);
+        let server = serve(&sandbox, &[&mock], UNPROBED);
         assert_eq!(server.post(CHAT, ASK).text(), "{}", "{answer}");
     }
 }
 
 #[test]
-fn chunks_with_names_and_zeros_are_chunks() {
-    let place = testkit::sandbox!();
-    let mock = answering(
+fn chunk_extensions_and_leading_zeros_are_accepted() {
+    let sandbox = testkit::sandbox!();
+    let mock = responding(
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n\
          0005;name=value\r\nfirst\r\n000A\r\n0123456789\r\n000;last\r\n\r\n",
     );
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..3 {
         client.send_post(CHAT, ASK);
@@ -282,8 +285,8 @@ fn chunks_with_names_and_zeros_are_chunks() {
 }
 
 #[test]
-fn a_chunk_that_comes_in_pieces_is_passed_on_whole() {
-    let place = testkit::sandbox!();
+fn chunk_received_byte_by_byte_is_forwarded_unchanged() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n\
             5\r\nfirst\r\na\r\n0123456789\r\n0\r\n\r\n";
@@ -291,7 +294,7 @@ fn a_chunk_that_comes_in_pieces_is_passed_on_whole() {
             let _ = stream.write_all(&[*byte]);
         }
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..20 {
         client.send_post(CHAT, ASK);
@@ -300,8 +303,8 @@ fn a_chunk_that_comes_in_pieces_is_passed_on_whole() {
 }
 
 #[test]
-fn a_large_answer_arrives_byte_by_byte() {
-    let place = testkit::sandbox!();
+fn large_response_is_forwarded_unchanged() {
+    let sandbox = testkit::sandbox!();
     let body: Vec<u8> = (0..=255).cycle().take(8 << 20).collect();
     let sent = body.clone();
     let mock = backend(move |request, stream| {
@@ -319,18 +322,18 @@ fn a_large_answer_arrives_byte_by_byte() {
             let _ = stream.write_all(&sent);
         }
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for ask in [ASK, r#"{"model":"m","x":"chunks"}"#] {
         let answer = server.post(CHAT, ask);
-        assert!(answer.body.is_ok_and(|came| came == body), "{ask}");
+        assert!(answer.body.is_ok_and(|received| received == body), "{ask}");
     }
 }
 
 #[test]
-fn requests_that_do_not_wait_for_answers_are_answered_in_order() {
-    let place = testkit::sandbox!();
+fn pipelined_requests_get_their_responses_in_order() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|request, stream| wire::json(stream, 200, &request.text()));
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     let body = |number| format!(r#"{{"model":"m","number":{number}}}"#);
     let all: Vec<_> = (10..40)
@@ -351,19 +354,19 @@ fn requests_that_do_not_wait_for_answers_are_answered_in_order() {
 }
 
 #[test]
-fn a_client_that_wants_no_further_answer_gets_none() {
-    let place = testkit::sandbox!();
+fn connection_is_closed_after_the_response_when_the_client_asks_for_it() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
-    client.send(ask_with("connection: close\r\n"));
+    client.send(post_with_fields("connection: close\r\n"));
     assert_eq!(client.answer().status(), 200);
     assert_eq!(client.reader.read(&mut [0]).unwrap(), 0);
 }
 
 #[test]
-fn a_backend_that_closes_within_a_keep_alive_answer_does_not_end_the_clients_connection() {
-    let place = testkit::sandbox!();
+fn close_of_the_backend_connection_keeps_the_client_connection_open() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         send_and_close(
             stream,
@@ -371,7 +374,7 @@ fn a_backend_that_closes_within_a_keep_alive_answer_does_not_end_the_clients_con
         );
         close(stream);
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..5 {
         client.send_post(CHAT, ASK);

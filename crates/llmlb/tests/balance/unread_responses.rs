@@ -1,4 +1,4 @@
-//! Clients that do not take their answers do not keep a backend's place for ever. (L8, L11)
+//! Clients that do not read their responses do not hold a backend's slot forever. (L8, L11)
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -20,12 +20,12 @@ const SHORT: &[(&str, &str)] = &[
     ("LLMLB_SEND_TIMEOUT", "500ms"),
 ];
 
-/// More than the systems on the way hold.
+/// Response size that exceeds all socket buffers.
 const LARGE: usize = 64 << 20;
-const LARGE_QUESTION: &str = r#"{"model":"m","large":true}"#;
+const LARGE_REQUEST: &str = r#"{"model":"m","large":true}"#;
 
-/// A backend with long answers, if they are asked for.
-fn talkative() -> FakeLlm {
+/// Returns a backend with very long responses to `LARGE_REQUEST`.
+fn backend_with_long_responses() -> FakeLlm {
     backend(|request: &Received, stream: &mut TcpStream| {
         if !request.text().contains("large") {
             return ok(request, stream);
@@ -38,34 +38,36 @@ fn talkative() -> FakeLlm {
 }
 
 #[test]
-fn a_client_that_takes_nothing_is_given_up() {
-    let place = testkit::sandbox!();
-    let mock = talkative();
-    let server = serve(&place, &[&mock], SHORT);
+fn http_1_client_that_reads_nothing_is_disconnected_after_send_timeout() {
+    let sandbox = testkit::sandbox!();
+    let mock = backend_with_long_responses();
+    let server = serve(&sandbox, &[&mock], SHORT);
     let mut client = Connection::open(server.address);
-    client.send_post(CHAT, LARGE_QUESTION);
+    client.send_post(CHAT, LARGE_REQUEST);
     assert_eq!(client.head().status(), 200);
     server.until_in_flight(0);
     assert_eq!(server.status()["backends"][0]["in_flight"], 0);
-    assert_logged(&server);
+    until_logged(&server);
 }
 
-/// The log names the limit.
-fn assert_logged(server: &LlmlbServer) {
+/// Waits until the access log names the limit.
+fn until_logged(server: &LlmlbServer) {
     let line = "POST /v1/chat/completions 200 send_timeout";
-    until("it is logged", || server.process.stderr().contains(line));
+    until("the timeout is logged", || {
+        server.process.stderr().contains(line)
+    });
 }
 
 #[test]
-fn a_stream_of_http_2_of_which_nothing_is_taken_is_given_up_and_no_other() {
-    let place = testkit::sandbox!();
-    let mock = talkative();
-    let server = serve(&place, &[&mock], SHORT);
+fn http_2_stream_that_is_not_read_is_reset_after_send_timeout() {
+    let sandbox = testkit::sandbox!();
+    let mock = backend_with_long_responses();
+    let server = serve(&sandbox, &[&mock], SHORT);
     connected(server.address, async |client| {
-        let asking = request(Method::POST, CHAT);
-        let response = send(&client, asking, LARGE_QUESTION).await;
+        let head = request(Method::POST, CHAT);
+        let response = send(&client, head, LARGE_REQUEST).await;
         let mut body = response.await.unwrap().into_body();
-        // What is there is not taken, while the connection lives and answers pings.
+        // The client reads no data, while its connection stays open and answers pings.
         while server.status()["in_flight"] != 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -79,36 +81,36 @@ fn a_stream_of_http_2_of_which_nothing_is_taken_is_given_up_and_no_other() {
         assert!(matches!(ended, Some(Err(error)) if error.is_reset()));
         assert_eq!(post(&client, CHAT, ASK).await.status, 200);
     });
-    assert_logged(&server);
+    until_logged(&server);
 }
 
 #[test]
-fn a_stream_of_http_2_of_which_little_is_taken_goes_on() {
-    let place = testkit::sandbox!();
+fn http_2_stream_that_is_read_slowly_is_complete() {
+    let sandbox = testkit::sandbox!();
     let text = "x".repeat(1 << 20);
     let sent = text.clone();
     let mock = backend(move |_, stream| wire::json(stream, 200, &sent));
     let limits = [("LLMLB_SEND_TIMEOUT", "2s")];
-    let server = serve(&place, &[&mock], &limits);
+    let server = serve(&sandbox, &[&mock], &limits);
     connected(server.address, async |client| {
         let response = send(&client, request(Method::POST, CHAT), ASK).await;
         let mut body = response.await.unwrap().into_body();
-        let mut taken = 0;
+        let mut received = 0;
         while let Some(piece) = next(&mut body).await {
-            let piece: Bytes = piece.expect("it goes on");
-            taken += piece.len();
-            // All of it lasts longer than nothing may be taken.
+            let piece: Bytes = piece.expect("the response continues");
+            received += piece.len();
+            // The whole response takes longer than the timeout.
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
-        assert_eq!(taken, text.len());
+        assert_eq!(received, text.len());
     });
 }
 
-/// Waits for the end of a stream of which nothing is taken. Returns the code it was reset with.
+/// Waits for the end of a stream without opening its window. Returns the code of its reset.
 async fn reset_of(response: h2::client::ResponseFuture) -> Option<Reason> {
     let ended = async {
         let mut body = response.await?.into_body();
-        // Only what has arrived is read, and no window is opened for more.
+        // Reading data does not open the window.
         while let Some(data) = body.data().await {
             data?;
         }
@@ -118,14 +120,14 @@ async fn reset_of(response: h2::client::ResponseFuture) -> Option<Reason> {
 }
 
 #[test]
-fn responses_over_http_2_are_reset_while_the_window_of_their_stream_stays_shut() {
-    let place = testkit::sandbox!();
+fn http_2_responses_are_reset_when_their_window_stays_closed() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| wire::json(stream, 200, r#"{"id":"short"}"#));
-    let server = serve(&place, &[&mock], SHORT);
+    let server = serve(&sandbox, &[&mock], SHORT);
     run(async {
-        let shut = Builder::new().initial_window_size(0).clone();
-        let (client, connection) = connect(server.address, &shut).await;
-        // The list of models, an error, a page of our own, and a short response of a backend.
+        let closed_window = Builder::new().initial_window_size(0).clone();
+        let (client, connection) = connect(server.address, &closed_window).await;
+        // The model list, an error, a page of the server, and a short response of a backend.
         let mut responses = Vec::new();
         for (method, path, body) in [
             (Method::GET, "/v1/models", ""),
@@ -138,7 +140,7 @@ fn responses_over_http_2_are_reset_while_the_window_of_their_stream_stays_shut()
         for response in responses {
             assert_eq!(reset_of(response).await, Some(Reason::CANCEL));
         }
-        // The connection is as good as before.
+        // The connection still serves requests.
         let head = send(&client, request(Method::HEAD, "/v1/models"), "").await;
         assert_eq!(head.await.unwrap().status(), 200);
         assert!(!connection.is_finished());
@@ -146,15 +148,15 @@ fn responses_over_http_2_are_reset_while_the_window_of_their_stream_stays_shut()
 }
 
 #[test]
-fn long_response_of_our_own_is_reset_when_its_rest_is_not_taken() {
-    let place = testkit::sandbox!();
+fn model_list_over_http_2_is_reset_when_its_rest_is_not_read() {
+    let sandbox = testkit::sandbox!();
     let names: Vec<_> = (0..1000).map(|number| format!("{number:0>100}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mock = backend_of(&names, ok);
-    let server = serve(&place, &[&mock], SHORT);
+    let server = serve(&sandbox, &[&mock], SHORT);
     run(async {
-        let narrow = Builder::new().initial_window_size(1000).clone();
-        let (client, connection) = connect(server.address, &narrow).await;
+        let small_window = Builder::new().initial_window_size(1000).clone();
+        let (client, connection) = connect(server.address, &small_window).await;
         let response = send(&client, request(Method::GET, "/v1/models"), "").await;
         assert_eq!(reset_of(response).await, Some(Reason::CANCEL));
         let health = send(&client, request(Method::HEAD, "/v1/models"), "").await;
@@ -164,14 +166,14 @@ fn long_response_of_our_own_is_reset_when_its_rest_is_not_taken() {
 }
 
 #[test]
-fn connection_is_closed_when_the_end_of_a_short_response_is_not_taken() {
-    let place = testkit::sandbox!();
+fn http_2_connection_is_closed_when_the_end_of_a_short_response_is_not_read() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], SHORT);
+    let server = serve(&sandbox, &[&mock], SHORT);
     run(async {
-        // One byte is taken, and so the rest is queued with the end of the stream.
-        let narrow = Builder::new().initial_window_size(1).clone();
-        let (client, connection) = connect(server.address, &narrow).await;
+        // The window admits one byte. The library queues the rest together with the end of the stream.
+        let small_window = Builder::new().initial_window_size(1).clone();
+        let (client, connection) = connect(server.address, &small_window).await;
         let response = send(&client, request(Method::GET, "/v1/models"), "").await;
         let error = connection.await.unwrap().unwrap_err();
         assert!(error.is_go_away(), "{error}");
@@ -186,14 +188,14 @@ fn connection_is_closed_when_the_end_of_a_short_response_is_not_taken() {
 }
 
 #[test]
-fn stream_of_http_2_is_reset_when_it_is_taken_byte_by_byte() {
-    let place = testkit::sandbox!();
-    let mock = talkative();
-    let server = serve(&place, &[&mock], SHORT);
+fn http_2_stream_is_reset_when_it_is_read_byte_by_byte() {
+    let sandbox = testkit::sandbox!();
+    let mock = backend_with_long_responses();
+    let server = serve(&sandbox, &[&mock], SHORT);
     run(async {
         let (client, _) = connect(server.address, &Builder::new()).await;
-        let asking = request(Method::POST, CHAT);
-        let response = send(&client, asking, LARGE_QUESTION).await;
+        let head = request(Method::POST, CHAT);
+        let response = send(&client, head, LARGE_REQUEST).await;
         let mut body = response.await.unwrap().into_body();
         let mut flow = body.flow_control().clone();
         let ended = loop {
@@ -202,7 +204,7 @@ fn stream_of_http_2_is_reset_when_it_is_taken_byte_by_byte() {
                     Some(Ok(_)) => {}
                     ended => break ended,
                 },
-                // A window that opens by a few bytes keeps no response alive.
+                // A window that grows by single bytes does not count as progress.
                 () = tokio::time::sleep(Duration::from_millis(20)) => {
                     let _ = flow.release_capacity(1);
                 }

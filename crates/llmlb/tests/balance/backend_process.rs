@@ -1,5 +1,5 @@
-//! Backends in processes of their own, which can be killed and stopped like any process. The tests'
-//! own program plays them.
+//! Backends in processes of their own, which tests kill and stop with signals. The test program itself
+//! is started as the backend.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -16,52 +16,53 @@ use testkit::{
 
 const ADDRESS: &str = "TEST_BACKEND_ADDRESS";
 
-/// A backend for the model `m` that says who it is and what it was sent.
-pub(crate) struct Real {
+/// Backend process for the model `m`.
+pub(crate) struct BackendProcess {
     pub(crate) address: SocketAddr,
     child: Child,
 }
 
-impl Real {
+impl BackendProcess {
     pub(crate) fn start() -> Self {
         Self::start_at(address())
     }
 
-    /// Starts it there, and waits until it listens.
+    /// Starts a backend at this address and waits until it listens.
     pub(crate) fn start_at(address: SocketAddr) -> Self {
         let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "real::plays_a_backend", "--ignored"])
+            .args(["--exact", "backend_process::run_as_backend", "--ignored"])
             .env(ADDRESS, address.to_string())
-            // It ends when this pipe does, so with this process at the latest.
+            // The backend exits when this pipe is closed, at the latest with the test program.
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("it starts");
+            .expect("the backend starts");
         until("the backend listens", || {
             TcpStream::connect(address).is_ok()
         });
         Self { address, child }
     }
 
-    /// As `kill -9` does.
+    /// Kills the backend with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Killed and started anew.
+    /// Kills the backend and starts a new one at the same address.
     pub(crate) fn restart(&mut self) {
         self.kill();
         *self = Self::start_at(self.address);
     }
 
-    /// It hangs: the system still accepts connections for it, and nobody answers.
+    /// Stops the process. The system still accepts connections, and no request gets a response.
     pub(crate) fn hang(&self) {
         self.signal(Signal::STOP);
     }
 
-    pub(crate) fn go_on(&self) {
+    /// Continues the stopped process.
+    pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
@@ -70,30 +71,30 @@ impl Real {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).expect("a number");
-        let pid = Pid::from_raw(pid).expect("its number");
-        kill_process(pid, signal).expect("it is there");
+        let pid = i32::try_from(self.child.id()).expect("a pid");
+        let pid = Pid::from_raw(pid).expect("a pid above 0");
+        kill_process(pid, signal).expect("the process exists");
     }
 }
 
-impl Drop for Real {
+impl Drop for BackendProcess {
     fn drop(&mut self) {
         self.kill();
     }
 }
 
 #[test]
-#[ignore = "other tests start it as a process of its own"]
-fn plays_a_backend() {
+#[ignore = "the program of backend processes: other tests start it"]
+fn run_as_backend() {
     let Ok(address) = std::env::var(ADDRESS) else {
         return;
     };
-    let _mock = backend_at(address.parse().unwrap(), &["m"], play);
+    let _mock = backend_at(address.parse().unwrap(), &["m"], respond);
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-/// Answers with what came, all at once; or as a stream, if that is asked for.
-fn play(request: &Received, stream: &mut TcpStream) {
+/// Responds with the body of the request, or with a stream if the request asks for one.
+fn respond(request: &Received, stream: &mut TcpStream) {
     let text = request.text();
     if text.contains(r#""stream":true"#) {
         wire::begin_stream(stream);

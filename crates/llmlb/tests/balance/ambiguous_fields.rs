@@ -1,13 +1,13 @@
-//! Requests that two readers could read differently: JSON whose fields are named twice, or nearly.
-//! Go's decoder takes the last of all that differ in case alone. (L6, L11)
+//! Requests that two parsers could read differently: JSON fields that are repeated, or that differ only
+//! in case. Go's decoder uses the last of them. (L6, L11)
 
 use testkit::{
     Connection, FakeLlm, LlmlbServer,
     backends::{CHAT, backend_of, code, count, ok, serve, serve_file},
 };
 
-/// Two backends; the first one gets what names no model.
-fn both() -> (FakeLlm, FakeLlm) {
+/// Returns two backends. Requests without a model go to the first one.
+fn backends() -> (FakeLlm, FakeLlm) {
     (backend_of(&["open"], ok), backend_of(&["secret"], ok))
 }
 
@@ -20,7 +20,7 @@ const AMBIGUOUS: &[&str] = &[
     r#"{"model":"open","messages":[],"mod\u0065l":"open"}"#,
     r#"{"model":"open","stream":false,"Stream":true}"#,
     r#"{"model":"open","stream":true,"stream":false}"#,
-    // Go takes the long s for one.
+    // Go treats the long s as an `s`.
     r#"{"model":"open","ſtream":true}"#,
     r#"{"model":"open","stream":true,"Stream_Options":{}}"#,
     r#"{"model":"open","stream_options":{},"stream":true,"stream_options":null}"#,
@@ -37,10 +37,10 @@ fn post(server: &LlmlbServer, path: &str, kind: &str, body: &str) -> testkit::An
 }
 
 #[test]
-fn a_field_that_is_named_twice_or_nearly_so_is_refused_whatever_it_is_said_to_be() {
-    let place = testkit::sandbox!();
-    let (open, secret) = both();
-    let server = serve(&place, &[&open, &secret], &[]);
+fn repeated_or_similar_field_names_are_rejected_for_every_content_type() {
+    let sandbox = testkit::sandbox!();
+    let (open, secret) = backends();
+    let server = serve(&sandbox, &[&open, &secret], &[]);
     for body in AMBIGUOUS {
         for (path, kind) in [
             (CHAT, "application/json"),
@@ -57,13 +57,13 @@ fn a_field_that_is_named_twice_or_nearly_so_is_refused_whatever_it_is_said_to_be
 }
 
 #[test]
-fn a_question_that_cannot_be_read_is_refused_whatever_it_is_said_to_be() {
-    let place = testkit::sandbox!();
-    let (open, secret) = both();
-    let server = serve(&place, &[&open, &secret], &[]);
+fn inference_request_that_is_not_json_is_rejected_for_every_content_type() {
+    let sandbox = testkit::sandbox!();
+    let (open, secret) = backends();
+    let server = serve(&sandbox, &[&open, &secret], &[]);
     for kind in ["application/json", "text/plain", "application/octet-stream"] {
         for path in [CHAT, "/v1/chat/completions/", "/v1/responses/compact"] {
-            // A backend that stops reading at the brace would serve it.
+            // A backend that stops parsing at the brace would serve the request.
             let answer = post(&server, path, kind, r#"{"model":"secret"} x"#);
             assert_eq!(answer.status(), 400, "{path} {kind}: {answer:?}");
             assert_eq!(code(&answer), "invalid_json", "{path} {kind}");
@@ -73,10 +73,10 @@ fn a_question_that_cannot_be_read_is_refused_whatever_it_is_said_to_be() {
 }
 
 #[test]
-fn names_that_no_reader_takes_for_another_pass() {
-    let place = testkit::sandbox!();
-    let (open, secret) = both();
-    let server = serve(&place, &[&open, &secret], &[]);
+fn field_names_that_are_distinct_to_every_parser_are_accepted() {
+    let sandbox = testkit::sandbox!();
+    let (open, secret) = backends();
+    let server = serve(&sandbox, &[&open, &secret], &[]);
     for body in [
         r#"{"model":"open","models":["secret"],"model_":"secret","modèl":"secret"}"#,
         r#"{"model":"open","x":{"Model":"secret","model":"a","Stream":true}}"#,
@@ -88,15 +88,15 @@ fn names_that_no_reader_takes_for_another_pass() {
 }
 
 #[test]
-fn a_form_that_names_two_models_is_refused() {
-    let place = testkit::sandbox!();
-    let (open, secret) = both();
+fn form_with_two_models_is_rejected() {
+    let sandbox = testkit::sandbox!();
+    let (open, secret) = backends();
     let file = format!(
         "[[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\n",
         open.url(),
         secret.url()
     );
-    let server = serve_file(&place, &file);
+    let server = serve_file(&sandbox, &file);
     let part = |name: &str, value: &str| {
         format!("--x\r\ncontent-disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
     };

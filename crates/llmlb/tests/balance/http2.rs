@@ -1,4 +1,4 @@
-//! Clients that speak HTTP/2 without TLS, on the same port as the others. (L5)
+//! Clients that use HTTP/2 without TLS, on the same port as HTTP/1.1. (L5)
 
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -12,12 +12,12 @@ use testkit::{
 };
 
 #[test]
-fn a_request_over_http_2_is_answered_like_any_other() {
-    let place = testkit::sandbox!();
+fn http_2_request_is_forwarded_as_http_1() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         wire::json(stream, 200, r#"{"id":"1"}"#);
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
         let answer = post(&client, &format!("{CHAT}?a=%20b"), ASK).await;
         assert_eq!(answer.status, 200);
@@ -27,23 +27,23 @@ fn a_request_over_http_2_is_answered_like_any_other() {
         assert!(answer.header("x-request-id").is_some());
         let backend = mock.address.to_string();
         assert_eq!(answer.header("x-llmlb-backend"), Some(&*backend));
-        for gone in ["connection", "transfer-encoding", "keep-alive"] {
-            assert_eq!(answer.header(gone), None);
+        for name in ["connection", "transfer-encoding", "keep-alive"] {
+            assert_eq!(answer.header(name), None);
         }
     });
     let asked = asked(&mock);
     assert_eq!(asked[0].head.line, format!("POST {CHAT}?a=%20b HTTP/1.1"));
     assert_eq!(asked[0].text(), ASK);
     assert_eq!(asked[0].head.header("host"), Some(mock.address.to_string()));
-    // The same port, the older protocol.
+    // HTTP/1.1 is served on the same port.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
 }
 
 #[test]
-fn what_the_balancer_itself_answers_is_answered_over_http_2_too() {
-    let place = testkit::sandbox!();
+fn pages_of_the_server_itself_are_served_over_http_2() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
         let models = answer(send(&client, request(Method::GET, "/v1/models"), "").await).await;
         assert!(models.text().contains(r#""m""#));
@@ -56,13 +56,13 @@ fn what_the_balancer_itself_answers_is_answered_over_http_2_too() {
 }
 
 #[test]
-fn requests_on_one_connection_do_not_wait_for_each_other() {
+fn http_2_requests_on_one_connection_do_not_wait_for_each_other() {
     const STREAMS: usize = 20;
-    let place = testkit::sandbox!();
-    // Nobody is answered before all are there.
-    let here = Arc::new((Mutex::new(0), Condvar::new()));
+    let sandbox = testkit::sandbox!();
+    // The backend holds its responses until it has all requests.
+    let received = Arc::new((Mutex::new(0), Condvar::new()));
     let mock = backend(move |request, stream| {
-        let (count, all) = &*here;
+        let (count, all) = &*received;
         let mut count = count.lock().unwrap();
         *count += 1;
         all.notify_all();
@@ -73,7 +73,7 @@ fn requests_on_one_connection_do_not_wait_for_each_other() {
         assert!(!waited.timed_out());
         wire::json(stream, 200, &request.text());
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
         let mut responses = Vec::new();
         for number in 0..STREAMS {
@@ -89,35 +89,35 @@ fn requests_on_one_connection_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn every_token_comes_over_http_2_before_the_next_one_is_sent() {
-    let place = testkit::sandbox!();
-    let (tokens, to_send) = std::sync::mpsc::channel::<&str>();
+fn each_event_is_forwarded_over_http_2_before_the_next_one_is_sent() {
+    let sandbox = testkit::sandbox!();
+    let (events, to_send) = std::sync::mpsc::channel::<&str>();
     let to_send = Mutex::new(to_send);
     let mock = backend(move |_, stream| {
         wire::begin_stream(stream);
-        while let Ok(token) = to_send.lock().unwrap().recv() {
-            wire::chunk(stream, token);
+        while let Ok(event) = to_send.lock().unwrap().recv() {
+            wire::chunk(stream, event);
         }
         wire::end_stream(stream);
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
         let response = send(&client, request(Method::POST, CHAT), ASK).await;
         let mut body = response.await.unwrap().into_body();
-        for token in ["data: 1\n\n", "data: 2\n\n", "data: 3\n\n"] {
-            tokens.send(token).unwrap();
-            assert_eq!(next(&mut body).await.unwrap().unwrap(), token);
+        for event in ["data: 1\n\n", "data: 2\n\n", "data: 3\n\n"] {
+            events.send(event).unwrap();
+            assert_eq!(next(&mut body).await.unwrap().unwrap(), event);
         }
-        drop(tokens);
+        drop(events);
         assert!(next(&mut body).await.is_none());
     });
 }
 
 #[test]
-fn large_bodies_pass_over_http_2_both_ways() {
-    let place = testkit::sandbox!();
+fn large_bodies_are_forwarded_over_http_2_in_both_directions() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|request, stream| wire::json(stream, 200, &request.text()));
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let body = format!(r#"{{"model":"m","x":"{}"}}"#, "0123456789".repeat(400_000));
     connected(server.address, async |client| {
         let answer = post(&client, CHAT, &body).await;
@@ -127,8 +127,8 @@ fn large_bodies_pass_over_http_2_both_ways() {
 }
 
 #[test]
-fn trailers_of_an_answer_reach_a_client_of_http_2() {
-    let place = testkit::sandbox!();
+fn trailers_reach_an_http_2_client() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         use std::io::Write;
         let _ = stream.write_all(
@@ -136,21 +136,19 @@ fn trailers_of_an_answer_reach_a_client_of_http_2() {
               5\r\nfirst\r\n0\r\nx-sum: 42\r\n\r\n",
         );
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
-        let mut asking = request(Method::POST, CHAT);
-        asking
-            .headers_mut()
-            .insert("te", "trailers".parse().unwrap());
-        let answer = answer(send(&client, asking, ASK).await).await;
+        let mut head = request(Method::POST, CHAT);
+        head.headers_mut().insert("te", "trailers".parse().unwrap());
+        let answer = answer(send(&client, head, ASK).await).await;
         assert_eq!(answer.text(), "first");
         assert_eq!(answer.trailers.unwrap()["x-sum"], "42");
     });
 }
 
 #[test]
-fn answers_without_a_body_end_over_http_2() {
-    let place = testkit::sandbox!();
+fn response_without_a_body_ends_its_http_2_stream() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|request, stream| {
         use std::io::Write;
         let answer = if request.head.line.starts_with("HEAD") {
@@ -160,7 +158,7 @@ fn answers_without_a_body_end_over_http_2() {
         };
         let _ = stream.write_all(answer.as_bytes());
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
         for _ in 0..3 {
             for (method, status, length) in [
@@ -177,22 +175,21 @@ fn answers_without_a_body_end_over_http_2() {
 }
 
 #[test]
-fn an_upload_over_http_2_without_a_length_arrives_whole() {
-    let place = testkit::sandbox!();
+fn http_2_upload_without_a_length_is_forwarded_unchanged() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let piece: Vec<u8> = (0..=255).cycle().take(1000).collect();
     connected(server.address, async |client| {
         for kind in [
             "multipart/form-data; boundary=x",
             "application/octet-stream",
         ] {
-            let mut asking = request(Method::POST, "/v1/whatever");
-            asking
-                .headers_mut()
+            let mut head = request(Method::POST, "/v1/whatever");
+            head.headers_mut()
                 .insert("content-type", kind.parse().unwrap());
             let mut ready = client.clone().ready().await.unwrap();
-            let (response, mut body) = ready.send_request(asking, false).unwrap();
+            let (response, mut body) = ready.send_request(head, false).unwrap();
             for _ in 0..20 {
                 body.send_data(Bytes::copy_from_slice(&piece), false)
                     .unwrap();
@@ -201,7 +198,7 @@ fn an_upload_over_http_2_without_a_length_arrives_whole() {
             assert_eq!(answer(response).await.status, 200);
         }
     });
-    for one in asked(&mock) {
-        assert!(one.body == piece.repeat(20));
+    for request in asked(&mock) {
+        assert!(request.body == piece.repeat(20));
     }
 }
