@@ -1,16 +1,16 @@
-"""What a backend keeps for its clients: only it has it."""
+"""Responses, conversations and files that a backend stores: requests for them must reach that backend."""
 
 import io
 from itertools import product
 
 import openai
 
-from harness import TEXT, TOKENS, WAYS, check, eq, fails, produced
+from harness import TEXT, TOKENS, FORMS, check, eq, fails, produced
 from openai_client import client
 
-# A file that looks like anything but a file.
-BYTES = bytes(range(256)) * 400 + b'\r\n--boundary\r\n{"model":"nobody"}\r\n\r\n' + bytes(3)
-# How often something is done that could succeed by luck, with two backends to choose from.
+# Content of a file that looks like parts of a form and JSON.
+BYTES = bytes(range(256)) * 400 + b'\r\n--boundary\r\n{"model":"unserved"}\r\n\r\n' + bytes(3)
+# Number of repetitions of an act that one of two backends could serve by chance.
 OFTEN = 8
 
 
@@ -26,8 +26,8 @@ def responses():
 
 @check
 def responses_streamed():
-    for way in WAYS:
-        stream = client.responses.create(model="other", input=f"Hello {way}", stream=True)
+    for form in FORMS:
+        stream = client.responses.create(model="other", input=f"Hello {form}", stream=True)
         events = list(stream)
         eq([event.sequence_number for event in events], list(range(TOKENS + 8)))
         eq([events[0].type, events[-1].type], ["response.created", "response.completed"])
@@ -39,7 +39,7 @@ def responses_streamed():
 
 
 @check
-def a_response_is_had_again_from_whom_it_came():
+def response_is_retrieved_from_the_backend_that_created_it():
     for model, text in product(["chat", "other"], ["Remember this", "[gzip] this, too"]):
         made = client.responses.create(model=model, input=text)
         eq(client.responses.retrieve(made.id).output_text, TEXT)
@@ -51,15 +51,15 @@ def a_response_is_had_again_from_whom_it_came():
 
 
 @check
-def a_streamed_response_is_had_again_from_whom_it_came():
-    for model, way in product(["chat", "other"], WAYS):
-        events = list(client.responses.create(model=model, input=f"Hello {way}", stream=True))
+def streamed_response_is_retrieved_from_the_backend_that_created_it():
+    for model, form in product(["chat", "other"], FORMS):
+        events = list(client.responses.create(model=model, input=f"Hello {form}", stream=True))
         made = events[0].response.id
         eq(client.responses.retrieve(made).output_text, TEXT)
 
 
 @check
-def a_conversation_goes_on_where_it_began():
+def conversation_continues_at_the_backend_where_it_began():
     for model in ["chat", "other"]:
         for _ in range(OFTEN):
             before = client.responses.create(model=model, input="Begin").id
@@ -72,9 +72,9 @@ def a_conversation_goes_on_where_it_began():
 
 
 @check
-def a_conversation_that_nobody_knows():
-    ask = {"model": "chat", "input": "Go on", "previous_response_id": "resp_nobody"}
-    error = fails(openai.BadRequestError, lambda: client.responses.create(**ask))
+def unknown_previous_response_is_an_error():
+    fields = {"model": "chat", "input": "Go on", "previous_response_id": "resp_unknown"}
+    error = fails(openai.BadRequestError, lambda: client.responses.create(**fields))
     eq(error.code, "previous_response_not_found")
 
 
@@ -91,7 +91,7 @@ def files():
 
 
 @check
-def a_file_for_a_model_goes_where_the_model_is():
+def file_with_a_model_goes_to_a_backend_with_the_model():
     for _ in range(2):
         kept = client.files.create(
             file=("b.jsonl", BYTES), purpose="batch", extra_query={"model": "other"}
@@ -103,7 +103,7 @@ def a_file_for_a_model_goes_where_the_model_is():
 
 
 @check
-def a_file_is_found_though_the_answer_was_compressed():
+def file_is_found_after_a_compressed_upload_response():
     content = b"[gzip]" + BYTES
     kept = client.files.create(
         file=("c.jsonl", content), purpose="batch", extra_query={"model": "other"}

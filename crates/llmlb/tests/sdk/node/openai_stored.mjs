@@ -1,18 +1,18 @@
-// What a backend keeps for its clients: only it has it.
+// Responses, conversations and files that a backend stores: requests for them must reach that backend.
 
 import assert from "node:assert/strict";
 import OpenAI, { toFile } from "openai";
-import { BYTES, TEXT, TOKENS, WAYS, check, fails, produced } from "./harness.mjs";
+import { BYTES, TEXT, TOKENS, FORMS, check, fails, produced } from "./harness.mjs";
 import { all, client } from "./openai_client.mjs";
 
-// How often something is done that could succeed by luck, with two backends to choose from.
+// Number of repetitions of an act that one of two backends could serve by chance.
 const OFTEN = 8;
 
 const product = (some, others) => some.flatMap((one) => others.map((other) => [one, other]));
 
 check("responses", async () => {
-    const ask = { model: "chat", input: "Say hello", max_output_tokens: 50 };
-    const answer = await client.responses.create(ask);
+    const fields = { model: "chat", input: "Say hello", max_output_tokens: 50 };
+    const answer = await client.responses.create(fields);
     assert.deepEqual([answer.status, answer.output_text], ["completed", TEXT]);
     const made = await produced("first");
     const { input_tokens, output_tokens, input_tokens_details } = answer.usage;
@@ -21,9 +21,9 @@ check("responses", async () => {
 });
 
 check("responses streamed", async () => {
-    for (const way of WAYS) {
-        const ask = { model: "other", input: `Hello ${way}`, stream: true };
-        const events = await all(client.responses.create(ask));
+    for (const form of FORMS) {
+        const fields = { model: "other", input: `Hello ${form}`, stream: true };
+        const events = await all(client.responses.create(fields));
         const numbers = events.map(({ sequence_number }) => sequence_number);
         assert.deepEqual(numbers, [...Array(TOKENS + 8).keys()]);
         const deltas = events.filter(({ type }) => type === "response.output_text.delta");
@@ -35,7 +35,7 @@ check("responses streamed", async () => {
     assert.equal((await stream.finalResponse()).output_text, TEXT);
 });
 
-check("a response is had again from whom it came", async () => {
+check("response is retrieved from the backend that created it", async () => {
     for (const [model, input] of product(["chat", "other"], ["Remember this", "[gzip] this"])) {
         const { id } = await client.responses.create({ model, input });
         assert.equal((await client.responses.retrieve(id)).output_text, TEXT);
@@ -47,21 +47,21 @@ check("a response is had again from whom it came", async () => {
     }
 });
 
-check("a streamed response is had again from whom it came", async () => {
-    for (const [model, way] of product(["chat", "other"], WAYS)) {
-        const ask = { model, input: `Hello ${way}`, stream: true };
-        const [first] = await all(client.responses.create(ask));
+check("streamed response is retrieved from the backend that created it", async () => {
+    for (const [model, form] of product(["chat", "other"], FORMS)) {
+        const fields = { model, input: `Hello ${form}`, stream: true };
+        const [first] = await all(client.responses.create(fields));
         assert.equal((await client.responses.retrieve(first.response.id)).output_text, TEXT);
     }
 });
 
-check("a conversation goes on where it began", async () => {
+check("conversation continues at the backend where it began", async () => {
     for (const model of ["chat", "other"]) {
         for (let times = 0; times < OFTEN; times++) {
             let before = (await client.responses.create({ model, input: "Begin" })).id;
             for (let steps = 0; steps < 2; steps++) {
-                const ask = { model: "shared", input: "Go on", previous_response_id: before };
-                const answer = await client.responses.create(ask);
+                const fields = { model: "shared", input: "Go on", previous_response_id: before };
+                const answer = await client.responses.create(fields);
                 assert.equal(answer.previous_response_id, before);
                 before = answer.id;
             }
@@ -83,7 +83,7 @@ check("files", async () => {
     assert.match(error.message, /No such File object/);
 });
 
-check("a file for a model goes where the model is", async () => {
+check("file with a model goes to a backend with the model", async () => {
     for (let times = 0; times < 2; times++) {
         const file = await toFile(BYTES, "b.jsonl");
         // Uploads are streamed unread: the query names the model.
@@ -95,7 +95,7 @@ check("a file for a model goes where the model is", async () => {
     }
 });
 
-check("a file is found though the answer was compressed", async () => {
+check("file is found after a compressed upload response", async () => {
     const bytes = Buffer.concat([Buffer.from("[gzip]"), BYTES]);
     const file = await toFile(bytes, "c.jsonl");
     const kept = await client.files.create({ file, purpose: "batch" }, { query: { model: "other" } });
