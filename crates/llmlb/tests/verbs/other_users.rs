@@ -18,11 +18,7 @@ const NOBODY: [&str; 4] = [
 fn copy(lock_dir: &LockDir, program: &str, name: &str) -> String {
     let copy = lock_dir.path().join(name);
     fs::set_permissions(lock_dir.path(), Permissions::from_mode(0o755)).expect("readable");
-    // A separate process copies the program. A child that another test starts meanwhile would inherit
-    // the descriptor, and a program that is open for writing cannot be executed.
-    let mut install = std::process::Command::new("install");
-    let copied = install.args(["-m", "755", program]).arg(&copy).status();
-    assert!(copied.expect("install").success());
+    testkit::copy_program(program, &copy).expect("a copy");
     copy.into_os_string()
         .into_string()
         .expect("a path that is text")

@@ -1,17 +1,17 @@
-//! S12: `pending` and `verify`, for people and for programs.
+//! `llmlb usage pending` and `verify`, as text and as JSON. (S12)
 
 use std::fs;
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::UsageReceiver;
 
 #[test]
-fn what_waits_is_shown_with_its_attempts_and_its_last_error() {
-    let (place, receiver) = (Place::new(), UsageReceiver::always(500));
-    place.stage(3);
+fn pending_batch_is_shown_with_its_attempts_and_last_error() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(500));
+    sandbox.stage(3);
     let words = ["deliver", "--to", &receiver.url, "--max-wait", "1ms"];
-    assert_eq!(place.usage(&words).code, Some(1));
-    let ran = place.usage(&["pending"]);
+    assert_eq!(sandbox.usage(&words).code, Some(1));
+    let ran = sandbox.usage(&["pending"]);
     assert_eq!(ran.code, Some(0));
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("BATCH "), "{ran:?}");
@@ -19,7 +19,7 @@ fn what_waits_is_shown_with_its_attempts_and_its_last_error() {
     assert!(lines[1].ends_with("(the receiver may have it)"), "{ran:?}");
     assert_eq!(lines[2], "1 batch with 3 records pending", "{ran:?}");
 
-    let document = place.usage(&["pending", "--json"]).json();
+    let document = sandbox.usage(&["pending", "--json"]).json();
     assert_eq!(document["version"], 1);
     assert_eq!(document["totals"]["batches"], 1);
     assert_eq!(document["totals"]["records"], 3);
@@ -37,38 +37,38 @@ fn what_waits_is_shown_with_its_attempts_and_its_last_error() {
 }
 
 #[test]
-fn what_is_staged_waits_too() {
-    let place = Place::new();
-    place.stage(3);
-    let ran = place.usage(&["pending"]);
+fn staged_entries_are_shown_as_pending() {
+    let sandbox = UsageSandbox::new();
+    sandbox.stage(3);
+    let ran = sandbox.usage(&["pending"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
         (Some(0), "1 staged entry not consolidated yet\n")
     );
-    assert_eq!(place.usage(&["consolidate"]).code, Some(0));
-    place.stage(1);
-    place.stage(1);
-    let ran = place.usage(&["pending"]);
-    let told = "\n1 batch with 3 records pending; 2 staged entries not consolidated yet\n";
-    assert!(ran.stdout.ends_with(told), "{ran:?}");
-    let document = place.usage(&["pending", "--json"]).json();
+    assert_eq!(sandbox.usage(&["consolidate"]).code, Some(0));
+    sandbox.stage(1);
+    sandbox.stage(1);
+    let ran = sandbox.usage(&["pending"]);
+    let message = "\n1 batch with 3 records pending; 2 staged entries not consolidated yet\n";
+    assert!(ran.stdout.ends_with(message), "{ran:?}");
+    let document = sandbox.usage(&["pending", "--json"]).json();
     assert_eq!(document["totals"]["staged_entries"], 2, "{document}");
 }
 
 #[test]
-fn the_books_balance_and_say_so() {
-    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
-    place.stage(5);
+fn verify_reports_balanced_books() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(200));
+    sandbox.stage(5);
     assert_eq!(
-        place.usage(&["deliver", "--to", &receiver.url]).code,
+        sandbox.usage(&["deliver", "--to", &receiver.url]).code,
         Some(0)
     );
-    place.stage(2);
-    let ran = place.usage(&["verify"]);
+    sandbox.stage(2);
+    let ran = sandbox.usage(&["verify"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
-    let told = "the books balance: 7 staged = 5 delivered + 0 archived + 2 pending + 0 failed\n";
-    assert_eq!(ran.stdout, told);
-    let books = place.books();
+    let message = "the books balance: 7 staged = 5 delivered + 0 archived + 2 pending + 0 failed\n";
+    assert_eq!(ran.stdout, message);
+    let books = sandbox.books();
     assert_eq!(
         (&books["version"], &books["balanced"]),
         (&1.into(), &true.into())
@@ -81,24 +81,24 @@ fn the_books_balance_and_say_so() {
 }
 
 #[test]
-fn a_flipped_byte_is_found_and_named() {
-    let place = Place::new();
-    place.stage(2);
-    assert_eq!(place.usage(&["consolidate"]).code, Some(0));
-    let name = place.files("spool").remove(0);
-    let path = place.data().join("spool").join(&name);
+fn verify_reports_a_changed_record() {
+    let sandbox = UsageSandbox::new();
+    sandbox.stage(2);
+    assert_eq!(sandbox.usage(&["consolidate"]).code, Some(0));
+    let name = sandbox.files("spool").remove(0);
+    let path = sandbox.data().join("spool").join(&name);
     let text = fs::read_to_string(&path)
         .unwrap()
         .replace("\"n\":2", "\"n\":3");
     fs::write(&path, text).unwrap();
-    let ran = place.usage(&["verify"]);
+    let ran = sandbox.usage(&["verify"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stdout.contains(&name), "{ran:?}");
     assert!(
         ran.stderr.contains("llmlb: the books do not balance: "),
         "{ran:?}"
     );
-    let ran = place.usage(&["verify", "--json"]);
+    let ran = sandbox.usage(&["verify", "--json"]);
     assert_eq!(ran.code, Some(1));
     let books = ran.json();
     assert_eq!(books["balanced"], false);
@@ -113,20 +113,21 @@ fn a_flipped_byte_is_found_and_named() {
     );
 }
 
-/// S9: what cannot be read is shown, and the exit code says so.
+/// A batch that cannot be read is listed and makes the command fail. (S9)
 #[test]
 fn pending_exits_1_if_a_batch_cannot_be_read() {
-    let place = Place::new();
-    place.stage(1);
-    assert_eq!(place.usage(&["consolidate"]).code, Some(0));
-    assert_eq!(place.usage(&["pending"]).code, Some(0));
-    let batch = place.files("spool").remove(0);
+    let sandbox = UsageSandbox::new();
+    sandbox.stage(1);
+    assert_eq!(sandbox.usage(&["consolidate"]).code, Some(0));
+    assert_eq!(sandbox.usage(&["pending"]).code, Some(0));
+    let batch = sandbox.files("spool").remove(0);
     let state = batch.replace(".json", ".state.json");
-    fs::create_dir(place.data().join("spool").join(&state)).expect("in place of a file");
-    let ran = place.usage(&["pending"]);
+    fs::create_dir(sandbox.data().join("spool").join(&state))
+        .expect("a directory in sandbox of the file");
+    let ran = sandbox.usage(&["pending"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stdout.contains(&state), "{ran:?}");
-    let ran = place.usage(&["pending", "--json"]);
+    let ran = sandbox.usage(&["pending", "--json"]);
     let document = ran.json();
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert_eq!(document["totals"]["unreadable"], 1, "{document}");

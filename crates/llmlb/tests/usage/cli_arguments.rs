@@ -1,11 +1,11 @@
-//! What can be typed, and where data lies if nobody says so.
+//! Arguments of `llmlb usage`, and the default data directory.
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::Finished;
 
 #[test]
-fn wrong_words_exit_2() {
-    let place = Place::new();
+fn wrong_arguments_exit_2() {
+    let sandbox = UsageSandbox::new();
     for words in [
         &["nonsense"] as &[&str],
         &["--since", "soon"],
@@ -24,33 +24,39 @@ fn wrong_words_exit_2() {
         &["resend", "--all", "x.json"],
         &["pending", "extra"],
     ] {
-        let ran = place.usage(words);
+        let ran = sandbox.usage(words);
         assert_eq!(ran.code, Some(2), "{words:?}: {ran:?}");
         assert_eq!(ran.stdout, "", "{words:?}");
     }
-    assert!(!place.data().exists(), "nothing was made");
+    assert!(
+        !sandbox.data().exists(),
+        "the data directory was not created"
+    );
 }
 
 #[test]
-fn a_receiver_that_cannot_be_used_is_refused_before_anything_is_touched() {
-    let place = Place::new();
+fn invalid_receiver_is_refused_before_the_data_directory_is_created() {
+    let sandbox = UsageSandbox::new();
     for (url, words) in [
         ("billing.example", "it does not start with https://"),
         ("http://billing.example/", "`--allow-http`"),
         ("https://me:s3cret@billing.example/", "a user or a password"),
         ("", "it does not start with https://"),
     ] {
-        let ran = place.usage(&["deliver", "--to", url]);
+        let ran = sandbox.usage(&["deliver", "--to", url]);
         assert_eq!(ran.code, Some(1), "{url}: {ran:?}");
         assert!(ran.stderr.contains(words), "{url}: {ran:?}");
         assert!(!ran.output().contains("s3cret"), "{ran:?}");
     }
-    assert!(!place.data().exists(), "nothing was made");
+    assert!(
+        !sandbox.data().exists(),
+        "the data directory was not created"
+    );
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_not_made_by_looking_at_it() {
-    let place = Place::new();
+fn reading_commands_do_not_create_the_data_directory() {
+    let sandbox = UsageSandbox::new();
     for words in [
         &["pending"] as &[&str],
         &["failed"],
@@ -58,38 +64,38 @@ fn a_directory_that_is_not_there_is_not_made_by_looking_at_it() {
         &["resend"],
         &["resend", "--all"],
     ] {
-        let ran = place.usage(words);
+        let ran = sandbox.usage(words);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{words:?}");
         assert!(ran.stderr.contains("data does not exist\n"), "{ran:?}");
         assert!(ran.stderr.contains("hint: "), "{ran:?}");
     }
-    assert!(!place.data().exists());
-    // A scheduled run that comes before the first record is no failure.
+    assert!(!sandbox.data().exists());
+    // A scheduled run before the first record must succeed.
     for words in [&["consolidate"] as &[&str], &["deliver", "--archive"]] {
-        let ran = place.usage(words);
+        let ran = sandbox.usage(words);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(
             ran.stdout.starts_with("no ") && ran.stdout.contains("does not exist"),
             "{ran:?}"
         );
     }
-    assert!(!place.data().exists());
-    std::fs::write(place.data(), "").unwrap();
+    assert!(!sandbox.data().exists());
+    std::fs::write(sandbox.data(), "").unwrap();
     for words in [
         &["pending"] as &[&str],
         &["stage"],
         &["deliver", "--archive"],
     ] {
-        let ran = place.usage(words);
+        let ran = sandbox.usage(words);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.contains("data is not a directory\n"), "{ran:?}");
     }
 }
 
 #[test]
-fn a_directory_that_was_named_is_named_in_what_to_type_next() {
-    let place = Place::new();
-    let ran = place.usage_with(&["stage", "--data", "my data"], "{}\n");
+fn hints_repeat_the_data_flag() {
+    let sandbox = UsageSandbox::new();
+    let ran = sandbox.usage_with(&["stage", "--data", "my data"], "{}\n");
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let words = [
         "deliver",
@@ -100,25 +106,28 @@ fn a_directory_that_was_named_is_named_in_what_to_type_next() {
         "--max-wait",
         "1ms",
     ];
-    let ran = place.usage(&words);
+    let ran = sandbox.usage(&words);
     assert_eq!(ran.code, Some(1));
     assert!(
         ran.stderr
             .contains("`llmlb usage --data 'my data' pending`"),
         "{ran:?}"
     );
-    assert!(!place.data().exists(), "the flag wins over the environment");
+    assert!(
+        !sandbox.data().exists(),
+        "the flag takes precedence over the environment"
+    );
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn data_lies_in_the_users_own_directory_unless_told_otherwise() {
+fn data_directory_is_in_the_home_of_the_user_by_default() {
     use Finished;
 
-    let place = Place::new();
-    let home = place.file("x", "").parent().unwrap().join("home");
+    let sandbox = UsageSandbox::new();
+    let home = sandbox.file("x", "").parent().unwrap().join("home");
     let stage = |variables: &[(&str, &str)]| {
-        let mut command = place.command(&["stage"]);
+        let mut command = sandbox.command(&["stage"]);
         command
             .env_remove("LLMLB_DATA_DIR")
             .env_remove("XDG_DATA_HOME")
@@ -134,7 +143,7 @@ fn data_lies_in_the_users_own_directory_unless_told_otherwise() {
         Some(0)
     );
     assert!(xdg.join("llmlb/_staging").is_dir());
-    // A relative one is as good as none, and an empty one too.
+    // A relative or empty path counts as not set.
     assert_eq!(stage(&[("XDG_DATA_HOME", "relative")]).code, Some(0));
     let ran = stage(&[("HOME", "")]);
     assert_eq!(ran.code, Some(1));
@@ -145,7 +154,7 @@ fn data_lies_in_the_users_own_directory_unless_told_otherwise() {
 }
 
 #[test]
-fn completions_know_the_verbs() {
+fn completions_contain_the_verbs() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_llmlb"))
         .args(["completions", "bash"])
         .output()
