@@ -1,4 +1,4 @@
-//! What a receiver has billed, by which rules, and what it found wrong with what it was sent.
+//! Records that a receiver has billed, the rules by which it bills, and the defects that it found.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -8,31 +8,31 @@ use serde_json::value::RawValue;
 
 use crate::sample::{Arrived, arrived};
 
-/// How a receiver knows what it has billed already.
+/// Rule by which a receiver recognises records that it has billed already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// It bills a record once, whichever batch it comes in.
+    /// The receiver bills a record once, in whichever batch.
     ByRecord,
-    /// It bills a key once and answers this when it comes again; what is in another batch is billed
-    /// again.
+    /// The receiver bills a key once and responds with this status when the key is repeated. A record
+    /// in another batch is billed again.
     ByBatch { known: u16 },
-    /// It bills a key once and answers this when it comes again; it rejects a batch for one record
-    /// that it knows from another.
+    /// The receiver bills a key once and responds with this status when the key is repeated. It rejects
+    /// a batch with a record that it has billed in another batch.
     RejectOnDuplicate { known: u16 },
 }
 
-/// A batch as it arrived.
+/// Batch as it was received.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) key: String,
     pub(crate) records: Vec<Arrived>,
     bytes: u64,
-    /// Records that are not what was staged.
+    /// Number of records that differ from the staged ones.
     mangled: u64,
 }
 
 impl Posted {
-    /// Reads a request's body. `is_brief`: only the ids, for a test that measures the sender.
+    /// Parses a request's body. Reads only the ids if `is_brief`, for a test that measures the sender.
     pub(crate) fn read(body: &[u8], is_brief: bool) -> Option<Self> {
         #[derive(Deserialize)]
         struct Body<'a> {
@@ -51,7 +51,7 @@ impl Posted {
         };
         for record in parsed.records {
             let read = if is_brief {
-                id_alone(record)
+                parse_id(record)
             } else {
                 arrived(record)
             };
@@ -67,7 +67,7 @@ impl Posted {
     }
 }
 
-fn id_alone(record: &RawValue) -> Option<Arrived> {
+fn parse_id(record: &RawValue) -> Option<Arrived> {
     #[derive(Deserialize)]
     struct Id {
         id: String,
@@ -81,35 +81,39 @@ fn id_alone(record: &RawValue) -> Option<Arrived> {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownBatch {
     bytes: u64,
     is_billed: bool,
 }
 
-/// Everything a receiver knows.
+/// State of a receiver's billing.
 #[derive(Debug, Default)]
-pub(crate) struct Books {
-    /// How often each record was billed.
+pub(crate) struct Billing {
+    /// Number of times that each record was billed.
     pub(crate) billed: HashMap<String, u32>,
-    batches: HashMap<String, Known>,
-    /// Records that are not what was staged, and batches whose bytes changed under the same key.
+    batches: HashMap<String, KnownBatch>,
+    /// Number of records that differ from the staged ones, and of batches whose bytes changed under the
+    /// same key.
     pub(crate) mangled: u64,
-    /// How often each fault came.
+    /// Number of times that each fault occurred.
     pub(crate) faults: BTreeMap<String, u64>,
 }
 
-impl Books {
-    /// Notes that a batch came, whatever becomes of it.
+impl Billing {
+    /// Notes a received batch, whether it is billed or not.
     pub(crate) fn note(&mut self, posted: &Posted) {
         self.mangled += posted.mangled;
-        let known = self.batches.entry(posted.key.clone()).or_insert(Known {
-            bytes: posted.bytes,
-            is_billed: false,
-        });
+        let known = self
+            .batches
+            .entry(posted.key.clone())
+            .or_insert(KnownBatch {
+                bytes: posted.bytes,
+                is_billed: false,
+            });
         self.mangled += u64::from(known.bytes != posted.bytes);
     }
 
-    /// Bills a batch, or does not, and says so.
+    /// Bills a batch if the policy allows it. Returns the status and text of the response.
     pub(crate) fn bill(&mut self, posted: &Posted, policy: Policy) -> (u16, &'static str) {
         let is_known = self
             .batches
@@ -150,6 +154,7 @@ impl Books {
         (200, "billed")
     }
 
+    /// Returns the number of records that were billed more than once.
     pub(crate) fn twice(&self) -> usize {
         self.billed.values().filter(|times| **times > 1).count()
     }

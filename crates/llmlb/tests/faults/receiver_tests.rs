@@ -1,23 +1,23 @@
-//! The judge is judged first: the receiver, met by a client that sees every byte.
+//! Tests of the receiver itself, with a client that reads every byte.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::books::Policy;
+use crate::billing::Policy;
 use crate::fault::{Commit, Fault, Mix};
 use crate::receiver::{Receiver, TOKEN};
 use crate::sample::Sample;
 
-/// What a client sees.
+/// Result that a client gets.
 #[derive(Debug, PartialEq, Eq)]
-enum Seen {
+enum Outcome {
     Text(String),
     Reset,
     Silence,
 }
 
-impl Seen {
+impl Outcome {
     fn status(&self) -> Option<u16> {
         let Self::Text(text) = self else { return None };
         text.split(' ').nth(1)?.parse().ok()
@@ -32,7 +32,7 @@ fn batch(key: &str, samples: &[&Sample]) -> String {
     )
 }
 
-fn post_as(receiver: &Receiver, token: &str, key: &str, body: &str) -> Seen {
+fn post_as(receiver: &Receiver, token: &str, key: &str, body: &str) -> Outcome {
     let mut stream = TcpStream::connect(receiver.address).unwrap();
     let head = format!(
         "POST /usage HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nIdempotency-Key: {key}\r\n\
@@ -43,42 +43,42 @@ fn post_as(receiver: &Receiver, token: &str, key: &str, body: &str) -> Seen {
     stream
         .set_read_timeout(Some(Duration::from_secs(1)))
         .unwrap();
-    let mut seen = Vec::new();
+    let mut received = Vec::new();
     let mut buffer = [0; 4096];
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => break,
-            Ok(count) => seen.extend_from_slice(&buffer[..count]),
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Seen::Reset,
-            // It keeps connections open: this is the end of a whole answer, or of our patience.
-            Err(_) if seen.is_empty() => return Seen::Silence,
+            Ok(count) => received.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Outcome::Reset,
+            // The receiver keeps connections open. The timeout ends a complete response, or there is none.
+            Err(_) if received.is_empty() => return Outcome::Silence,
             Err(_) => break,
         }
-        let text = String::from_utf8_lossy(&seen);
+        let text = String::from_utf8_lossy(&received);
         if let Some((head, body)) = text.split_once("\r\n\r\n")
             && head.ends_with(&format!("Content-Length: {}", body.len()))
         {
             break;
         }
     }
-    Seen::Text(String::from_utf8(seen).unwrap())
+    Outcome::Text(String::from_utf8(received).unwrap())
 }
 
-fn post(receiver: &Receiver, key: &str, samples: &[&Sample]) -> Seen {
+fn post(receiver: &Receiver, key: &str, samples: &[&Sample]) -> Outcome {
     post_as(receiver, TOKEN, key, &batch(key, samples))
 }
 
 fn always(fault: Fault) -> Receiver {
-    Receiver::start(Policy::ByBatch { known: 409 }, Mix::of(&[(1, fault)]))
+    Receiver::start(Policy::ByBatch { known: 409 }, Mix::new(&[(1, fault)]))
 }
 
 fn billed(receiver: &Receiver, sample: &Sample) -> u32 {
     let state = receiver.state();
-    state.books.billed.get(&sample.id).copied().unwrap_or(0)
+    state.billing.billed.get(&sample.id).copied().unwrap_or(0)
 }
 
 #[test]
-fn each_policy_bills_as_it_says() {
+fn receiver_bills_by_its_policy() {
     let [a, b, c] = [1, 2, 3].map(|number| Sample::new(number, false));
     for (policy, again, other, billed_b) in [
         (Policy::ByRecord, 200, 200, 1),
@@ -98,15 +98,15 @@ fn each_policy_bills_as_it_says() {
         let poisoned = Sample::new(4, true);
         assert_eq!(status("z", &[&poisoned]), Some(422), "{policy:?}");
         assert_eq!(billed(&receiver, &poisoned), 0);
-        assert_eq!(receiver.state().books.twice(), usize::from(billed_b == 2));
-        assert_eq!(receiver.state().books.mangled, 0);
+        assert_eq!(receiver.state().billing.twice(), usize::from(billed_b == 2));
+        assert_eq!(receiver.state().billing.mangled, 0);
     }
 }
 
 #[test]
-fn each_fault_is_seen_and_bills_as_it_says() {
-    let text = |seen: &Seen| match seen {
-        Seen::Text(text) => text.clone(),
+fn receiver_fault_has_its_effect_on_the_client_and_on_billing() {
+    let text = |received: &Outcome| match received {
+        Outcome::Text(text) => text.clone(),
         other => format!("{other:?}"),
     };
     for (fault, expected, is_billed) in [
@@ -132,30 +132,30 @@ fn each_fault_is_seen_and_bills_as_it_says() {
     ] {
         let receiver = always(fault);
         let samples = [Sample::new(1, false), Sample::new(2, false)];
-        let seen = text(&post(&receiver, "x", &[&samples[0], &samples[1]]));
+        let received = text(&post(&receiver, "x", &[&samples[0], &samples[1]]));
         receiver.wait_until_idle();
-        assert!(seen.starts_with(expected), "{fault:?}: {seen}");
+        assert!(received.starts_with(expected), "{fault:?}: {received}");
         assert_eq!(billed(&receiver, &samples[0]) == 1, is_billed, "{fault:?}");
-        let (head, body) = seen.split_once("\r\n\r\n").unwrap_or((&seen, ""));
+        let (head, body) = received.split_once("\r\n\r\n").unwrap_or((&received, ""));
         let is_whole = head.ends_with(&format!("Content-Length: {}", body.len()));
         match fault {
-            Fault::CutHead => assert!(!seen.contains("Length"), "{seen}"),
-            Fault::CutBody => assert!(seen.contains("\r\n\r\n") && !is_whole, "{seen}"),
+            Fault::CutHead => assert!(!received.contains("Length"), "{received}"),
+            Fault::CutBody => assert!(received.contains("\r\n\r\n") && !is_whole, "{received}"),
             _ => assert!(
                 is_whole || !expected.starts_with("HTTP"),
-                "{fault:?}: {seen}"
+                "{fault:?}: {received}"
             ),
         }
         assert_eq!(
-            seen.contains("Retry-After: "),
+            received.contains("Retry-After: "),
             expected.ends_with("429") && fault != Fault::TooMany,
-            "{seen}"
+            "{received}"
         );
     }
 }
 
 #[test]
-fn what_is_wrong_with_a_request_is_noted() {
+fn receiver_counts_defective_requests() {
     let receiver = Receiver::start(Policy::ByRecord, Mix::none());
     let sample = Sample::new(1, false);
     let body = batch("x", &[&sample]);
@@ -163,18 +163,18 @@ fn what_is_wrong_with_a_request_is_noted() {
     assert_eq!(receiver.state().tally.unsigned, 1);
     assert_eq!(post_as(&receiver, TOKEN, "y", &body).status(), Some(200));
     assert_eq!(receiver.state().tally.unsigned, 2);
-    assert_eq!(receiver.state().books.mangled, 0);
+    assert_eq!(receiver.state().billing.mangled, 0);
     let spaced = body.replace(",\"check\"", ", \"check\"");
     assert_eq!(post_as(&receiver, TOKEN, "x", &spaced).status(), Some(200));
     assert_eq!(
-        receiver.state().books.mangled,
+        receiver.state().billing.mangled,
         1,
         "other bytes, the same key"
     );
     let changed = batch("z", &[&sample]).replace("_tokens\":", "_tokens\":1");
     assert_eq!(post_as(&receiver, TOKEN, "z", &changed).status(), Some(200));
     assert_eq!(
-        receiver.state().books.mangled,
+        receiver.state().billing.mangled,
         2,
         "another record, the same id"
     );
@@ -183,36 +183,36 @@ fn what_is_wrong_with_a_request_is_noted() {
 }
 
 #[test]
-fn a_request_in_a_demanded_silence_is_counted() {
+fn receiver_counts_requests_within_a_requested_pause() {
     for fault in [Fault::WaitSeconds(1), Fault::WaitDate] {
         let receiver = always(fault);
         let sample = Sample::new(1, false);
-        let asked = Instant::now();
+        let started = Instant::now();
         assert_eq!(post(&receiver, "x", &[&sample]).status(), Some(429));
-        receiver.behave();
+        receiver.end_faults();
         let second = post(&receiver, "x", &[&sample]).status();
-        if asked.elapsed() < Duration::from_millis(900) {
+        if started.elapsed() < Duration::from_millis(900) {
             assert_eq!(receiver.state().tally.early, 1, "{fault:?}");
         }
         assert_eq!(second, Some(200));
         let noted = receiver.state().tally.early;
-        std::thread::sleep(Duration::from_millis(2001).saturating_sub(asked.elapsed()));
+        std::thread::sleep(Duration::from_millis(2001).saturating_sub(started.elapsed()));
         assert_eq!(post(&receiver, "x", &[&sample]).status(), Some(409));
         assert_eq!(
             receiver.state().tally.early,
             noted,
-            "{fault:?}: it was over"
+            "{fault:?}: the pause was over"
         );
     }
     let receiver = always(Fault::WaitSeconds(60));
     let sample = Sample::new(1, false);
     assert_eq!(post(&receiver, "x", &[&sample]).status(), Some(429));
-    receiver.killed();
-    receiver.behave();
+    receiver.note_kill();
+    receiver.end_faults();
     assert_eq!(post(&receiver, "x", &[&sample]).status(), Some(200));
     assert_eq!(
         receiver.state().tally.early,
         0,
-        "it may not have been noted"
+        "the killed deliverer may not have stored the pause"
     );
 }

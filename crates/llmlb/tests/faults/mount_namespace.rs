@@ -1,4 +1,4 @@
-//! Tests that run in a mount namespace of their own: what they mount is gone with them.
+//! Tests in a mount namespace of their own. Their mounts disappear with the process.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,38 +6,38 @@ use std::process::Command;
 
 use rustix::process::geteuid;
 
-use crate::books::Policy;
+use crate::billing::Policy;
 use crate::fault::Mix;
 use crate::receiver::Receiver;
 use crate::world::World;
 
-/// Runs one of the ignored tests where it can mount what it likes.
-pub(crate) fn run_elsewhere(role: &str) {
-    let unshare = |words: &[&str]| {
+/// Runs one of the ignored tests in a mount namespace of its own.
+pub(crate) fn run_in_mount_namespace(role: &str) {
+    let unshare = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
         command
             .arg(if geteuid().is_root() { "-m" } else { "-rm" })
-            .args(words);
+            .args(arguments);
         command
     };
     if !unshare(&["true"])
         .status()
         .is_ok_and(|status| status.success())
     {
-        return testkit::skip("the right to make a mount namespace").unwrap();
+        return testkit::skip("the right to create a mount namespace").unwrap();
     }
     let out = testkit::run_role(&mut unshare(&[]), role).unwrap();
-    print!("{}", counts(&out));
+    print!("{}", without_runner_lines(&out));
 }
 
-/// The lines of a test's output that are not the test runner's.
-fn counts(out: &str) -> String {
-    let ours = out.lines().filter(|line| line.contains(": "));
-    let ours = ours.filter(|line| !line.starts_with("test result"));
-    ours.flat_map(|line| [line, "\n"]).collect()
+/// Returns the lines of a test's output that do not come from the test runner.
+fn without_runner_lines(out: &str) -> String {
+    let lines = out.lines().filter(|line| line.contains(": "));
+    let lines = lines.filter(|line| !line.starts_with("test result"));
+    lines.flat_map(|line| [line, "\n"]).collect()
 }
 
-/// A world whose data is on a disk of its own, of this many mebibytes.
+/// Returns a world whose data directory is a tmpfs of this many mebibytes.
 pub(crate) fn small_world(policy: Policy, mix: Mix, size: u32) -> World {
     let sandbox = testkit::sandbox!();
     let data = sandbox.data_dir();
@@ -51,7 +51,7 @@ pub(crate) fn small_world(policy: Policy, mix: Mix, size: u32) -> World {
     World::around(sandbox, data, Receiver::start(policy, mix))
 }
 
-/// A file system in a file, with the smallest size that its tools allow.
+/// File system in a file, of the smallest size that its tools allow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Image {
     Ext4,
@@ -74,27 +74,27 @@ impl Image {
     }
 }
 
-/// Runs one of the ignored tests if it can make and mount such a file system.
+/// Runs one of the ignored tests if such a file system can be created and mounted.
 pub(crate) fn run_on_image(image: Image, role: &str) {
-    if !testkit::has_root("loop devices").unwrap() {
+    if !testkit::has_root("for loop devices").unwrap() {
         return;
     }
-    let known = Command::new(image.mkfs()).arg("-V").output();
-    if !known.is_ok_and(|ran| ran.status.success()) {
+    let version = Command::new(image.mkfs()).arg("-V").output();
+    if !version.is_ok_and(|outcome| outcome.status.success()) {
         return testkit::skip(image.mkfs()).unwrap();
     }
-    run_elsewhere(role);
+    run_in_mount_namespace(role);
 }
 
-/// A world whose data is on a file system of its own.
+/// Returns a world whose data directory is a file system of its own.
 pub(crate) fn world_on_image(policy: Policy, mix: Mix, image: Image) -> World {
     let sandbox = testkit::sandbox!();
     let (data, file) = (sandbox.data_dir(), sandbox.path("image"));
     fs::create_dir(&data).unwrap();
     let bytes = image.mebibytes() << 20;
     fs::File::create(&file).unwrap().set_len(bytes).unwrap();
-    let made = Command::new(image.mkfs()).arg("-q").arg(&file).output();
-    assert!(made.as_ref().unwrap().status.success(), "{made:?}");
+    let created = Command::new(image.mkfs()).arg("-q").arg(&file).output();
+    assert!(created.as_ref().unwrap().status.success(), "{created:?}");
     let mounted = Command::new("mount")
         .args(["-o", "loop"])
         .args([&file, &data])
@@ -103,16 +103,16 @@ pub(crate) fn world_on_image(policy: Policy, mix: Mix, image: Image) -> World {
     World::around(sandbox, data, Receiver::start(policy, mix))
 }
 
-/// What fills a disk: the data of others.
+/// File of another program that fills the disk.
 #[derive(Clone)]
 pub(crate) struct Filler(PathBuf);
 
 impl Filler {
-    pub(crate) fn of(world: &World) -> Self {
+    pub(crate) fn new(world: &World) -> Self {
         Self(world.data().join("data-of-others"))
     }
 
-    /// Takes all that is free, to the last byte.
+    /// Allocates all free space, to the last byte.
     pub(crate) fn fill(&self) {
         let mut file = testkit::append(&self.0).unwrap();
         for size in [1 << 16, 1 << 12, 1] {
@@ -120,6 +120,7 @@ impl Filler {
         }
     }
 
+    /// Frees the space.
     pub(crate) fn empty(&self) {
         fs::remove_file(&self.0).unwrap();
     }

@@ -1,4 +1,4 @@
-//! What became of every record.
+//! Checks that every acknowledged record was billed once or failed with a reason.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -9,55 +9,55 @@ use serde::Deserialize;
 use crate::receiver::{TOKEN, Tally};
 use crate::world::World;
 
-/// The counts of a case.
+/// Counts of a test.
 #[derive(Debug, Default)]
-pub(crate) struct Reckoning {
-    what: String,
+pub(crate) struct Audit {
+    title: String,
     acknowledged: usize,
     billed: usize,
     kills: u64,
-    stormy: u64,
+    requests_in_storm: u64,
     faults: u64,
     tally: Tally,
-    /// Acknowledged, and neither billed nor in `failed/`.
+    /// Acknowledged records that are neither billed nor in `failed/`.
     pub(crate) lost: Vec<String>,
     pub(crate) twice: usize,
     pub(crate) mangled: u64,
-    /// Entries and batches that still wait.
+    /// Number of entries and batches that are not delivered.
     pub(crate) stuck: usize,
-    /// In `failed/`, though nothing is wrong with them and nothing is unknown about them.
-    pub(crate) astray: Vec<String>,
-    /// Poisoned, and alone in `failed/`.
+    /// Records in `failed/` that are neither poisoned nor ambiguous.
+    pub(crate) unexplained: Vec<String>,
+    /// Number of poisoned records that are alone in a file in `failed/`.
     pub(crate) isolated: usize,
-    /// Poisoned, and billed or not alone.
-    pub(crate) loose: usize,
+    /// Number of poisoned records that are billed, or not alone in their file.
+    pub(crate) not_isolated: usize,
     pub(crate) ambiguous_batches: usize,
     pub(crate) ambiguous_records: usize,
     problems: Vec<String>,
 }
 
-/// A file in `failed/` that holds records.
+/// File with records in `failed/`.
 struct Failure {
     ids: Vec<String>,
     is_ambiguous: bool,
 }
 
-impl Reckoning {
-    pub(crate) fn of(what: &str, world: &World) -> Self {
+impl Audit {
+    pub(crate) fn new(title: &str, world: &World) -> Self {
         let failures = failures(world);
         let acknowledged: HashMap<String, bool> = world.acknowledged().into_iter().collect();
         let state = world.receiver.state();
-        let billed = &state.books.billed;
+        let billed = &state.billing.billed;
         let mut found = Self {
-            what: what.to_owned(),
+            title: title.to_owned(),
             acknowledged: acknowledged.len(),
             billed: billed.len(),
             kills: world.kills,
-            stormy: world.stormy,
-            faults: state.books.faults.values().sum(),
+            requests_in_storm: world.requests_in_storm,
+            faults: state.billing.faults.values().sum(),
             tally: state.tally.clone(),
-            twice: state.books.twice(),
-            mangled: state.books.mangled,
+            twice: state.billing.twice(),
+            mangled: state.billing.mangled,
             stuck: world.waiting(),
             ..Self::default()
         };
@@ -69,15 +69,14 @@ impl Reckoning {
             }
             for id in &failure.ids {
                 failed.insert(id.clone());
-                // Nobody was told that those of a killed producer are safe: only what was noted
-                // is known to be good or bad.
+                // Records of a killed producer may not be acknowledged. They are not checked.
                 let is_poisoned = acknowledged.get(id).copied();
                 match (failure.is_ambiguous, is_poisoned) {
                     (false, Some(true)) if failure.ids.len() == 1 && !billed.contains_key(id) => {
                         found.isolated += 1;
                     }
-                    (false, Some(true)) => found.loose += 1,
-                    (false, Some(false)) => found.astray.push(id.clone()),
+                    (false, Some(true)) => found.not_isolated += 1,
+                    (false, Some(false)) => found.unexplained.push(id.clone()),
                     _ => {}
                 }
             }
@@ -92,16 +91,16 @@ impl Reckoning {
         found
     }
 
-    /// Where the data directory is full of junk, and the books cannot be expected to balance.
-    pub(crate) fn among_junk(what: &str, world: &World) -> Self {
-        let mut found = Self::of(what, world);
+    /// Like [`Self::new`], for a data directory with junk, whose books need not balance.
+    pub(crate) fn among_junk(title: &str, world: &World) -> Self {
+        let mut found = Self::new(title, world);
         found.problems.clear();
         found.stuck = 0;
         found
     }
 
-    /// Where the clocks differ, nobody can say whether a silence was kept.
-    pub(crate) fn whatever_the_silences(mut self) -> Self {
+    /// Ignores early requests, for tests in which the clocks of receiver and deliverer differ.
+    pub(crate) fn ignoring_pauses(mut self) -> Self {
         self.tally.early = 0;
         self
     }
@@ -120,9 +119,9 @@ impl Reckoning {
         }
     }
 
-    /// Prints the counts, and fails the test unless they are what was promised.
+    /// Prints the counts, and fails the test unless every record was billed once.
     #[track_caller]
-    pub(crate) fn must_be_clean(&self) {
+    pub(crate) fn print_and_assert_clean(&self) {
         println!("{self}");
         self.assert_clean();
     }
@@ -134,28 +133,28 @@ impl Reckoning {
             && self.twice == 0
             && self.mangled == 0
             && self.stuck == 0
-            && self.astray.is_empty()
-            && self.loose == 0
+            && self.unexplained.is_empty()
+            && self.not_isolated == 0
             && self.problems.is_empty()
             && self.tally.early == 0
             && self.tally.unsigned == 0
             && self.tally.unreadable == 0;
         assert!(
             is_clean,
-            "{self}\nlost: {:?}\nastray: {:?}\n{:#?}",
+            "{self}\nlost: {:?}\nunexplained: {:?}\n{:#?}",
             few(&self.lost),
-            few(&self.astray),
+            few(&self.unexplained),
             self.problems
         );
     }
 }
 
-impl fmt::Display for Reckoning {
+impl fmt::Display for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
             "{}: {} acknowledged, {} billed: lost {}, twice {}, mangled {}, stuck {}, ambiguous {}",
-            self.what,
+            self.title,
             self.acknowledged,
             self.billed,
             self.lost.len(),
@@ -169,26 +168,26 @@ impl fmt::Display for Reckoning {
         }
         let others = [
             ("poisoned and alone", self.isolated as u64),
-            ("poisoned and not alone", self.loose as u64),
-            ("failed for no reason", self.astray.len() as u64),
+            ("poisoned and not alone", self.not_isolated as u64),
+            ("failed for no reason", self.unexplained.len() as u64),
             ("kills", self.kills),
             ("requests", self.tally.requests),
-            ("of them in the storm", self.stormy),
+            ("of them in the storm", self.requests_in_storm),
             ("faults", self.faults),
-            ("silences", self.tally.demands),
-            ("of them broken", self.tally.early),
+            ("pauses", self.tally.pauses),
+            ("early requests", self.tally.early),
             ("unsigned", self.tally.unsigned),
             ("unreadable", self.tally.unreadable),
         ];
         let others = others.iter().filter(|(_, count)| *count > 0);
         let others: Vec<_> = others
-            .map(|(what, count)| format!("{what} {count}"))
+            .map(|(title, count)| format!("{title} {count}"))
             .collect();
         write!(f, "; {}", others.join(", "))
     }
 }
 
-/// What lies in `failed/`, read as anyone would: a batch has records, a record has an id.
+/// Returns the files in `failed/`. A batch has records, and a record has an id.
 fn failures(world: &World) -> Vec<Failure> {
     #[derive(Deserialize)]
     struct Id {
@@ -205,7 +204,7 @@ fn failures(world: &World) -> Vec<Failure> {
     let mut found = Vec::new();
     for failed in &listed {
         let name = failed["name"].as_str().unwrap();
-        // Junk may have any name. What cannot be read here counts as lost.
+        // Junk may have any name. Records of unreadable files count as lost.
         let text = fs::read(world.data().join("failed").join(name)).unwrap_or_default();
         let ids = match serde_json::from_slice(&text) {
             Ok(File::Batch { records }) => records.into_iter().map(|record| record.id).collect(),
