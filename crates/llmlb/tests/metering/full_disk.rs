@@ -164,14 +164,7 @@ fn serves_on_a_full_disk() {
     let lost = world.lost();
     assert_eq!(kept.len() as u64 + lost, served.len() as u64);
     // Recorded requests are delivered, and the books balance.
-    assert!(
-        world
-            .sandbox
-            .run(&format!("stop -p {}", world.server.port()))
-            .code
-            == Some(0)
-    );
-    assert_delivered(&world.sandbox, &kept);
+    assert_delivered(&world, &kept);
 }
 
 /// Number of requests that the server has served.
@@ -185,8 +178,12 @@ fn ids(sandbox: &Sandbox) -> BTreeSet<String> {
     all.iter().map(id).collect()
 }
 
-/// Delivers all records, staged or archived, and checks that the receiver gets exactly these, once.
-fn assert_delivered(sandbox: &Sandbox, expected: &BTreeSet<String>) {
+/// Stops the server, delivers all records, staged or archived, and checks that the receiver gets exactly
+/// these, once.
+fn assert_delivered(world: &World, expected: &BTreeSet<String>) {
+    let sandbox = &world.sandbox;
+    let stopped = sandbox.run(&format!("stop -p {}", world.server.port()));
+    assert_eq!(stopped.code, Some(0), "{stopped:?}");
     let receiver = testkit::UsageReceiver::accepting().unwrap();
     let archived = sandbox.path("data/archive");
     if std::fs::read_dir(&archived).is_ok_and(|mut files| files.next().is_some()) {
@@ -256,14 +253,7 @@ fn serves_under_load_on_a_full_disk() {
     );
     assert_eq!(kept.len() as u64 + lost, served.load(Ordering::SeqCst));
     assert!(kept.is_superset(&seen.lock().unwrap()));
-    assert!(
-        world
-            .sandbox
-            .run(&format!("stop -p {}", world.server.port()))
-            .code
-            == Some(0)
-    );
-    assert_delivered(&world.sandbox, &kept);
+    assert_delivered(&world, &kept);
 }
 
 #[test]

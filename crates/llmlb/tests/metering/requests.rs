@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 use testkit::{Answer, Connection, LlmlbServer};
 
-pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) use testkit::backends::CHAT;
 
 /// Sends a POST of a JSON body with this id.
 pub(crate) fn send(connection: &mut Connection, id: &str, path: &str, body: &str) {

@@ -2,16 +2,11 @@
 //! tests run, so that each test has a network namespace of its own.
 
 use std::io::BufReader;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 
 use crate::network::run_in_network_namespace;
-use testkit::{FakeLlm, Head, Received, until, wire};
-
-const CHAT: &str = "/v1/chat/completions";
-
-fn ok(_: &Received, stream: &mut TcpStream) {
-    wire::json(stream, 200, "{}");
-}
+use testkit::backends::{CHAT, ok};
+use testkit::{FakeLlm, Head, until, wire};
 
 /// Starts an LLM server on a default port.
 fn server_at_port(port: u16, model: &str) -> FakeLlm {

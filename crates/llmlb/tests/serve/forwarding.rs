@@ -1,9 +1,8 @@
 //! Parts of requests and responses that are forwarded unchanged, and parts that are not. (L5, L11)
 
 use std::io::Write;
+use testkit::backends::CHAT;
 use testkit::{Connection, FakeLlm, LlmlbServer, Sandbox, wire};
-
-const CHAT: &str = "/v1/chat/completions";
 
 fn echo() -> FakeLlm {
     FakeLlm::handling(&["m"], |_, stream| wire::json(stream, 200, "{}"))

@@ -2,9 +2,9 @@
 
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
+use testkit::backends::CHAT;
 use testkit::{Connection, FakeLlm, LlmlbServer, read_chunk, wire};
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"m","stream":true}"#;
 
 /// Backend whose streams begin at once and end when [`OpenStreams::finish`] is called.

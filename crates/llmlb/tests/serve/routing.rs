@@ -1,13 +1,7 @@
 //! Choice of the backend for a request. (L6, L7, L8)
 
-use std::net::TcpStream;
-use testkit::{Connection, FakeLlm, Received, free_port, until, wire};
-
-const CHAT: &str = "/v1/chat/completions";
-
-fn ok(_: &Received, stream: &mut TcpStream) {
-    wire::json(stream, 200, "{}");
-}
+use testkit::backends::{CHAT, ok};
+use testkit::{Connection, FakeLlm, free_port, until, wire};
 
 fn body_for(model: &str) -> String {
     format!(r#"{{"model":"{model}"}}"#)

@@ -1,11 +1,12 @@
 //! Effects of signals on a server. (L4)
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::streams::{OpenStreams, assert_complete, refuses_connections};
-use testkit::{Connection, Process, read_chunk, until};
+use crate::open_streams::{OpenStreams, assert_complete, refuses_connections};
+use testkit::{Connection, Process, Sandbox, read_chunk, until};
 
 fn signal(process: &Process, signal: Signal) {
     process.signal(signal).expect("the process runs");
@@ -233,28 +234,38 @@ fn service_manager_is_notified_of_start_and_drain() {
     }
 }
 
+/// Starts a demo server whose log goes to a pipe, and returns its address.
+fn serve_with_piped_stderr(sandbox: &Sandbox) -> (Child, SocketAddr) {
+    let port = testkit::free_port();
+    let child = sandbox
+        .command(&format!("serve --demo -v -p {port}"))
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    (child, ([127, 0, 0, 1], port).into())
+}
+
+/// Checks that the server ends on SIGTERM and leaves no lock file.
+fn assert_drains(mut server: Child, sandbox: &Sandbox) {
+    let pid = Pid::from_raw(server.id().cast_signed()).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert_eq!(sandbox.lock_files(), [""; 0]);
+}
+
 #[test]
 fn closed_stderr_does_not_end_the_server() {
     let sandbox = testkit::sandbox!();
-    let port = testkit::free_port();
-    let mut child = sandbox
-        .command(&format!("serve --demo -v -p {port}"))
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let (mut child, address) = serve_with_piped_stderr(&sandbox);
     // The read end of the server's stderr is closed.
     drop(child.stderr.take());
-    let address = ([127, 0, 0, 1], port).into();
     until("the server accepts connections", || {
         TcpStream::connect(address).is_ok()
     });
     for _ in 0..3 {
         assert_eq!(testkit::get(address, "/v1/models").status(), 200);
     }
-    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(sandbox.lock_files(), [""; 0]);
+    assert_drains(child, &sandbox);
 }
 
 #[test]
@@ -285,15 +296,9 @@ fn request_on_an_open_connection_is_served_during_the_drain() {
 #[test]
 fn blocked_stderr_does_not_delay_requests_or_the_end() {
     let sandbox = testkit::sandbox!();
-    let port = testkit::free_port();
-    let mut child = sandbox
-        .command(&format!("serve --demo -v -p {port}"))
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let (mut child, address) = serve_with_piped_stderr(&sandbox);
     // The pipe stays open and is soon full.
     let _unread = child.stderr.take();
-    let address = ([127, 0, 0, 1], port).into();
     until("the server accepts connections", || {
         TcpStream::connect(address).is_ok()
     });
@@ -302,10 +307,7 @@ fn blocked_stderr_does_not_delay_requests_or_the_end() {
         client.send_get("/v1/models");
         assert_eq!(client.answer().status(), 200);
     }
-    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(sandbox.lock_files(), [""; 0]);
+    assert_drains(child, &sandbox);
 }
 
 #[cfg(target_os = "linux")]

@@ -1,6 +1,6 @@
 //! `llmlb stop` and the drain. (L2, L3, L4)
 
-use crate::streams::{OpenStreams, assert_complete, refuses_connections};
+use crate::open_streams::{OpenStreams, assert_complete, refuses_connections};
 use testkit::{Connection, until};
 
 #[test]

@@ -2,11 +2,13 @@
 
 use std::io::Read;
 use std::net::TcpStream;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+
+use crate::open_streams::OpenStreams;
+use testkit::backends::CHAT;
 use testkit::{Connection, DEADLINE, FakeLlm, LlmlbServer, Sandbox, read_chunk, until, wire};
 
-const CHAT: &str = "/v1/chat/completions";
 const ASK: &str = r#"{"model":"m","stream":true}"#;
 
 /// Starts a backend whose stream the test controls. Each text sent through the channel becomes a
@@ -175,34 +177,13 @@ fn response_that_is_not_http_is_a_bad_gateway() {
 #[test]
 fn hundreds_of_streams_run_concurrently() {
     let sandbox = testkit::sandbox!();
-    let (open, streams) = (Arc::new(Mutex::new(Vec::new())), 200);
-    let kept = Arc::clone(&open);
-    let backend = FakeLlm::handling(&["m"], move |_, stream| {
-        wire::begin_stream(stream);
-        wire::chunk(stream, "data: 1\n\n");
-        kept.lock()
-            .expect("the list")
-            .push(stream.try_clone().expect("a handle"));
-    });
-    let server = serve(&sandbox, &backend);
-    let mut clients: Vec<_> = (0..streams)
-        .map(|_| {
-            let mut client = Connection::open(server.address);
-            client.send_post(CHAT, ASK);
-            client
-        })
-        .collect();
+    let streams = OpenStreams::new();
+    let server = serve(&sandbox, &streams.mock);
+    let mut clients = streams.clients(&server, 200);
+    assert_eq!(server.status()["in_flight"], 200);
+    streams.finish();
     for client in &mut clients {
-        assert_eq!(client.head().status(), 200);
-        assert_eq!(next(client), "data: 1\n\n");
-    }
-    assert_eq!(server.status()["in_flight"], streams);
-    for stream in open.lock().expect("the list").iter_mut() {
-        wire::chunk(stream, "data: 2\n\n");
-        wire::end_stream(stream);
-    }
-    for client in &mut clients {
-        assert_eq!(next(client), "data: 2\n\n");
+        assert_eq!(next(client), "last");
         assert_eq!(read_chunk(&mut client.reader), Some(None));
     }
     server.until_in_flight(0);

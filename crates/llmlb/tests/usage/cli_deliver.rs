@@ -265,15 +265,11 @@ fn conflict_counts_as_delivered_unless_configured_as_failure() {
 #[test]
 fn concurrent_delivery_is_skipped_and_names_the_pid_of_the_first() {
     let sandbox = UsageSandbox::new();
-    let HeldReceiver {
-        receiver,
-        requests,
-        respond,
-    } = HeldReceiver::start();
+    let held = HeldReceiver::start();
     sandbox.stage(1);
-    let words = ["deliver", "--to", &receiver.url];
+    let words = ["deliver", "--to", &held.receiver.url];
     let first = sandbox.start(&mut sandbox.command(&words));
-    requests.recv().unwrap();
+    held.requests.recv().unwrap();
     let ran = sandbox.usage(&words);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let message = format!("skipped: PID {} is already delivering from ", first.pid());
@@ -283,9 +279,9 @@ fn concurrent_delivery_is_skipped_and_names_the_pid_of_the_first() {
     let name = sandbox.files("spool").remove(0);
     let ran = sandbox.usage(&["resend", &name]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    respond.send(()).unwrap();
+    held.respond.send(()).unwrap();
     assert_eq!(first.end(), Some(0), "{}", first.output());
-    assert_eq!(receiver.batches().len(), 1);
+    assert_eq!(held.receiver.batches().len(), 1);
 }
 
 #[cfg(unix)]
@@ -294,13 +290,9 @@ fn first_signal_waits_for_the_current_batch_and_the_second_does_not() {
     use std::process::Command;
 
     let sandbox = UsageSandbox::new();
-    let HeldReceiver {
-        receiver,
-        requests,
-        respond,
-    } = HeldReceiver::start();
+    let held = HeldReceiver::start();
     sandbox.stage(150);
-    let words = ["deliver", "--to", &receiver.url];
+    let words = ["deliver", "--to", &held.receiver.url];
     let terminate = |pid: u32| {
         let status = Command::new("kill")
             .args(["-TERM", &pid.to_string()])
@@ -308,10 +300,10 @@ fn first_signal_waits_for_the_current_batch_and_the_second_does_not() {
         assert!(status.unwrap().success());
     };
     let run = sandbox.start(&mut sandbox.command(&words));
-    requests.recv().unwrap();
+    held.requests.recv().unwrap();
     terminate(run.pid());
     run.until_output("SIGTERM received: exiting");
-    respond.send(()).unwrap();
+    held.respond.send(()).unwrap();
     assert_eq!(run.end(), Some(1), "{}", run.output());
     assert!(
         run.output()
@@ -319,23 +311,23 @@ fn first_signal_waits_for_the_current_batch_and_the_second_does_not() {
         "{}",
         run.output()
     );
-    assert_eq!(receiver.batches().len(), 1);
+    assert_eq!(held.receiver.batches().len(), 1);
 
     let run = sandbox.start(&mut sandbox.command(&words));
-    requests.recv().unwrap();
+    held.requests.recv().unwrap();
     terminate(run.pid());
     run.until_output("SIGTERM received: exiting");
     terminate(run.pid());
     assert_eq!(run.end(), Some(1), "{}", run.output());
-    drop(respond);
+    drop(held.respond);
     // The batch whose response was not awaited is sent again with the same bytes.
     assert_eq!(
         sandbox
-            .usage(&["deliver", "--now", "--to", &receiver.url])
+            .usage(&["deliver", "--now", "--to", &held.receiver.url])
             .code,
         Some(0)
     );
-    let batches = receiver.batches();
+    let batches = held.receiver.batches();
     assert_eq!(batches[1].body, batches[2].body);
     assert_eq!(sandbox.books()["delivered"], 150);
 }

@@ -168,31 +168,27 @@ fn unreachable_receiver_does_not_delay_the_end() {
 #[test]
 fn receiver_that_does_not_respond_does_not_prevent_the_end_and_loses_no_record() {
     let sandbox = UsageSandbox::new();
-    let HeldReceiver {
-        receiver,
-        requests,
-        respond,
-    } = HeldReceiver::start();
-    let server = serve(&sandbox, &receiver.url, &[HOUR]);
+    let held = HeldReceiver::start();
+    let server = serve(&sandbox, &held.receiver.url, &[HOUR]);
     server.until("the first run has ended", |usage| {
         usage["last_run"].is_string()
     });
     sandbox.stage(2);
     server.process.terminate().unwrap();
-    requests.recv_timeout(DEADLINE).unwrap();
+    held.requests.recv_timeout(DEADLINE).unwrap();
     // The server ends although the receiver has not responded.
     assert_eq!(server.process.end(), Some(0), "{}", server.log());
     assert!(server.log().contains("are delivered after the next start"));
-    drop(respond);
+    drop(held.respond);
     let books = sandbox.books();
     assert_eq!(
         (&books["pending"], &books["problems"]),
         (&2.into(), &serde_json::json!([]))
     );
 
-    let server = serve(&sandbox, &receiver.url, &[HOUR]);
+    let server = serve(&sandbox, &held.receiver.url, &[HOUR]);
     server.until("the records are delivered", |usage| usage["delivered"] == 2);
-    let batches = receiver.batches();
+    let batches = held.receiver.batches();
     assert_eq!(
         batches[0].body, batches[1].body,
         "the retry has the same bytes"
@@ -204,22 +200,18 @@ fn receiver_that_does_not_respond_does_not_prevent_the_end_and_loses_no_record()
 #[test]
 fn second_signal_does_not_wait_for_the_last_delivery() {
     let sandbox = UsageSandbox::new();
-    let HeldReceiver {
-        receiver,
-        requests,
-        respond,
-    } = HeldReceiver::start();
-    let server = serve(&sandbox, &receiver.url, &[HOUR]);
+    let held = HeldReceiver::start();
+    let server = serve(&sandbox, &held.receiver.url, &[HOUR]);
     server.until("the first run has ended", |usage| {
         usage["last_run"].is_string()
     });
     sandbox.stage(1);
     server.process.terminate().unwrap();
-    requests.recv_timeout(DEADLINE).unwrap();
+    held.requests.recv_timeout(DEADLINE).unwrap();
     server.process.terminate().unwrap();
     assert_eq!(server.process.end(), Some(0), "{}", server.log());
     assert!(!server.log().contains("takes too long"));
-    drop(respond);
+    drop(held.respond);
     assert_eq!(sandbox.books()["pending"], 1);
 }
 
