@@ -70,8 +70,8 @@ fn disconnect_before_the_first_byte_of_speech_is_recorded_without_tokens() {
     let mock = pausing(&[]);
     let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
-    let question = json!({ "model": "m", "input": "Hello" }).to_string();
-    send(&mut client, "a", "/v1/audio/speech", &question);
+    let request_body = json!({ "model": "m", "input": "Hello" }).to_string();
+    send(&mut client, "a", "/v1/audio/speech", &request_body);
     until("the backend has the request", || count(&mock) == 1);
     drop(client);
     let record = records::eventually(&sandbox, "a");
@@ -263,8 +263,8 @@ fn http2_client_that_reads_no_response_has_one_record() {
         let mut head = request(Method::POST, CHAT);
         let id = "stuck".parse().unwrap();
         head.headers_mut().insert("x-request-id", id);
-        let question = chat("Hello", true).to_string();
-        let response = testkit::h2_client::send(&client, head, &question).await;
+        let request_body = chat("Hello", true).to_string();
+        let response = testkit::h2_client::send(&client, head, &request_body).await;
         let _body = response.await.unwrap().into_body();
         while records::of_request(&sandbox, "stuck").is_empty() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -287,12 +287,12 @@ fn disconnect_while_waiting_for_a_slot_has_a_record() {
             mock.url()
         ),
     );
-    let question = chat("Hello", true).to_string();
+    let request_body = chat("Hello", true).to_string();
     let mut first = Connection::open(server.address);
-    send(&mut first, "first", CHAT, &question);
+    send(&mut first, "first", CHAT, &request_body);
     assert_eq!(first.head().status(), 200);
     let mut second = Connection::open(server.address);
-    send(&mut second, "second", CHAT, &question);
+    send(&mut second, "second", CHAT, &request_body);
     server.until_in_flight(2);
     drop(second);
     let record = records::eventually(&sandbox, "second");
@@ -427,8 +427,8 @@ fn disconnect_right_after_the_request_is_recorded_if_it_reached_a_backend() {
     let server = serve(&sandbox, &[&mock], UNPROBED);
     for number in 0..COUNT {
         let mut client = Connection::open(server.address);
-        let question = chat("Hello", number % 2 == 0).to_string();
-        send(&mut client, &format!("r-{number}"), CHAT, &question);
+        let request_body = chat("Hello", number % 2 == 0).to_string();
+        send(&mut client, &format!("r-{number}"), CHAT, &request_body);
         drop(client);
     }
     // A client that stays is served after all those before it were accepted.
@@ -438,17 +438,17 @@ fn disconnect_right_after_the_request_is_recorded_if_it_reached_a_backend() {
     server.until_in_flight(1);
     drop(client);
     server.until_in_flight(0);
-    let asked = testkit::backends::asked(&mock);
-    let asked: Vec<_> = asked
+    let received = testkit::backends::asked(&mock);
+    let received: Vec<_> = received
         .iter()
         .map(|request| request.head.header("x-request-id").unwrap())
         .collect();
     println!(
-        "asked {}, recorded {}",
-        asked.len(),
+        "received by the backend: {}, recorded: {}",
+        received.len(),
         records::all(&sandbox).len()
     );
-    for id in &asked {
+    for id in &received {
         records::one(&sandbox, id);
     }
     let total = server.status()["requests"].as_u64().unwrap();

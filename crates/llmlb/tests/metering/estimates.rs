@@ -127,7 +127,7 @@ fn partial_or_invalid_usage_report_is_completed_by_the_estimate() {
     let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
-    let question = "word ".repeat(80);
+    let request_body = "word ".repeat(80);
     for (number, (usage, expected)) in [
         (r#"{"prompt_tokens":90}"#, (90, 3, "estimated")),
         (r#"{"completion_tokens":7}"#, (104, 7, "estimated")),
@@ -174,7 +174,7 @@ fn partial_or_invalid_usage_report_is_completed_by_the_estimate() {
         });
         let id = format!("r-{number}");
         assert_eq!(
-            post(&server, &id, CHAT, &chat(&question, true)).status(),
+            post(&server, &id, CHAT, &chat(&request_body, true)).status(),
             200
         );
         let record = records::one(&sandbox, &id);
@@ -208,9 +208,9 @@ fn partial_usage_report_of_a_plain_response_is_completed_by_the_estimate() {
         let body = format!(r#"{{"choices":[{{"text":"{answer}"}}],"usage":{usage}}}"#);
         scripted.next(move |_, socket| wire::json(socket, 200, &body));
         let id = format!("r-{number}");
-        let mut question = chat(&"word ".repeat(80), false);
-        question["input"] = json!("word ".repeat(80));
-        assert_eq!(post(&server, &id, path, &question).status(), 200);
+        let mut request_body = chat(&"word ".repeat(80), false);
+        request_body["input"] = json!("word ".repeat(80));
+        assert_eq!(post(&server, &id, path, &request_body).status(), 200);
         let record = records::one(&sandbox, &id);
         let (prompt, completion, from) = tokens(&record);
         assert_eq!(

@@ -22,16 +22,21 @@ fn rejecting_backend(status: u16) -> FakeLlm {
 /// Sends requests until one was tried at the bad backend, and returns the record of that request.
 fn failed_over(sandbox: &Sandbox, bad: &FakeLlm, good: &FakeLlm) -> Value {
     let server = serve(sandbox, &[bad, good], UNPROBED);
-    let mut asked = 0;
+    let mut requests = 0;
     until("the bad backend is tried", || {
-        asked += 1;
-        let answer = post(&server, &format!("r-{asked}"), CHAT, &chat("Hello", true));
+        requests += 1;
+        let answer = post(
+            &server,
+            &format!("r-{requests}"),
+            CHAT,
+            &chat("Hello", true),
+        );
         assert_eq!(answer.text(), [WORD, STOP, DONE].concat());
         assert_eq!(served_by(&answer), good.address.to_string());
         count(bad) > 0
     });
-    assert_eq!(records::all(sandbox).len(), asked);
-    records::one(sandbox, &format!("r-{asked}"))
+    assert_eq!(records::all(sandbox).len(), requests);
+    records::one(sandbox, &format!("r-{requests}"))
 }
 
 #[test]

@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use crate::records;
 use crate::requests::{CHAT, chat, post};
+use crate::stream::counting_backend;
 use testkit::{
     LlmlbServer, Sandbox,
-    api_server::{Backend, Reports, Sort},
+    api_server::{Backend, Reports},
     until,
 };
 
@@ -54,15 +55,6 @@ fn serve(sandbox: &Sandbox, backend: &Backend, on_failure: &str, every: &str) ->
     sandbox.serve_with(&mut command)
 }
 
-fn backend() -> Backend {
-    Backend::start(Sort {
-        name: "b",
-        models: &["m"],
-        reports: Reports::IfAsked,
-        key: None,
-    })
-}
-
 #[test]
 fn failed_background_sync_is_reported_and_refuses_requests_if_so_configured() {
     if !testkit::has_tool("strace").unwrap()
@@ -72,7 +64,7 @@ fn failed_background_sync_is_reported_and_refuses_requests_if_so_configured() {
     }
     for on_failure in ["serve", "refuse"] {
         let sandbox = testkit::sandbox!();
-        let backend = backend();
+        let backend = counting_backend(Reports::IfAsked);
         let server = serve(&sandbox, &backend, on_failure, "24h");
         let post = |id: &str| post(&server, id, CHAT, &chat("[tokens 3]", false)).status();
         let error = || {
@@ -148,7 +140,7 @@ fn failing_disk_is_logged_at_its_begin_and_end_and_shown_in_status_meanwhile() {
         ("unlink,unlinkat", false, vec![disk]),
     ] {
         let sandbox = testkit::sandbox!();
-        let backend = backend();
+        let backend = counting_backend(Reports::IfAsked);
         let server = serve(&sandbox, &backend, "serve", "1s");
         let post = |id: &str| post(&server, id, CHAT, &chat("[tokens 3]", false)).status();
         let error = || {

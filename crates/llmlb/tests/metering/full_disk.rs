@@ -10,9 +10,10 @@ use std::time::Duration;
 use crate::records;
 use crate::requests::{CHAT, SetOnDrop, chat, post};
 use crate::small_disk::{SmallDisk, run_in_mount_namespace};
+use crate::stream::counting_backend;
 use testkit::{
     Answer, LlmlbServer, Sandbox,
-    api_server::{Backend, Reports, Sort},
+    api_server::{Backend, Reports},
     backends::code,
     until,
 };
@@ -29,12 +30,7 @@ impl World {
         let sandbox = testkit::sandbox!();
         // Large enough that records alone never fill it: only the test does.
         let disk = SmallDisk::mount(&sandbox, 64);
-        let backend = Backend::start(Sort {
-            name: "b",
-            models: &["m"],
-            reports: Reports::IfAsked,
-            key: None,
-        });
+        let backend = counting_backend(Reports::IfAsked);
         let mut command = sandbox.command(&format!("serve -p 0 --backend {}", backend.mock.url()));
         command
             .env("LLMLB_USAGE_ON_FAILURE", on_failure)
@@ -84,8 +80,8 @@ impl World {
 }
 
 fn send_chat(server: &LlmlbServer, id: &str) -> Answer {
-    let question = chat("[tokens 3]", id.ends_with("streamed"));
-    post(server, id, CHAT, &question)
+    let request_body = chat("[tokens 3]", id.ends_with("streamed"));
+    post(server, id, CHAT, &request_body)
 }
 
 #[test]
@@ -314,12 +310,7 @@ fn starts_on_a_full_disk() {
     let sandbox = testkit::sandbox!();
     let disk = SmallDisk::mount(&sandbox, 16);
     disk.fill();
-    let backend = Backend::start(Sort {
-        name: "b",
-        models: &["m"],
-        reports: Reports::IfAsked,
-        key: None,
-    });
+    let backend = counting_backend(Reports::IfAsked);
     let server = sandbox.serve(&format!("--backend {}", backend.mock.url()));
     let answer = post(&server, "lost", CHAT, &chat("Hello", false));
     assert_eq!(answer.status(), 200, "{answer:?}");
@@ -365,12 +356,7 @@ fn reports_a_large_archive() {
 fn data_directory_that_is_a_file_is_reported() {
     let sandbox = testkit::sandbox!();
     std::fs::write(sandbox.path("data"), "a file").unwrap();
-    let backend = Backend::start(Sort {
-        name: "b",
-        models: &["m"],
-        reports: Reports::IfAsked,
-        key: None,
-    });
+    let backend = counting_backend(Reports::IfAsked);
     let words = format!("serve -p 0 --backend {}", backend.mock.url());
     let mut command = sandbox.command(&words);
     let refused = sandbox

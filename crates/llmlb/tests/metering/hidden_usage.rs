@@ -22,9 +22,9 @@ use testkit::{
 
 const PIECES: [&str; 5] = [WORD, WORD, STOP, USAGE, DONE];
 
-fn with_usage_option(mut question: Value) -> String {
-    question["stream_options"] = json!({ "include_usage": true });
-    question.to_string()
+fn with_usage_option(mut request_body: Value) -> String {
+    request_body["stream_options"] = json!({ "include_usage": true });
+    request_body.to_string()
 }
 
 #[test]
@@ -32,23 +32,25 @@ fn client_receives_usage_only_if_it_asks_for_it() {
     let sandbox = testkit::sandbox!();
     let mock = streaming(&PIECES);
     let server = serve(&sandbox, &[&mock], UNPROBED);
-    let question = chat("Hello", true);
+    let request_body = chat("Hello", true);
     let whole = PIECES.concat();
     let without = whole.replace(USAGE, "");
     for (id, body, expected) in [
-        ("asks", with_usage_option(question.clone()), &whole),
-        ("does-not", question.to_string(), &without),
-        ("again", with_usage_option(question.clone()), &whole),
+        ("asks", with_usage_option(request_body.clone()), &whole),
+        ("does-not", request_body.to_string(), &without),
+        ("again", with_usage_option(request_body.clone()), &whole),
         (
             "declines",
-            question
-                .to_string()
-                .replacen('{', r#"{"stream_options":{"include_usage":false},"#, 1),
+            request_body.to_string().replacen(
+                '{',
+                r#"{"stream_options":{"include_usage":false},"#,
+                1,
+            ),
             &without,
         ),
         (
             "null",
-            question
+            request_body
                 .to_string()
                 .replacen('{', r#"{"stream_options":null,"#, 1),
             &without,
@@ -101,10 +103,10 @@ fn request_and_response_are_unchanged_without_metering() {
     let sandbox = testkit::sandbox!();
     let mock = streaming(&PIECES);
     let server = serve(&sandbox, &[&mock], &[("LLMLB_USAGE", "false")]);
-    let question = chat("Hello", true);
-    let answer = post(&server, "a", CHAT, &question);
+    let request_body = chat("Hello", true);
+    let answer = post(&server, "a", CHAT, &request_body);
     assert_eq!(answer.text(), PIECES.concat());
-    assert_eq!(asked(&mock)[0].text(), question.to_string());
+    assert_eq!(asked(&mock)[0].text(), request_body.to_string());
     assert_eq!(records::all(&sandbox), [Value::Null; 0]);
     assert!(!sandbox.path("data").exists());
 }
@@ -123,11 +125,11 @@ fn other_fields_of_a_usage_event_are_forwarded() {
         ("asks", true, wire.clone()),
         ("does-not", false, [WORD, STOP, PASSED, DONE].concat()),
     ] {
-        let question = chat("Hello", true);
+        let request_body = chat("Hello", true);
         let body = if asks {
-            with_usage_option(question)
+            with_usage_option(request_body)
         } else {
-            question.to_string()
+            request_body.to_string()
         };
         let begin = WORD.len() + STOP.len();
         for at in begin..=begin + TIMINGS.len() {
@@ -154,7 +156,7 @@ fn at_every_byte(
     let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     let without = wire.replace(usage, "");
     assert!(without.len() < wire.len());
-    let question = chat("Hello", true);
+    let request_body = chat("Hello", true);
     let mut client = Connection::open(server.address);
     for at in 0..=wire.len() {
         let text = wire.to_owned();
@@ -162,9 +164,9 @@ fn at_every_byte(
         let id = format!("at-{at}");
         // Every 16th client asks for usage itself.
         let (body, expected) = if at % 16 == 0 {
-            (with_usage_option(question.clone()), wire)
+            (with_usage_option(request_body.clone()), wire)
         } else {
-            (question.to_string(), without.as_str())
+            (request_body.to_string(), without.as_str())
         };
         send(&mut client, &id, CHAT, &body);
         assert_eq!(client.answer().text(), expected, "split at {at}");
@@ -379,7 +381,7 @@ fn text_held_back_is_forwarded_in_front_of_the_trailers() {
     let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
     let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
-    let question = chat("Hello", true);
+    let request_body = chat("Hello", true);
     for (name, last, last_without_usage) in [("begun", BEGUN, BEGUN), ("usage", half_usage, "")] {
         scripted.next(move |_, stream| {
             let _ = stream.write_all(
@@ -392,8 +394,8 @@ fn text_held_back_is_forwarded_in_front_of_the_trailers() {
             let _ = stream.write_all(b"0\r\nx-sum: 42\r\n\r\n");
         });
         for (client, body, last) in [
-            ("asks", with_usage_option(question.clone()), last),
-            ("does-not", question.to_string(), last_without_usage),
+            ("asks", with_usage_option(request_body.clone()), last),
+            ("does-not", request_body.to_string(), last_without_usage),
         ] {
             let expected = [WORD, STOP, last].concat();
             let id = format!("{name}-{client}");

@@ -23,14 +23,14 @@ fn alias_is_recorded_with_the_backends_name_of_the_model() {
             two.url()
         ),
     );
-    let mut question = chat("Hello", false);
-    question["model"] = json!("small");
-    let mut asked = 0;
+    let mut request_body = chat("Hello", false);
+    request_body["model"] = json!("small");
+    let mut requests = 0;
     let mut seen = std::collections::BTreeSet::new();
     until("both backends have served", || {
-        asked += 1;
-        let id = format!("r-{asked}");
-        let answer = post(&server, &id, CHAT, &question);
+        requests += 1;
+        let id = format!("r-{requests}");
+        let answer = post(&server, &id, CHAT, &request_body);
         assert_eq!(answer.status(), 200);
         let record = records::one(&sandbox, &id);
         let expected = if served_by(&answer) == "one" {
@@ -45,8 +45,8 @@ fn alias_is_recorded_with_the_backends_name_of_the_model() {
         seen.len() == 2
     });
     // A client that uses the backend's own name gets no `served_model`.
-    question["model"] = json!("small-1");
-    post(&server, "own", CHAT, &question);
+    request_body["model"] = json!("small-1");
+    post(&server, "own", CHAT, &request_body);
     let record = records::one(&sandbox, "own");
     assert_eq!(record["model"], "small-1", "{record:#}");
     assert!(record.get("served_model").is_none(), "{record:#}");
@@ -66,10 +66,10 @@ fn retried_request_is_recorded_with_the_model_name_of_the_backend_that_served() 
             good.url()
         ),
     );
-    let mut asked = 0;
+    let mut requests = 0;
     until("the bad backend is tried", || {
-        asked += 1;
-        let id = format!("r-{asked}");
+        requests += 1;
+        let id = format!("r-{requests}");
         assert_eq!(
             post(&server, &id, CHAT, &chat("Hello", false)).status(),
             200

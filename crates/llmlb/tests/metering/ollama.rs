@@ -21,7 +21,7 @@ fn other(model: &'static str) -> FakeLlm {
     })
 }
 
-fn question(model: &str, text: &str) -> Value {
+fn request_body(model: &str, text: &str) -> Value {
     json!({ "model": model, "prompt": text, "messages": [{ "role": "user", "content": text }] })
 }
 
@@ -33,7 +33,7 @@ fn ollama_request_goes_to_an_ollama_backend_and_is_recorded() {
     for (path, api) in [(CHAT, "ollama.chat"), ("/api/generate", "ollama.generate")] {
         for is_stream in [true, false] {
             let id = format!("{api}-{is_stream}");
-            let mut body = question("m", "hello");
+            let mut body = request_body("m", "hello");
             if !is_stream {
                 body["stream"] = false.into(); // Ollama streams by default.
             }
@@ -74,7 +74,7 @@ fn ollama_stream_without_its_end_is_recorded_as_cut() {
     let ollama = ollama("m");
     let server = serve(&sandbox, &[&ollama], &[]);
     let mut client = Connection::open(server.address);
-    let body = question("m", "cut").to_string();
+    let body = request_body("m", "cut").to_string();
     send_with(&mut client, "POST", "cut", CHAT, "", &body);
     assert!(client.head().body(&mut client.reader).is_err());
     let record = records::eventually(&sandbox, "cut");
@@ -87,7 +87,7 @@ fn model_that_no_ollama_backend_has_is_an_error_in_ollamas_format() {
     let sandbox = testkit::sandbox!();
     let (other, ollama) = (other("theirs"), ollama("ours"));
     let server = serve(&sandbox, &[&other, &ollama], &[]);
-    let answer = post(&server, "1", CHAT, &question("theirs", "hello"));
+    let answer = post(&server, "1", CHAT, &request_body("theirs", "hello"));
     assert_eq!(answer.status(), 404);
     let error = answer.json()["error"].as_str().unwrap().to_owned();
     assert!(error.contains("`theirs`"), "{error}");
@@ -148,10 +148,10 @@ fn alias_is_replaced_by_the_ollama_model_and_fails_over() {
     let server = serve_file(&sandbox, &file);
     gone.stop();
     for name in ["fast", "real", "real:latest"] {
-        let answer = post(&server, name, CHAT, &question(name, "hello"));
+        let answer = post(&server, name, CHAT, &request_body(name, "hello"));
         assert_eq!(answer.status(), 200);
         assert_eq!(served_by(&answer), "backend-2");
-        let asked = there.requests().pop().unwrap().text();
-        assert!(asked.contains(r#""model":"real:latest""#), "{asked}");
+        let sent = there.requests().pop().unwrap().text();
+        assert!(sent.contains(r#""model":"real:latest""#), "{sent}");
     }
 }

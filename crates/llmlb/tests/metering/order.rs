@@ -11,10 +11,10 @@ use std::thread;
 use crate::records;
 use crate::requests::{CHAT, SetOnDrop, chat, post, send};
 use crate::responses::world;
-use crate::stream::{self, DONE, STOP, USAGE, WORD};
+use crate::stream::{self, DONE, STOP, USAGE, WORD, counting_backend};
 use testkit::{
     Connection, FakeLlm, LlmlbServer, Sandbox,
-    api_server::{Backend, Reports, Sort},
+    api_server::Reports,
     backends::{UNPROBED, backend},
     read_chunk, wire,
 };
@@ -155,12 +155,7 @@ fn kill_nine_after_the_done_event_loses_no_record() {
 fn kill_nine_after_the_last_byte_loses_no_record() {
     const ROUNDS: usize = 25;
     let sandbox = testkit::sandbox!();
-    let backend = Backend::start(Sort {
-        name: "b",
-        models: &["m"],
-        reports: Reports::IfAsked,
-        key: None,
-    });
+    let backend = counting_backend(Reports::IfAsked);
     let answered = Mutex::new(BTreeSet::new());
     for round in 0..ROUNDS {
         let server = sandbox.serve(&format!("--backend {}", backend.mock.url()));
@@ -218,16 +213,16 @@ fn is_served(address: std::net::SocketAddr, id: &str, is_stream: bool) -> bool {
         return false;
     };
     let mut client = Connection::over(stream);
-    let question = chat("[tokens 5]", is_stream).to_string();
+    let request_body = chat("[tokens 5]", is_stream).to_string();
     let head = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n",
-        question.len()
+        request_body.len()
     );
     if client
         .reader
         .get_mut()
-        .write_all([head, question].concat().as_bytes())
+        .write_all([head, request_body].concat().as_bytes())
         .is_err()
     {
         return false;

@@ -30,9 +30,9 @@ fn unknown_model_is_recorded_by_its_requested_name() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], UNPROBED);
-    let mut question = chat("Hello", true);
-    question["model"] = json!("unserved-model");
-    let answer = post(&server, "a", CHAT, &question);
+    let mut request_body = chat("Hello", true);
+    request_body["model"] = json!("unserved-model");
+    let answer = post(&server, "a", CHAT, &request_body);
     assert_eq!(answer.status(), 404);
     let record = records::one(&sandbox, "a");
     assert_refused(&record, 404, "refused");
@@ -58,8 +58,8 @@ fn too_large_body_is_recorded_with_the_api_of_its_path() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
-    let question = chat(&"x".repeat(2000), false).to_string();
-    let (status, record) = send_body(&sandbox, &server, &question);
+    let request_body = chat(&"x".repeat(2000), false).to_string();
+    let (status, record) = send_body(&sandbox, &server, &request_body);
     assert_eq!(status, 413);
     assert_refused(&record, 413, "refused");
     assert_eq!(record["api"], "chat", "{record:#}");

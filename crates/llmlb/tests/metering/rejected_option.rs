@@ -149,9 +149,9 @@ fn option_rejected_for_one_model_is_still_sent_for_others() {
         ("second", "m", "estimated"),
         ("other", "n", "reported"),
     ] {
-        let mut question = chat("Hello", true);
-        question["model"] = json!(model);
-        let answer = post(&server, id, CHAT, &question);
+        let mut request_body = chat("Hello", true);
+        request_body["model"] = json!(model);
+        let answer = post(&server, id, CHAT, &request_body);
         assert_eq!(answer.text(), [WORD, STOP, DONE].concat(), "{id}");
         let record = records::one(&sandbox, id);
         assert_eq!(record["tokens_from"], from, "{record:#}");
@@ -199,9 +199,9 @@ fn option_rejected_for_a_plain_request_is_still_sent_for_streams() {
             wire::json(stream, 200, r#"{"choices":[]}"#);
         }
     });
-    let mut question = chat("Hello", true);
-    question["stream"] = json!("false");
-    let plain = post(&server, "plain", CHAT, &question);
+    let mut request_body = chat("Hello", true);
+    request_body["stream"] = json!("false");
+    let plain = post(&server, "plain", CHAT, &request_body);
     assert_eq!(plain.text(), r#"{"choices":[]}"#);
     post(&server, "stream", CHAT, &chat("Hello", true));
     let record = records::one(&sandbox, "stream");

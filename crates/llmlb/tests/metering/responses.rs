@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use crate::records;
 use crate::requests::{CHAT, chat, post, send};
-use crate::stream::{DONE, STOP, Scripted, WORD};
+use crate::stream::{DONE, STOP, Scripted, WORD, counting_backend};
 use testkit::{
     Connection, LlmlbServer, Sandbox,
-    api_server::{Backend, Produced, Reports, Sort},
+    api_server::{Backend, Produced, Reports},
     backends::{UNPROBED, backend, serve},
     until, wire,
 };
@@ -22,12 +22,7 @@ pub(crate) fn world(sandbox: &Sandbox, reports: Reports) -> (Backend, LlmlbServe
 }
 
 fn world_with(sandbox: &Sandbox, reports: Reports, drain_timeout: &str) -> (Backend, LlmlbServer) {
-    let backend = Backend::start(Sort {
-        name: "b",
-        models: &["m"],
-        reports,
-        key: None,
-    });
+    let backend = counting_backend(reports);
     let mut command = sandbox.command(&format!("serve -p 0 --backend {}", backend.mock.url()));
     command.env("LLMLB_DRAIN_TIMEOUT", drain_timeout);
     let server = sandbox.serve_with(&mut command);
@@ -60,7 +55,7 @@ pub(crate) fn assert_agree(record: &Value, made: &Produced) {
 }
 
 /// Returns the path, the name of the API and a request body for every API.
-pub(crate) fn questions() -> Vec<(&'static str, &'static str, Value)> {
+pub(crate) fn bodies_of_every_api() -> Vec<(&'static str, &'static str, Value)> {
     let text = "Say something, please.";
     let messages = json!([{ "role": "user", "content": text }]);
     vec![
@@ -84,15 +79,15 @@ pub(crate) fn questions() -> Vec<(&'static str, &'static str, Value)> {
 fn response_of_every_api_is_recorded_with_the_tokens_the_backend_counted() {
     let sandbox = testkit::sandbox!();
     let (backend, server) = world(&sandbox, Reports::IfAsked);
-    for (path, api, mut question) in questions() {
-        question["model"] = json!("m");
+    for (path, api, mut request_body) in bodies_of_every_api() {
+        request_body["model"] = json!("m");
         for is_stream in [false, true] {
             if is_stream && api == "embeddings" {
                 continue;
             }
-            question["stream"] = json!(is_stream);
+            request_body["stream"] = json!(is_stream);
             let id = format!("{api}-{is_stream}");
-            let answer = post(&server, &id, path, &question);
+            let answer = post(&server, &id, path, &request_body);
             assert_eq!(answer.status(), 200, "{answer:?}");
             let record = records::one(&sandbox, &id);
             let made = produced(&backend, &id);
@@ -178,8 +173,8 @@ fn complete_response_with_an_error_is_recorded_as_complete() {
         let response = body.clone();
         scripted.next(move |_, stream| wire::json(stream, 200, &response));
         let id = format!("r-{number}");
-        let question = json!({ "model": "m", "input": "Hello" });
-        let answer = post(&server, &id, "/v1/responses", &question);
+        let request_body = json!({ "model": "m", "input": "Hello" });
+        let answer = post(&server, &id, "/v1/responses", &request_body);
         assert_eq!(answer.text(), body);
         let record = records::one(&sandbox, &id);
         assert_eq!(record["outcome"], "complete", "{record:#}");
@@ -194,8 +189,8 @@ fn every_request_of_a_connection_has_one_record() {
     let mut client = Connection::open(server.address);
     for number in 0..20 {
         let id = format!("r-{number}");
-        let question = chat(&format!("[tokens {number}]"), number % 2 == 0);
-        send(&mut client, &id, CHAT, &question.to_string());
+        let request_body = chat(&format!("[tokens {number}]"), number % 2 == 0);
+        send(&mut client, &id, CHAT, &request_body.to_string());
         assert_eq!(client.answer().status(), 200);
         assert_agree(&records::one(&sandbox, &id), &produced(&backend, &id));
     }
@@ -212,8 +207,9 @@ fn every_concurrent_request_has_one_record() {
             scope.spawn(move || {
                 for number in 0..10 {
                     let id = format!("r-{client}-{number}");
-                    let question = chat(&format!("[tokens {}]", client * number), number % 2 == 0);
-                    let answer = post(server, &id, CHAT, &question);
+                    let request_body =
+                        chat(&format!("[tokens {}]", client * number), number % 2 == 0);
+                    let answer = post(server, &id, CHAT, &request_body);
                     assert_eq!(answer.status(), 200, "{answer:?}");
                 }
             });
@@ -242,11 +238,11 @@ fn requests_with_the_same_id_have_one_record_each() {
 fn response_in_small_pieces_is_metered_like_any_other() {
     let sandbox = testkit::sandbox!();
     let (backend, server) = world(&sandbox, Reports::IfAsked);
-    for (path, api, mut question) in questions() {
-        question["model"] = json!("m");
-        question["stream"] = json!(api != "embeddings");
-        question["note"] = json!("[ragged]");
-        assert_eq!(post(&server, api, path, &question).status(), 200);
+    for (path, api, mut request_body) in bodies_of_every_api() {
+        request_body["model"] = json!("m");
+        request_body["stream"] = json!(api != "embeddings");
+        request_body["note"] = json!("[ragged]");
+        assert_eq!(post(&server, api, path, &request_body).status(), 200);
         assert_agree(&records::one(&sandbox, api), &produced(&backend, api));
     }
 }
@@ -257,18 +253,18 @@ fn response_in_small_pieces_is_metered_like_any_other() {
 fn usage_at_the_end_of_a_large_response_is_found() {
     let sandbox = testkit::sandbox!();
     let (backend, server) = world(&sandbox, Reports::IfAsked);
-    for (path, api, mut question) in questions() {
-        question["model"] = json!("m");
-        question["stream"] = json!(api != "embeddings");
-        question["max_tokens"] = json!(20_000);
+    for (path, api, mut request_body) in bodies_of_every_api() {
+        request_body["model"] = json!("m");
+        request_body["stream"] = json!(api != "embeddings");
+        request_body["max_tokens"] = json!(20_000);
         let text = format!("[tokens 20000] {}", "x".repeat(300_000));
         match api {
-            "chat" | "messages" => question["messages"][0]["content"] = json!(text),
-            "completions" => question["prompt"] = json!(text),
-            "responses" => question["input"] = json!(text),
-            _ => question["input"] = json!(vec!["x"; 255]),
+            "chat" | "messages" => request_body["messages"][0]["content"] = json!(text),
+            "completions" => request_body["prompt"] = json!(text),
+            "responses" => request_body["input"] = json!(text),
+            _ => request_body["input"] = json!(vec!["x"; 255]),
         }
-        assert_eq!(post(&server, api, path, &question).status(), 200);
+        assert_eq!(post(&server, api, path, &request_body).status(), 200);
         assert_agree(&records::one(&sandbox, api), &produced(&backend, api));
     }
 }
@@ -294,8 +290,8 @@ fn streaming(sandbox: &Sandbox, drain_timeout: &str) -> (Backend, LlmlbServer, V
     let mut clients = Vec::new();
     for number in 0..8 {
         let mut client = Connection::open(server.address);
-        let question = chat("[tokens 100000] [pace 20]", true).to_string();
-        send(&mut client, &format!("r-{number}"), CHAT, &question);
+        let request_body = chat("[tokens 100000] [pace 20]", true).to_string();
+        send(&mut client, &format!("r-{number}"), CHAT, &request_body);
         assert_eq!(client.head().status(), 200);
         clients.push(client);
     }

@@ -59,14 +59,14 @@ fn assert_no_text_is_stored(sandbox: &Sandbox, server: &LlmlbServer) {
 }
 
 /// Returns a chat request with the word in every field that has text.
-fn question(is_stream: bool) -> Value {
-    let mut question = chat(ASKED, is_stream);
-    question["system"] = json!(ASKED);
-    question["user"] = json!(ASKED);
-    question["metadata"] = json!({ ASKED: ASKED });
-    question["tools"] = json!([{ "type": "function", "function": { "name": ASKED } }]);
-    question["stop"] = json!([ASKED]);
-    question
+fn request_body(is_stream: bool) -> Value {
+    let mut request_body = chat(ASKED, is_stream);
+    request_body["system"] = json!(ASKED);
+    request_body["user"] = json!(ASKED);
+    request_body["metadata"] = json!({ ASKED: ASKED });
+    request_body["tools"] = json!([{ "type": "function", "function": { "name": ASKED } }]);
+    request_body["stop"] = json!([ASKED]);
+    request_body
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn text_of_requests_and_responses_is_never_stored() {
                 &server,
                 &id,
                 &format!("{CHAT}?q={ASKED}"),
-                &question(is_stream).to_string(),
+                &request_body(is_stream).to_string(),
             );
             records::eventually(&sandbox, &id);
             count += 1;
@@ -153,7 +153,7 @@ fn text_of_requests_and_responses_is_never_stored() {
         close(stream);
     });
     let mut client = Connection::open(server.address);
-    send(&mut client, "leaves", CHAT, &question(true).to_string());
+    send(&mut client, "leaves", CHAT, &request_body(true).to_string());
     assert_eq!(client.head().status(), 200);
     drop(client);
     records::eventually(&sandbox, "leaves");

@@ -1,9 +1,14 @@
-//! Backends that send exactly the bytes of a script, in the chunks of the script.
+//! Backends that count tokens, and backends that send exactly the bytes of a script in its chunks.
 
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-use testkit::{Connection, FakeLlm, Received, backends::backend, read_chunk, wire};
+use testkit::{
+    Connection, FakeLlm, Received,
+    api_server::{Backend, Reports, Sort},
+    backends::backend,
+    read_chunk, wire,
+};
 
 /// Event with one word of a chat.
 pub(crate) const WORD: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null}]}\n\n";
@@ -13,6 +18,16 @@ pub(crate) const STOP: &str =
 /// Event with the usage, which is forwarded only to clients that asked for it.
 pub(crate) const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"total_tokens\":12,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n";
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
+
+/// Starts a backend for the model `m` that implements every API and counts tokens.
+pub(crate) fn counting_backend(reports: Reports) -> Backend {
+    Backend::start(Sort {
+        name: "b",
+        models: &["m"],
+        reports,
+        key: None,
+    })
+}
 
 /// Starts a backend for the model `m` that responds with these pieces, each in a chunk of its own.
 pub(crate) fn streaming(pieces: &[&str]) -> FakeLlm {

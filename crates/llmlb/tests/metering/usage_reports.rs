@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::records;
 use crate::requests::{CHAT, chat, post};
-use crate::responses::{assert_agree, produced, questions, world};
+use crate::responses::{assert_agree, bodies_of_every_api, produced, world};
 use crate::stream::{DONE, STOP, Scripted, USAGE, WORD, send, streaming};
 use testkit::{
     FakeLlm,
@@ -28,10 +28,10 @@ fn cumulative_repeated_and_early_usage_reports_are_counted_once() {
     for reports in [Reports::SoFar, Reports::Twice, Reports::WithTheReason] {
         let sandbox = testkit::sandbox!();
         let (backend, server) = world(&sandbox, reports);
-        for (path, api, mut question) in questions() {
-            question["model"] = json!("m");
-            question["stream"] = json!(api != "embeddings");
-            assert_eq!(post(&server, api, path, &question).status(), 200);
+        for (path, api, mut request_body) in bodies_of_every_api() {
+            request_body["model"] = json!("m");
+            request_body["stream"] = json!(api != "embeddings");
+            assert_eq!(post(&server, api, path, &request_body).status(), 200);
             assert_agree(&records::one(&sandbox, api), &produced(&backend, api));
         }
     }
@@ -75,9 +75,9 @@ fn rejected_usage_option_is_retried_without_it_and_remembered() {
 fn rejection_of_a_clients_own_usage_option_is_forwarded() {
     let sandbox = testkit::sandbox!();
     let (backend, server) = world(&sandbox, Reports::Refuses);
-    let mut question = chat("Hello", true);
-    question["stream_options"] = json!({ "include_usage": true });
-    let answer = post(&server, "a", CHAT, &question);
+    let mut request_body = chat("Hello", true);
+    request_body["stream_options"] = json!({ "include_usage": true });
+    let answer = post(&server, "a", CHAT, &request_body);
     assert_eq!(answer.status(), 400, "{answer:?}");
     assert!(answer.text().contains("stream_options"));
     assert_eq!(asked(&backend.mock).len(), 1);
@@ -295,11 +295,11 @@ fn estimate_counts_all_text_that_the_model_reads() {
         ("text_1", "/v1/score", json!({ "text_1": long })),
         ("text_2", "/v1/score", json!({ "text_2": [long] })),
     ] {
-        let mut question = json!({ "model": "m" });
+        let mut request_body = json!({ "model": "m" });
         for (name, value) in more.as_object().unwrap() {
-            question[name] = value.clone();
+            request_body[name] = value.clone();
         }
-        assert_eq!(post(&server, id, path, &question).status(), 200);
+        assert_eq!(post(&server, id, path, &request_body).status(), 200);
         let record = records::one(&sandbox, id);
         assert_estimated(&record);
         let prompt = record["prompt_tokens"].as_u64().unwrap();
@@ -335,20 +335,20 @@ fn stream_requested_with_other_values_than_true_reports_usage() {
     .enumerate()
     {
         let id = format!("r-{number}");
-        let mut question = chat("Hello", true);
-        question["stream"] = is_stream;
+        let mut request_body = chat("Hello", true);
+        request_body["stream"] = is_stream;
         if let Some(include_usage) = include_usage {
-            question["stream_options"] = json!({ "include_usage": include_usage });
+            request_body["stream_options"] = json!({ "include_usage": include_usage });
         }
-        let answer = post(&server, &id, CHAT, &question);
-        assert_eq!(answer.text(), [WORD, STOP, DONE].concat(), "{question}");
+        let answer = post(&server, &id, CHAT, &request_body);
+        assert_eq!(answer.text(), [WORD, STOP, DONE].concat(), "{request_body}");
         let record = records::one(&sandbox, &id);
         assert_eq!(
             tokens(&record),
             ("complete", "reported", 9, 3),
-            "{question}"
+            "{request_body}"
         );
-        assert_eq!(record["stream"], true, "{question}");
+        assert_eq!(record["stream"], true, "{request_body}");
     }
 }
 
@@ -390,8 +390,8 @@ fn request_of_any_media_type_is_metered() {
             kind => format!("content-type: {kind}\r\n"),
         };
         let mut client = testkit::Connection::open(server.address);
-        let question = chat("Hello", false).to_string();
-        crate::requests::send_with(&mut client, "POST", &id, CHAT, &fields, &question);
+        let request_body = chat("Hello", false).to_string();
+        crate::requests::send_with(&mut client, "POST", &id, CHAT, &fields, &request_body);
         assert_eq!(client.answer().status(), 200);
         let record = records::one(&sandbox, &id);
         assert_eq!(tokens(&record), ("complete", "reported", 5, 7), "{kind:?}");

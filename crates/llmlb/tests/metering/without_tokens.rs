@@ -73,13 +73,13 @@ fn uploads_audio_and_images_are_recorded() {
         assert_eq!(record["model"].as_str(), model, "{record:#}");
         assert_eq!(record["outcome"], "complete", "{record:#}");
     }
-    let question = json!({ "model": "m", "input": "Hello", "prompt": "Hello" });
-    let answer = post(&server, "speech", "/v1/audio/speech", &question);
+    let request_body = json!({ "model": "m", "input": "Hello", "prompt": "Hello" });
+    let answer = post(&server, "speech", "/v1/audio/speech", &request_body);
     assert_eq!(answer.status(), 200);
     assert_no_tokens(&sandbox, "speech", "/v1/audio/speech");
     // The usage of an image response is recorded if the backend reports it.
     let path = "/v1/images/generations";
-    let answer = post(&server, "picture", path, &question).json();
+    let answer = post(&server, "picture", path, &request_body).json();
     let record = records::one(&sandbox, "picture");
     assert_eq!(
         record["tokens"], answer["usage"]["total_tokens"],
@@ -93,8 +93,8 @@ fn uploads_audio_and_images_are_recorded() {
 fn stored_response_that_is_fetched_again_has_no_tokens() {
     let sandbox = testkit::sandbox!();
     let (backend, server) = world(&sandbox, Reports::IfAsked);
-    let question = json!({ "model": "m", "input": "Hello" });
-    let answer = post(&server, "made", "/v1/responses", &question).json();
+    let request_body = json!({ "model": "m", "input": "Hello" });
+    let answer = post(&server, "made", "/v1/responses", &request_body).json();
     let made = produced(&backend, "made");
     assert_eq!(records::one(&sandbox, "made")["prompt_tokens"], made.prompt);
     let path = format!("/v1/responses/{}", answer["id"].as_str().unwrap());
@@ -161,8 +161,8 @@ fn background_response_counts_only_its_prompt() {
         });
         let body = body.to_string();
         scripted.next(move |_, stream| wire::json(stream, 200, &body));
-        let question = json!({ "model": "m", "input": "Hello", "background": true });
-        post(&server, status, "/v1/responses", &question);
+        let request_body = json!({ "model": "m", "input": "Hello", "background": true });
+        post(&server, status, "/v1/responses", &request_body);
         let record = records::one(&sandbox, status);
         assert_eq!(record["outcome"], "complete", "{record:#}");
         assert_eq!(record["completion_tokens"], 0, "{record:#}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::responses::questions;
+use crate::responses::bodies_of_every_api;
 use testkit::{Head, Http1, random::Random};
 
 /// Intended end of a request.
@@ -71,14 +71,14 @@ impl Client {
             10..15 => Fate::Cut,
             _ => Fate::Complete,
         };
-        let mut all = questions();
+        let mut all = bodies_of_every_api();
         let choice = self.random.below(all.len() as u64);
-        let (path, api, mut question) = all.swap_remove(usize::try_from(choice).unwrap());
+        let (path, api, mut request_body) = all.swap_remove(usize::try_from(choice).unwrap());
         // Clients disconnect mostly within streams.
         let streamed = if fate == Fate::Disconnect { 8 } else { 5 };
         let is_stream = api != "embeddings" && self.random.below(10) < streamed;
-        question["model"] = json!("m");
-        question["stream"] = json!(is_stream);
+        request_body["model"] = json!("m");
+        request_body["stream"] = json!(is_stream);
         let tokens = self.random.below(40) + 1;
         let directives = match fate {
             Fate::Disconnect => format!("[tokens {}] [pace 2]", tokens + 20),
@@ -86,14 +86,14 @@ impl Client {
             Fate::Complete => format!("[tokens {tokens}]"),
         };
         for field in ["prompt", "input"] {
-            if question.get(field).is_some() {
-                question[field] = json!(directives);
+            if request_body.get(field).is_some() {
+                request_body[field] = json!(directives);
             }
         }
-        if question.get("messages").is_some() {
-            question["messages"][0]["content"] = json!(directives);
+        if request_body.get("messages").is_some() {
+            request_body["messages"][0]["content"] = json!(directives);
         }
-        let body = question.to_string();
+        let body = request_body.to_string();
         let mut tries = Vec::new();
         loop {
             self.ids += 1;
