@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testkit::{
-    Answer, Connection, DEADLINE, Head, LlmlbServer,
+    Answer, Connection, DEADLINE, Head, LlmlbServer, Request,
     backends::{ASK, CHAT, backend, code, ok, serve},
     h2_client::{answer, next, post, request, send},
     raw, until, wire,
@@ -100,11 +100,7 @@ fn upgraded_connection_counts_until_it_is_closed() {
     });
     let server = sandbox.serve(&format!("--backend {}", raw.url()));
     let mut client = Connection::open(server.address);
-    client.send(
-        "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n\
-         upgrade: websocket\r\nsec-websocket-version: 13\r\n\
-         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-    );
+    client.send(Request::websocket("/v1/realtime?model=m").to_bytes());
     assert_eq!(client.head().status(), 101);
     let open = |of: &str, count: u64| server.status()[of]["open"] == count;
     // `/status` has a connection of its own.

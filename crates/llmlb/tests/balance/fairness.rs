@@ -23,14 +23,8 @@ pub(crate) fn connect_from(source: Ipv4Addr, server: &LlmlbServer) -> Connection
 /// Sends a request from this source address and does not wait for the response.
 fn send(server: &LlmlbServer, source: Ipv4Addr, key: Option<&str>, name: &str) -> Connection {
     let mut client = connect_from(source, server);
-    let body = body(name);
     let key = key.map(|key| format!("authorization: Bearer {key}\r\n"));
-    client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{}content-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
-        key.unwrap_or_default(),
-        body.len()
-    ));
+    client.send_post_with(CHAT, &key.unwrap_or_default(), &body(name));
     client
 }
 

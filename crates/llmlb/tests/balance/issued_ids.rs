@@ -314,11 +314,7 @@ fn id_is_learned_when_the_client_accepts_compressed_responses() {
     let server = serve(&sandbox, &[&a, &b], &[]);
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"only-b"}"#;
-    client.send(format!(
-        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\naccept-encoding: gzip, deflate\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    ));
+    client.send_post_with("/v1/files", "accept-encoding: gzip, deflate\r\n", body);
     assert_eq!(client.answer().status(), 200);
     assert_eq!(server.get("/v1/files/file-gzip").status(), 200);
     assert_last_of_b(&b, "GET /v1/files/file-gzip");

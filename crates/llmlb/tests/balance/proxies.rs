@@ -65,11 +65,7 @@ fn order(settings: &[(&str, &str)], first: &str, second: &str) -> String {
     for (name, field) in [("0", first), ("1", first), ("2", first), ("3", second)] {
         let mut client = Connection::open(server.address);
         let body = format!(r#"{{"model":"m","x":"{name}"}}"#);
-        client.send(format!(
-            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{field}content-type: application/json\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        ));
+        client.send_post_with(CHAT, field, &body);
         clients.push(client);
         if name == "0" {
             order.push(next());

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use testkit::{
-    Answer, Connection, FakeLlm, LlmlbServer, Received,
+    Answer, Connection, FakeLlm, LlmlbServer, Received, Request,
     backends::{asked, backend_of, code, count, ok, serve, serve_file},
 };
 
@@ -34,11 +34,7 @@ fn websocket_backends() -> (FakeLlm, FakeLlm) {
 
 fn connect(server: &LlmlbServer, target: &str) -> Answer {
     let mut client = Connection::open(server.address);
-    client.send(format!(
-        "GET {target} HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n\
-         upgrade: websocket\r\nsec-websocket-version: 13\r\n\
-         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    ));
+    client.send(Request::websocket(target).to_bytes());
     client.answer()
 }
 

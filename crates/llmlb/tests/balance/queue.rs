@@ -191,12 +191,8 @@ fn client_with_many_requests_does_not_delay_another_client() {
     let server = backend.serve(&sandbox, &[]);
     let send = |key: &str, name: &str| {
         let mut client = Connection::open(server.address);
-        let body = body(name);
-        client.send(format!(
-            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        ));
+        let field = format!("authorization: Bearer {key}\r\n");
+        client.send_post_with(CHAT, &field, &body(name));
         client
     };
     let mut clients = vec![send("greedy", "first")];

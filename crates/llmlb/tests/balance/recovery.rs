@@ -20,14 +20,14 @@ use testkit::{
     clippy::print_stderr,
     reason = "reports the time until the backend served a request"
 )]
-fn until_served_by(what: &str, server: &LlmlbServer, label: &str) {
+fn until_served_by(event: &str, server: &LlmlbServer, label: &str) {
     let from = Instant::now();
-    until(what, || {
+    until(event, || {
         let answer = server.post(CHAT, ASK);
         assert_eq!(answer.status(), 200, "{answer:?}");
         served_by(&answer) == label
     });
-    eprintln!("{what}: after {} ms", from.elapsed().as_millis());
+    eprintln!("{event}: after {} ms", from.elapsed().as_millis());
 }
 
 #[test]

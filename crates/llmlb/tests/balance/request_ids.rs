@@ -9,11 +9,7 @@ use testkit::{
 
 fn post_with(server: &LlmlbServer, field: &str) -> Answer {
     let mut client = Connection::open(server.address);
-    client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{field}content-type: application/json\r\n\
-         content-length: {}\r\n\r\n{ASK}",
-        ASK.len()
-    ));
+    client.send_post_with(CHAT, field, ASK);
     client.answer()
 }
 

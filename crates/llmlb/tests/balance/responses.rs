@@ -20,14 +20,6 @@ fn responding(bytes: &'static str) -> FakeLlm {
 const WITH_TRAILERS: &str = "HTTP/1.1 200 OK\r\ntrailer: x-sum, x-more\r\n\
     transfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n0\r\nx-sum: 42\r\nx-more: a, b\r\n\r\n";
 
-fn post_with_fields(fields: &str) -> String {
-    format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{fields}content-type: application/json\r\n\
-         content-length: {}\r\n\r\n{ASK}",
-        ASK.len()
-    )
-}
-
 /// Reads a response in chunks. Returns its body and its trailers.
 fn read_with_trailers(client: &mut Connection) -> (String, Vec<String>) {
     assert_eq!(client.head().status(), 200);
@@ -57,7 +49,7 @@ fn trailers_reach_a_client_that_accepts_them() {
     let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..3 {
-        client.send(post_with_fields("TE: trailers\r\nconnection: TE\r\n"));
+        client.send_post_with(CHAT, "TE: trailers\r\nconnection: TE\r\n", ASK);
         let (text, trailers) = read_with_trailers(&mut client);
         assert_eq!(text, "first");
         assert_eq!(trailers, ["x-sum: 42", "x-more: a, b"]);
@@ -71,7 +63,7 @@ fn response_with_trailers_stays_well_framed_for_other_clients() {
     let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..3 {
-        client.send(post_with_fields(""));
+        client.send_post(CHAT, ASK);
         let (text, trailers) = read_with_trailers(&mut client);
         assert_eq!(text, "first");
         assert!(trailers.is_empty() || trailers.len() == 2, "{trailers:?}");
@@ -359,7 +351,7 @@ fn connection_is_closed_after_the_response_when_the_client_asks_for_it() {
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
-    client.send(post_with_fields("connection: close\r\n"));
+    client.send_post_with(CHAT, "connection: close\r\n", ASK);
     assert_eq!(client.answer().status(), 200);
     assert_eq!(client.reader.read(&mut [0]).unwrap(), 0);
 }

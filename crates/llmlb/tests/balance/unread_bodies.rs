@@ -169,7 +169,7 @@ fn range_and_condition_fields_are_forwarded_for_get_only() {
         client.send(request.as_bytes());
         assert_eq!(client.head().status(), 200, "{field}");
     }
-    let (seen, raw) = recorder();
+    let (received, raw) = recorder();
     let server = sandbox.serve(&format!("--backend {}", raw.url()));
     let mut client = Connection::open(server.address);
     let fields = "range: bytes=0-1\r\nif-none-match: \"a\"\r\n";
@@ -177,7 +177,7 @@ fn range_and_condition_fields_are_forwarded_for_get_only() {
         format!("GET /v1/files/f-1/content HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n").as_bytes(),
     );
     let _ = client.answer();
-    let heads = seen.lock().unwrap();
+    let heads = received.lock().unwrap();
     assert_eq!(heads[0].header("range").as_deref(), Some("bytes=0-1"));
     assert_eq!(heads[0].header("if-none-match").as_deref(), Some("\"a\""));
 }
@@ -186,20 +186,20 @@ type Heads = Arc<std::sync::Mutex<Vec<Head>>>;
 
 /// Returns a backend and the heads of the requests that it has received.
 fn recorder() -> (Heads, Raw) {
-    let seen = Heads::default();
-    let kept = Arc::clone(&seen);
+    let received = Heads::default();
+    let kept = Arc::clone(&received);
     let raw = raw::heads(move |head, reader| {
         consume(head, reader);
         kept.lock().unwrap().push(head.clone());
         wire::json(reader.get_mut(), 200, "{}");
     });
-    (seen, raw)
+    (received, raw)
 }
 
 #[test]
 fn malformed_accept_is_replaced() {
     let sandbox = testkit::sandbox!();
-    let (seen, raw) = recorder();
+    let (received, raw) = recorder();
     let server = sandbox.serve(&format!("--backend {}", raw.url()));
     for (sent, forwarded) in [
         ("application/json", "application/json"),
@@ -221,7 +221,7 @@ fn malformed_accept_is_replaced() {
                 .as_bytes(),
         );
         let _ = client.answer();
-        let heads = seen.lock().unwrap();
+        let heads = received.lock().unwrap();
         let head = heads.last().unwrap();
         assert_eq!(head.header("accept").as_deref(), Some(forwarded), "{sent}");
     }
@@ -230,7 +230,7 @@ fn malformed_accept_is_replaced() {
 #[test]
 fn delete_with_a_body_closes_the_backend_connection() {
     let sandbox = testkit::sandbox!();
-    let (seen, raw) = recorder();
+    let (received, raw) = recorder();
     let server = sandbox.serve(&format!("--backend {}", raw.url()));
     for (body, connection) in [("", None), ("{}", Some("close".to_owned()))] {
         let mut client = Connection::open(server.address);
@@ -242,7 +242,12 @@ fn delete_with_a_body_closes_the_backend_connection() {
         client.send(request.as_bytes());
         let _ = client.answer();
         assert_eq!(
-            seen.lock().unwrap().last().unwrap().header("connection"),
+            received
+                .lock()
+                .unwrap()
+                .last()
+                .unwrap()
+                .header("connection"),
             connection
         );
     }

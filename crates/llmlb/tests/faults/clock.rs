@@ -75,6 +75,6 @@ fn run_with_jumps() {
     world.drain();
     let title = format!("kill -9, {jumps} jumps of the clock");
     Audit::new(&title, &world)
-        .whatever_the_silences()
+        .ignoring_pauses()
         .print_and_assert_clean();
 }
