@@ -475,7 +475,10 @@ fn loopback_address_is_private_in_every_notation() {
         client.send("GET /v1/models HTTP/1.1\r\nhost: evil.example\r\n\r\n");
         assert_eq!(client.answer().status(), 403, "{host}");
         let log = server.process.stderr();
-        assert!(!log.contains("every client that can reach"), "{host}: {log}");
+        assert!(
+            !log.contains("every client that can reach"),
+            "{host}: {log}"
+        );
     }
 }
 
