@@ -1,19 +1,20 @@
 //! Responses that a client may have provoked: 500, 401, 403, and those that end early.
 //!
-//! One prompt can make a healthy backend respond 500, or crash, at every request that repeats it. So
-//! these responses eject a backend only if at least three came in a row, without a success in
-//! between, and they went to two clients or belong to three different prompts.
+//! One prompt can make a healthy backend respond 500, or crash, each time it is sent. These responses
+//! therefore eject a backend only if three came without a success in between, and only if they
+//! belong to two clients or to three different prompts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Responses in a row that eject a backend, and different prompts that do.
-const ENOUGH: usize = 3;
+/// Number of responses without a success in between, and of different prompts of one client, that
+/// eject a backend.
+const EVIDENCE_NEEDED: usize = 3;
 
 /// The suspicion against one backend.
 #[derive(Debug, Default)]
 pub(super) struct Suspicion {
-    /// Fast path: false while there is nothing to forget, so that a success takes no lock.
+    /// Fast path: false while nothing is recorded, so that a success takes no lock.
     any: AtomicBool,
     run: Mutex<Run>,
 }
@@ -27,14 +28,14 @@ struct Run {
     /// The first different prompts, as hashes.
     prompts: Vec<u64>,
     is_key_rejected: bool,
-    /// One of the responses ended early.
+    /// At least one response ended early.
     has_cut: bool,
 }
 
 /// The effect of one more suspect response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Suspected {
-    /// It is the first since the last success.
+    /// The response is the first since the last success.
     pub(super) is_first: bool,
     /// The backend is to be ejected.
     pub(super) is_enough: bool,
@@ -51,13 +52,13 @@ impl Suspicion {
         }
         run.responses = run.responses.saturating_add(1);
         run.has_other_client |= run.first_client != client;
-        if run.prompts.len() < ENOUGH && !run.prompts.contains(&prompt) {
+        if run.prompts.len() < EVIDENCE_NEEDED && !run.prompts.contains(&prompt) {
             run.prompts.push(prompt);
         }
-        let is_backends_fault = run.has_other_client || run.prompts.len() >= ENOUGH;
+        let is_backends_fault = run.has_other_client || run.prompts.len() >= EVIDENCE_NEEDED;
         Suspected {
             is_first: run.responses == 1,
-            is_enough: run.responses >= ENOUGH && is_backends_fault,
+            is_enough: run.responses >= EVIDENCE_NEEDED && is_backends_fault,
         }
     }
 
@@ -68,13 +69,13 @@ impl Suspicion {
         !std::mem::replace(&mut run.is_key_rejected, true)
     }
 
-    /// A success has begun. It makes up for errors, but not for responses that ended early: they
-    /// had begun as well.
-    pub(super) fn success_began(&self) {
+    /// Notes that a success began. It clears errors, but not responses that ended early: they had
+    /// begun as well.
+    pub(super) fn note_success_began(&self) {
         self.clear_if(|run| !run.has_cut);
     }
 
-    /// Forgets everything, after a complete success.
+    /// Clears the suspicion, after a complete success.
     pub(super) fn clear(&self) {
         self.clear_if(|_| true);
     }
@@ -140,7 +141,7 @@ mod tests {
         let suspicion = Suspicion::default();
         for _ in 0..10 {
             assert!(!is_enough(&suspicion, 1, 7) && !is_enough(&suspicion, 2, 8));
-            suspicion.success_began();
+            suspicion.note_success_began();
         }
     }
 
@@ -150,13 +151,13 @@ mod tests {
         for _ in 0..10 {
             for client in [1, 2] {
                 assert!(!suspicion.note(client, 7, true).is_enough);
-                suspicion.success_began();
+                suspicion.note_success_began();
             }
             suspicion.clear();
         }
         for client in [1, 2] {
             assert!(!suspicion.note(client, 7, true).is_enough);
-            suspicion.success_began();
+            suspicion.note_success_began();
         }
         assert!(suspicion.note(1, 7, true).is_enough);
     }

@@ -105,13 +105,13 @@ pub(super) fn unknown(name: &str, pool: &Pool, kind: Option<Kind>) -> Refusal {
 }
 
 fn available(names: &[&str]) -> String {
-    const MOST_LISTED: usize = 50;
+    const MAX_LISTED: usize = 50;
     match names.len() {
         0 => "No backend has reported its models yet.".to_owned(),
-        count if count > MOST_LISTED => format!(
+        count if count > MAX_LISTED => format!(
             "Available: {} and {} more.",
-            names[..MOST_LISTED].join(", "),
-            count - MOST_LISTED
+            names[..MAX_LISTED].join(", "),
+            count - MAX_LISTED
         ),
         _ => format!("Available: {}.", names.join(", ")),
     }

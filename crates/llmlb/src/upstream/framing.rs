@@ -6,9 +6,9 @@ use http::HeaderMap;
 use super::head;
 
 /// Maximum length of a line with the size of a chunk. Chunk extensions on it are ignored.
-const LONGEST_SIZE_LINE: usize = 1024;
+const MAX_SIZE_LINE: usize = 1024;
 /// Maximum number of bytes of trailers.
-const MOST_TRAILERS: usize = 16 << 10;
+const MAX_TRAILERS: usize = 16 << 10;
 
 /// Rule for the end of a body, and the state of reading it.
 #[derive(Debug)]
@@ -158,8 +158,8 @@ fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
 /// Parses the line with the size of a chunk. Returns the size, and the length of the line.
 fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     let bad = || "a chunk of the response has no valid size".to_owned();
-    let Some(line_end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(LONGEST_SIZE_LINE)]) else {
-        return if bytes.len() >= LONGEST_SIZE_LINE {
+    let Some(line_end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(MAX_SIZE_LINE)]) else {
+        return if bytes.len() >= MAX_SIZE_LINE {
             Err(bad())
         } else {
             Ok(None)
@@ -189,7 +189,7 @@ fn trailers(inbox: &mut BytesMut) -> Result<Piece, String> {
         return Ok(Piece::Trailers(HeaderMap::new()));
     }
     let Some(end) = memchr::memmem::find(inbox, b"\r\n\r\n") else {
-        return if inbox.len() > MOST_TRAILERS {
+        return if inbox.len() > MAX_TRAILERS {
             Err("the trailers of the response are too long".to_owned())
         } else {
             Ok(Piece::More)

@@ -181,7 +181,7 @@ fn event_is_held_back_only_while_it_may_be_a_usage_event() {
 #[test]
 fn event_too_long_for_a_usage_event_is_forwarded_before_it_ends() {
     let mut sse = Sse::new(Api::Chat, Hide);
-    let begin = format!("data: {{\"id\":\"{}", "x".repeat(LONGEST_HIDDEN - 20));
+    let begin = format!("data: {{\"id\":\"{}", "x".repeat(MAX_HIDDEN - 20));
     assert_eq!(sse.pass(Bytes::from(begin.clone())), "");
     let more = "x".repeat(20);
     assert_eq!(sse.pass(Bytes::from(more.clone())), begin + &more);
