@@ -23,7 +23,7 @@ pub(crate) struct BodyPace {
 
 impl BodyPace {
     /// Minimum number of bytes that must arrive within this time.
-    fn min(self, time: Duration) -> u64 {
+    fn min_in(self, time: Duration) -> u64 {
         Self::min_bytes(self.rate, time)
     }
 
@@ -71,7 +71,7 @@ impl BodyDeadline {
             self.waited += since.elapsed();
         }
         self.arrived += bytes as u64;
-        if self.arrived >= self.pace.min(self.pace.window) {
+        if self.arrived >= self.pace.min_in(self.pace.window) {
             self.arrived = 0;
             self.waited = Duration::ZERO;
         }
@@ -96,7 +96,7 @@ impl BodyDeadline {
                 Some(contention) => (contention.limit(window), contention.interval(window)),
                 None => (window, window),
             };
-            if waited >= limit && self.arrived < self.pace.min(waited) {
+            if waited >= limit && self.arrived < self.pace.min_in(waited) {
                 return Poll::Ready(());
             }
             let next = Instant::now() + interval.min(window.saturating_sub(waited)).max(MIN_TIMER);

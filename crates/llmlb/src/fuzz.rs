@@ -60,7 +60,8 @@ mod tests {
                 target(&data);
                 if !data.is_empty() {
                     let at = dice.below(data.len());
-                    data[at] = *dice.of(&[&b'"', &b'{', &b'\\', &b'\r', &b'\n', &b'%', &0, &0xFF]);
+                    data[at] =
+                        *dice.pick(&[&b'"', &b'{', &b'\\', &b'\r', &b'\n', &b'%', &0, &0xFF]);
                     target(&data);
                 }
             }

@@ -41,10 +41,11 @@ pub(crate) use backend_health::LastError;
 pub(crate) use choose::Choice;
 pub(crate) use endpoints::EndpointKey;
 pub(crate) use model::{Model, Models};
-pub(crate) use pool::{Evidence, Fault, Pool};
+pub(crate) use pool::Pool;
 pub(crate) use queue::WaitError;
 pub(crate) use route::Route;
 pub(crate) use slot::Slot;
+pub(crate) use suspicion::{Evidence, Fault};
 pub(crate) use table::Table;
 
 /// Settings of a pool.

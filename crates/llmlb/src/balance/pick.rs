@@ -112,15 +112,15 @@ const MAX_LATENCY_RATIO: u64 = 4;
 
 /// True if the other candidate is better than the one that was drawn first.
 pub(super) fn is_better(other: Load, first: Load) -> bool {
-    let (theirs, ours) = compared(other.latency, first.latency);
+    let (other_latency, first_latency) = compared(other.latency, first.latency);
     if other.outstanding == 0 && first.outstanding == 0 {
         // The draw has respected the weights: using them twice would starve the lighter candidate.
-        return theirs < ours;
+        return other_latency < first_latency;
     }
     let cost = |load: Load, latency: u64, other_weight: u32| {
         (u64::from(load.outstanding) + 1) * latency * u64::from(other_weight)
     };
-    cost(other, theirs, first.weight) < cost(first, ours, other.weight)
+    cost(other, other_latency, first.weight) < cost(first, first_latency, other.weight)
 }
 
 /// Prepares two latencies for a comparison: they are equal if unknown or within a quarter.

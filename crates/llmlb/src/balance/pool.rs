@@ -3,8 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::StatusCode;
-
 use super::affinity::{Affinity, BackendEpoch};
 use super::backend::{Backend, BackendState};
 use super::choose::{Availability, Choice, Selection};
@@ -15,9 +13,10 @@ use super::queue::{Queue, WaitError};
 use super::random::Random;
 use super::route::Route;
 use super::slot::Slot;
+use super::suspicion::{Evidence, Fault};
 use super::table::Table;
 use super::wait_key::WaitKey;
-use super::{ClientKey, PoolConfig, RouteError, SelectHints};
+use super::{PoolConfig, RouteError, SelectHints};
 use crate::backend_id::BackendId;
 use crate::config::{Alias, BackendUrl, Kind};
 use crate::contention::Contention;
@@ -39,24 +38,6 @@ pub(crate) struct Pool {
     /// Held while a backend is ejected that must not be the last one of a model. Otherwise two
     /// threads could eject both backends of a model, each relying on the other backend.
     ejecting: Mutex<()>,
-}
-
-/// Evidence against a backend: a response that its client may have provoked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Evidence {
-    pub(crate) fault: Fault,
-    pub(crate) client: ClientKey,
-    /// Hash of the request's body.
-    pub(crate) prompt: u64,
-}
-
-/// The fault of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// The response had this status.
-    Status(StatusCode),
-    /// The backend ended the response early.
-    Cut,
 }
 
 impl Pool {
@@ -136,12 +117,7 @@ impl Pool {
     /// sufficient, and if every model that the backend serves has another one.
     pub(crate) fn suspect(&self, backend: &Backend, evidence: Evidence) {
         let name = &backend.name;
-        let is_cut = evidence.fault == Fault::Cut;
-        let suspected =
-            backend
-                .learned
-                .suspicion
-                .note(evidence.client.address, evidence.prompt, is_cut);
+        let suspected = backend.learned.suspicion.note(evidence);
         if let Fault::Status(status) = evidence.fault
             && suspected.is_first
             && status.is_server_error()

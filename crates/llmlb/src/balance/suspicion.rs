@@ -7,9 +7,31 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use http::StatusCode;
+
+use super::ClientKey;
+
 /// Number of responses without a success in between, and of different prompts of one client, that
 /// eject a backend.
 const EVIDENCE_NEEDED: usize = 3;
+
+/// Evidence against a backend: a response that its client may have provoked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evidence {
+    pub(crate) fault: Fault,
+    pub(crate) client: ClientKey,
+    /// Hash of the request's body.
+    pub(crate) prompt: u64,
+}
+
+/// The fault of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The response had this status.
+    Status(StatusCode),
+    /// The backend ended the response early.
+    Cut,
+}
 
 /// The suspicion against one backend.
 #[derive(Debug, Default)]
@@ -42,10 +64,11 @@ pub(super) struct Suspected {
 }
 
 impl Suspicion {
-    /// Counts a response to this client and prompt; `is_cut` if it ended early.
-    pub(super) fn note(&self, client: u64, prompt: u64, is_cut: bool) -> Suspected {
+    /// Counts a response. All credentials of an address count as one client.
+    pub(super) fn note(&self, evidence: Evidence) -> Suspected {
+        let (client, prompt) = (evidence.client.address, evidence.prompt);
         let mut run = self.lock();
-        run.has_cut |= is_cut;
+        run.has_cut |= evidence.fault == Fault::Cut;
         self.any.store(true, Ordering::Relaxed);
         if run.responses == 0 {
             run.first_client = client;
@@ -99,17 +122,31 @@ impl Suspicion {
 mod tests {
     use super::*;
 
+    const ERROR: Fault = Fault::Status(StatusCode::INTERNAL_SERVER_ERROR);
+
+    fn note(suspicion: &Suspicion, address: u64, prompt: u64, fault: Fault) -> Suspected {
+        let client = ClientKey {
+            address,
+            credential: 0,
+        };
+        suspicion.note(Evidence {
+            fault,
+            client,
+            prompt,
+        })
+    }
+
     fn is_enough(suspicion: &Suspicion, client: u64, prompt: u64) -> bool {
-        suspicion.note(client, prompt, false).is_enough
+        note(suspicion, client, prompt, ERROR).is_enough
     }
 
     #[test]
     fn one_client_with_one_prompt_is_never_enough() {
         let suspicion = Suspicion::default();
-        assert!(suspicion.note(1, 7, false).is_first);
+        assert!(note(&suspicion, 1, 7, ERROR).is_first);
         for number in 0..100 {
             assert_eq!(
-                suspicion.note(1, 7 + number % 2, false),
+                note(&suspicion, 1, 7 + number % 2, ERROR),
                 Suspected {
                     is_first: false,
                     is_enough: false
@@ -150,16 +187,16 @@ mod tests {
         let suspicion = Suspicion::default();
         for _ in 0..10 {
             for client in [1, 2] {
-                assert!(!suspicion.note(client, 7, true).is_enough);
+                assert!(!note(&suspicion, client, 7, Fault::Cut).is_enough);
                 suspicion.note_success_began();
             }
             suspicion.clear();
         }
         for client in [1, 2] {
-            assert!(!suspicion.note(client, 7, true).is_enough);
+            assert!(!note(&suspicion, client, 7, Fault::Cut).is_enough);
             suspicion.note_success_began();
         }
-        assert!(suspicion.note(1, 7, true).is_enough);
+        assert!(note(&suspicion, 1, 7, Fault::Cut).is_enough);
     }
 
     #[test]

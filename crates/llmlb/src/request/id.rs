@@ -54,13 +54,13 @@ pub(super) fn time_ms(id: &Uuid) -> u64 {
 
 /// Returns the id of a request from end to end: the client's, if it is valid, otherwise `own`.
 pub(super) fn request_id(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
-    let given = headers.get(REQUEST_ID).filter(|id| {
+    let client_id = headers.get(REQUEST_ID).filter(|id| {
         let bytes = id.as_bytes();
         (1..=MAX_CLIENT_ID).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
     });
     // A copy, because the client's field would keep the buffer that the head was read into.
-    let given = given.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
-    given.unwrap_or_else(|| {
+    let client_id = client_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
+    client_id.unwrap_or_else(|| {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
         HeaderValue::from_str(own.as_hyphenated().encode_lower(&mut text))
             .unwrap_or_else(|_| HeaderValue::from_static("unknown"))

@@ -52,7 +52,7 @@ pub(crate) struct Backlog {
     charged: AtomicUsize,
     /// Total number of bytes that were written or dropped.
     written: AtomicU64,
-    /// The backlog was empty at some time since the last call of [`Backlog::was_empty`].
+    /// The backlog was empty at some time since the last call of [`Backlog::take_was_empty`].
     was_empty: AtomicBool,
     /// A response began, and was not dropped before the backend ended it.
     has_response: AtomicBool,
@@ -89,8 +89,8 @@ impl Backlog {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// True if the client had read everything at some time since the last call.
-    pub(crate) fn was_empty(&self) -> bool {
+    /// Returns true if the client had read everything at some time since the last call, and resets the flag.
+    pub(crate) fn take_was_empty(&self) -> bool {
         self.was_empty.swap(self.bytes() == 0, Ordering::Relaxed)
     }
 
@@ -366,16 +366,19 @@ mod tests {
         let backlog = Backlog::new(&budget);
         let mut small = backlog.add(bytes(1000), false);
         assert_eq!((backlog.bytes(), budget.used()), (1000, 0));
-        assert!(backlog.was_empty(), "the backlog was empty at the start");
-        assert!(!backlog.was_empty());
+        assert!(
+            backlog.take_was_empty(),
+            "the backlog was empty at the start"
+        );
+        assert!(!backlog.take_was_empty());
         let large = backlog.add(bytes(100_000), false);
         assert_eq!(budget.used(), 101_000 + 2 * PER_PIECE - FREE);
         small.advance(400);
         assert_eq!((backlog.bytes(), backlog.written()), (100_600, 400));
         drop(large);
-        assert!(!backlog.was_empty());
+        assert!(!backlog.take_was_empty());
         drop(small);
-        assert!(backlog.was_empty());
+        assert!(backlog.take_was_empty());
         assert_eq!((backlog.bytes(), backlog.written()), (0, 101_000));
         assert_eq!(budget.used(), 0);
     }

@@ -240,7 +240,7 @@ impl WatchedStream {
     fn check_stalled(&mut self, now: Instant, limit: Duration, rate: u64) -> bool {
         let backlog = &self.stream.backlog;
         let written = backlog.written();
-        if backlog.was_empty() {
+        if backlog.take_was_empty() {
             (self.since, self.written) = (now, written);
             return false;
         }

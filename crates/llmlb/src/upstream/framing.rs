@@ -63,11 +63,11 @@ impl Framing {
             _ if inbox.is_empty() => Ok(Piece::More),
             Self::UntilClose => Ok(Piece::Data(inbox.split().freeze())),
             Self::Length(left) => {
-                let here = usize::try_from(*left)
+                let available = usize::try_from(*left)
                     .unwrap_or(usize::MAX)
                     .min(inbox.len());
-                *left -= here as u64;
-                Ok(Piece::Data(inbox.split_to(here).freeze()))
+                *left -= available as u64;
+                Ok(Piece::Data(inbox.split_to(available).freeze()))
             }
             Self::Chunked(chunk) => {
                 let mut piece = chunks(chunk, inbox)?;
@@ -121,19 +121,19 @@ fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
                 None => break,
             },
             Chunk::Data(left) => {
-                let here = usize::try_from(*left).unwrap_or(usize::MAX);
-                let here = here.min(inbox.len() - read);
-                if here == 0 {
+                let available = usize::try_from(*left).unwrap_or(usize::MAX);
+                let available = available.min(inbox.len() - read);
+                if available == 0 {
                     break;
                 }
                 if start == end {
                     (start, end) = (read, read);
                 }
                 if end < read {
-                    inbox.copy_within(read..read + here, end);
+                    inbox.copy_within(read..read + available, end);
                 }
-                (end, read) = (end + here, read + here);
-                *left -= here as u64;
+                (end, read) = (end + available, read + available);
+                *left -= available as u64;
                 if *left == 0 {
                     *chunk = Chunk::LineEnd;
                 }
