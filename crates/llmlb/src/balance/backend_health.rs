@@ -18,7 +18,7 @@ pub(crate) struct BackendHealth {
     rejected_key: AtomicU16,
     last_error: Mutex<Option<LastError>>,
     /// Number of responses to requests and probes.
-    answers: AtomicU64,
+    responses: AtomicU64,
     /// Bytes of the backend arrived since [`BackendHealth::take_active`] was called last.
     was_active: AtomicBool,
     /// Wakes the probe, which then checks the backend at once.
@@ -36,13 +36,13 @@ pub(crate) struct LastError {
 
 impl BackendHealth {
     /// Number of responses to requests and probes.
-    pub(crate) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+    pub(crate) fn responses(&self) -> u64 {
+        self.responses.load(Ordering::Relaxed)
     }
 
     /// Notes a response.
-    pub(crate) fn note_answer(&self) {
-        self.answers.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_response(&self) {
+        self.responses.fetch_add(1, Ordering::Relaxed);
         self.mark_active();
     }
 

@@ -99,7 +99,7 @@ impl Slot {
 
     fn note_recovery(&self, was_ejected: bool) {
         if was_ejected {
-            tracing::info!("backend {} answers again", self.backend().name);
+            tracing::info!("backend {} responds again", self.backend().name);
             self.route.queue.backend_recovered();
         }
     }

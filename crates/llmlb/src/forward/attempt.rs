@@ -210,7 +210,9 @@ async fn read_head(
         }
         // Without another backend the wait goes on: the hung one may still respond.
         if slot.backend().health.is_hung() && has_another(context, slot, outbound) {
-            return Err(UpstreamError::Hung("it hangs".to_owned()));
+            return Err(UpstreamError::Hung(
+                "it does not respond to probes".to_owned(),
+            ));
         }
         left = if exchange.is_paused() {
             CHECK_EVERY
@@ -222,12 +224,12 @@ async fn read_head(
         if left.is_zero() {
             let seconds = limit.as_secs_f32();
             return Err(UpstreamError::Timeout(format!(
-                "no answer within {seconds} s"
+                "no response within {seconds} s"
             )));
         }
     };
     if head.status == StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {
-        let why = "it wants to speak another protocol";
+        let why = "it responded 101 to a request without an upgrade";
         return Err(UpstreamError::InvalidResponse(why.to_owned()));
     }
     Ok(head)

@@ -129,14 +129,14 @@ impl Course {
         self.held = Some(Box::new(response));
     }
 
-    /// Notes that an attempt failed without a response. `answers` is the number of the backend's
+    /// Notes that an attempt failed without a response. `responses` is the number of the backend's
     /// responses when it was chosen. True if another backend may be tried.
     pub(super) fn note_error(
         &mut self,
         context: &ForwardContext,
         backend: &Arc<Backend>,
         error: UpstreamError,
-        answers: u64,
+        responses: u64,
         outbound: &Outbound<'_>,
     ) -> Result<bool, ForwardError> {
         if outbound.is_delivered {
@@ -166,7 +166,7 @@ impl Course {
                 // Ignore the failure if the backend has responded to any request since this attempt
                 // started. DNS errors are often transient and do not mark it down.
                 let is_down = !matches!(error, UpstreamError::ConnectFailed(_));
-                if is_down && backend.health.answers() == answers {
+                if is_down && backend.health.responses() == responses {
                     backend.set_refuses_connections(matches!(
                         error,
                         UpstreamError::ConnectionRefused(_)
@@ -191,7 +191,7 @@ impl Course {
             | UpstreamError::InvalidResponse(_) => {
                 backend.health.recheck.notify_one();
                 tracing::warn!("{logged}");
-                self.error = ForwardError::NoAnswer(why);
+                self.error = ForwardError::NoResponse(why);
                 Ok(outbound.repeatable)
             }
         }

@@ -49,7 +49,7 @@ pub(super) fn note_response(
     is_inference: bool,
 ) {
     let (backend, status) = (slot.backend(), head.status);
-    backend.health.note_answer();
+    backend.health.note_response();
     if status.is_server_error() || is_suspect(status) || status == StatusCode::TOO_MANY_REQUESTS {
         backend
             .health

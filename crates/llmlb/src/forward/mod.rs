@@ -70,11 +70,12 @@ pub(crate) async fn forward(
 ) -> Result<ClientResponse, (ForwardError, Box<RequestGuard>)> {
     match open(context, route, &mut outbound, &mut guard).await {
         Ok(response) => {
-            let (answer, whole) = response.into_client_response(context, outbound, guard);
-            if let Some(mut guard) = whole {
+            let (client_response, complete) =
+                response.into_client_response(context, outbound, guard);
+            if let Some(mut guard) = complete {
                 guard.persisted().await;
             }
-            Ok(answer)
+            Ok(client_response)
         }
         Err(error) => Err((error, guard)),
     }
@@ -125,7 +126,7 @@ async fn attempts(
             course.error = ForwardError::AddressLimit(max);
             break;
         }
-        let (started, answers) = (Instant::now(), slot.backend().health.answers());
+        let (started, responses) = (Instant::now(), slot.backend().health.responses());
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
@@ -145,7 +146,7 @@ async fn attempts(
                     _ => AfterFailure::Ended,
                 };
                 guard.route.note_failed(&backend, error.why(), after);
-                if !course.note_error(context, &backend, error, answers, outbound)? {
+                if !course.note_error(context, &backend, error, responses, outbound)? {
                     break;
                 }
             }

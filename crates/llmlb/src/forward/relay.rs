@@ -124,7 +124,7 @@ impl Relay {
             self.backend.health.note_error(None, error.why());
             self.guard.finish(End::Cut);
             let name = &self.backend.name;
-            tracing::warn!("backend {name} cut its answer: {error}");
+            tracing::warn!("backend {name} cut its response: {error}");
         }
         self.last = Some(Box::new(Err(error)));
         cx.waker().wake_by_ref();
@@ -168,7 +168,7 @@ impl Relay {
                     let is_awaited = !exchange.is_paused();
                     if is_awaited && self.idle.poll_expired(cx).is_ready() {
                         let seconds = self.context.timeouts.idle.as_secs_f32();
-                        let why = format!("it was silent for {seconds} s");
+                        let why = format!("no bytes for {seconds} s");
                         return self.cut(UpstreamError::Timeout(why), cx);
                     }
                     return Poll::Pending;

@@ -85,7 +85,7 @@ impl UpstreamResponse {
         if self.usage_events == UsageEvents::Hide && tap.is_compressed() {
             // Usage in a compressed stream cannot be hidden. Do not request it again.
             let model = self.model.as_deref().or(guard.route.model.as_deref());
-            let why = "compresses what it must not";
+            let why = "compresses streams although asked not to";
             self.backend
                 .opt_out_of_usage(model.unwrap_or_default(), why);
         }

@@ -160,7 +160,7 @@ impl Watcher {
                 *failed_probes = 0;
                 backend.health.set_hung(false);
                 backend.set_refuses_connections(false);
-                backend.health.note_answer();
+                backend.health.note_response();
                 backend.health.set_rejected_key(None);
                 if let Some(kind) = discover::kind(&response) {
                     backend.note_kind(kind);

@@ -102,9 +102,9 @@ fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
     }
     match (guard.outcome, guard.code) {
         (_, Some(code)) => push_all(text, [" ", code]),
-        (Some(Outcome::Cancelled), _) => text.push_str(" the client left"),
+        (Some(Outcome::Cancelled), _) => text.push_str(" client disconnected"),
         (Some(Outcome::Cut), _) if guard.end == End::Unfinished => {
-            text.push_str(" cut at the end of the server");
+            text.push_str(" cut by the shutdown");
         }
         (Some(Outcome::Cut), _) => text.push_str(" cut by the backend"),
         _ => {}

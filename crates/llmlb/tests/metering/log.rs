@@ -63,7 +63,7 @@ fn stream_open_at_the_drain_deadline_is_cut_in_log_and_record() {
     assert_eq!(record["outcome"], "cut", "{record:#}");
     let line = line(&server, "a");
     assert!(
-        line.contains(" 200 cut at the end of the server "),
+        line.contains(" 200 cut by the shutdown "),
         "{line}"
     );
 }
@@ -83,7 +83,7 @@ fn client_disconnect_is_cancelled_in_log_and_record() {
     let record = records::eventually(&sandbox, "a");
     assert_eq!(record["outcome"], "cancelled", "{record:#}");
     let line = line(&server, "a");
-    assert!(line.contains(" - the client left "), "{line}");
+    assert!(line.contains(" - client disconnected "), "{line}");
 }
 
 /// Returns the number `name=` of a line.

@@ -132,7 +132,7 @@ fn stream_cut_by_the_backend_is_incomplete_for_the_client() {
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.body, Err(b"data: 1\n\n".to_vec()));
     until("the cut response is logged", || {
-        server.process.stderr().contains("cut its answer")
+        server.process.stderr().contains("cut its response")
     });
     server.until_in_flight(0);
 }
