@@ -325,7 +325,9 @@ def other_encoding(rng, text, _other):
 def invalid_utf8(rng, text, _other):
     bad = rng.choice([b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xc3", b"\x80", b"\xf4\x90\x80\x80"])
     encoded = text.encode()
-    positions = [at for at in range(1, len(encoded)) if encoded[at - 1 : at].isalpha() and encoded[at : at + 1].isalpha()]
+    positions = [
+        at for at in range(1, len(encoded)) if encoded[at - 1 : at].isalpha() and encoded[at : at + 1].isalpha()
+    ]
     at = rng.choice(positions)
     return encoded[:at] + bad + encoded[at:]
 
