@@ -1,4 +1,4 @@
-//! Estimates count what the endpoint reads, and complete usage reports that are partial or invalid.
+//! Estimates count the fields that the endpoint reads, and complete partial or invalid usage reports.
 
 use serde_json::{Value, json};
 

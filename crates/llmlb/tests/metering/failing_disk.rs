@@ -18,7 +18,7 @@ use testkit::{
 struct FailingCalls(Child);
 
 impl FailingCalls {
-    /// Attaches to a server. Only calls on `file` fail if there is one.
+    /// Attaches strace to a server. If there is a `file`, only calls on that file fail.
     fn inject(server: &LlmlbServer, calls: &str, file: Option<&Path>) -> Self {
         let pid = server.process.pid().to_string();
         let mut strace = Command::new("strace");

@@ -2,11 +2,11 @@
 //! sockets, real disks. (L9)
 //!
 //! `records` reads the usage records of a sandbox, `requests` sends requests with an id, `stream` has a
-//! backend that sends exactly the bytes a test wants, `small_disk` can be filled. The other modules are
+//! backend that sends the bytes of a script, `small_disk` has a disk that can be filled. The others are
 //! tests, by topic.
 //!
 //! `METERING_REQUESTS` is the number of requests of the storm (500), `METERING_KILLS` the number of
-//! times the server is killed meanwhile (2), `METERING_SEED` the seed. `scripts/prove-metering`
+//! kills of the server during the storm (2), `METERING_SEED` the seed. `scripts/prove-metering`
 //! runs the long version.
 
 #![cfg(target_os = "linux")]

@@ -44,7 +44,7 @@ fn alias_is_recorded_with_the_backends_name_of_the_model() {
         seen.insert(expected);
         seen.len() == 2
     });
-    // A client that uses the backend's own name gets no `served_model`.
+    // `served_model` is omitted if the client used the backend's own name.
     request_body["model"] = json!("small-1");
     post(&server, "own", CHAT, &request_body);
     let record = records::one(&sandbox, "own");

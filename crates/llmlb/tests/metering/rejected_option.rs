@@ -59,7 +59,7 @@ fn rejection_for_another_reason_is_forwarded_without_a_retry() {
         for is_chunked in [false, true] {
             let before = asked(&scripted.mock).len();
             let response = body.to_owned();
-            // A retry without the option would succeed: there must be none.
+            // A retry without the option would succeed, but the rejection is no reason for a retry.
             scripted.next(move |request, stream| {
                 if !has_option(request) {
                     return answer(request, stream);

@@ -128,7 +128,7 @@ fn text_of_requests_and_responses_is_never_stored() {
         });
         send_both(&format!("garbage-{number}"));
     }
-    // Neither must errors about invalid requests.
+    // Errors about invalid requests must not quote them either.
     for (number, body) in [
         format!("{{\"model\":\"m\",\"messages\":\"{ASKED}"),
         format!("{{\"model\":\"m\",\"{ASKED}\" 7}}"),

@@ -202,7 +202,7 @@ fn ignores_servers_of_other_users() {
     assert_eq!(server.post(CHAT, r#"{"model":"stolen"}"#).status(), 503);
     let log = server.process.stderr();
     assert_eq!(log.matches("not using the LLM server").count(), 1, "{log}");
-    // A server named with --backend is used whoever owns it.
+    // A server named with --backend is used whatever its owner.
     let named = sandbox.serve("--backend http://127.0.0.1:11434");
     assert_eq!(named.post(CHAT, r#"{"model":"stolen"}"#).status(), 200);
 }

@@ -1,7 +1,7 @@
 //! `llmlb serve` and `llmlb stop` as users run them: real processes, real sockets, real signals.
 //!
 //! Every test has a sandbox of its own, and its servers are killed when it ends. `open_streams`
-//! has a backend whose streams last as long as a test wants; the other modules are tests, by topic.
+//! has a backend whose streams stay open until a test ends them; the other modules are tests, by topic.
 
 #![expect(
     clippy::expect_used,

@@ -1,4 +1,4 @@
-//! A backend whose streams last as long as a test wants.
+//! A backend whose streams stay open until a test ends them.
 
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
@@ -60,7 +60,7 @@ pub(crate) fn assert_complete(client: &mut Connection) {
     assert!(client.is_closed());
 }
 
-/// True if the server refuses_connections new connections.
+/// True if the server refuses new connections.
 pub(crate) fn refuses_connections(server: &LlmlbServer) -> bool {
     TcpStream::connect(server.address).is_err()
 }

@@ -13,7 +13,7 @@ use testkit::{DEADLINE, Reply, UsageReceiver, eventually};
 /// Interval with which deliveries run only at the start and at the end of the server.
 const HOUR: (&str, &str) = ("LLMLB_USAGE_EVERY", "1h");
 
-/// Number of problems whose begin is logged.
+/// Returns the number of log lines at which a problem begins, without its reminders.
 fn problems(log: &str) -> usize {
     let lines = log.lines().filter(|line| line.contains("warning: usage: "));
     lines.filter(|line| !line.contains("usage: still,")).count()

@@ -127,7 +127,7 @@ impl UsageSandbox {
     }
 }
 
-/// Running server.
+/// Running server with functions for its usage records.
 pub(crate) struct Server(LlmlbServer);
 
 impl Deref for Server {
@@ -161,7 +161,7 @@ impl Server {
     }
 }
 
-/// Receiver that reports every request and responds when the test says so.
+/// Receiver that reports every request to the test and responds when the test permits it.
 pub(crate) struct HeldReceiver {
     pub(crate) receiver: UsageReceiver,
     /// Gets a message for every request.

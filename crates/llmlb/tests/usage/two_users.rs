@@ -295,7 +295,7 @@ fn reading_verbs_of_root_change_no_file_when_killed() {
     world.assert_serves("after the kills", &receiver);
 }
 
-/// The other batches are archived.
+/// Batches that can be read are archived.
 #[test]
 fn unreadable_batch_does_not_stop_archiving() {
     let receiver = UsageReceiver::always(200);

@@ -1,4 +1,4 @@
-//! The program under test, and stand-ins for a server.
+//! Lock directory of a test, the program under test, and stand-ins that hold a lock as a server does.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -114,7 +114,7 @@ impl World {
         server.until_in_flight(0);
         let stopped = self.sandbox.run(&format!("stop -p {}", self.port));
         assert_eq!(stopped.code, Some(0), "{stopped:?}");
-        // Delivers the rest.
+        // Delivers the records that the last run of the server did not deliver.
         self.receiver.deliver(&self.sandbox);
         sent.into_inner().unwrap()
     }
