@@ -215,7 +215,7 @@ fn days_are_sorted_and_since_and_until_bound_the_report() {
         let count = rows[0]["requests"].as_u64().unwrap();
         assert_eq!(
             requests(&sandbox, &["--since", oldest, "--until", oldest]),
-            of_it
+            count
         );
         let ran = report(&sandbox, &["--since", oldest, "--until", oldest]);
         assert!(
