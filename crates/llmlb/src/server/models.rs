@@ -36,7 +36,7 @@ pub(super) fn describe(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>,
 /// should retry.
 pub(super) fn not_known_yet(name: &str, pool: &Pool) -> Refusal {
     let table = pool.table();
-    let unknown = || table.backends.iter().filter(|one| !one.is_known());
+    let unknown = || table.backends.iter().filter(|one| !one.has_known_models());
     let mut rejected = unknown().map(|one| one.health.rejected_key());
     if let Some(Some(status)) = rejected.next()
         && rejected.all(|status| status.is_some())
