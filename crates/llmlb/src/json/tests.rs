@@ -96,7 +96,14 @@ fn push_value(dice: &mut Dice, text: &mut String, deep: usize) {
         0 => push_string(dice, text),
         1 => text.push_str(dice.pick(&["true", "false", "null"])),
         2 => {
-            text.push_str(dice.pick(&["0", "-1", "12.5", "1e9", "-0.0E-7", "18446744073709551616"]))
+            text.push_str(dice.pick(&[
+                "0",
+                "-1",
+                "12.5",
+                "1e9",
+                "-0.0E-7",
+                "18446744073709551616",
+            ]));
         }
         3 => push_object(dice, text, deep - 1),
         _ => {
