@@ -123,7 +123,7 @@ fn pending_exits_1_if_a_batch_cannot_be_read() {
     let batch = sandbox.files("spool").remove(0);
     let state = batch.replace(".json", ".state.json");
     fs::create_dir(sandbox.data().join("spool").join(&state))
-        .expect("a directory in sandbox of the file");
+        .expect("a directory in place of the file");
     let ran = sandbox.usage(&["pending"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stdout.contains(&state), "{ran:?}");

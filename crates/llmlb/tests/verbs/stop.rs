@@ -136,7 +136,7 @@ fn stop_removes_a_stale_lock_file_and_keeps_other_files() {
             Some(0),
             format!(
                 "No server running on port 6\n{} has no valid lock record (it is not a JSON \
-                 object) and was left in lock_dir\n",
+                 object) and was left in place\n",
                 lock_dir.lock_file(6).display()
             )
         )
