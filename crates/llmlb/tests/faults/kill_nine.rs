@@ -57,7 +57,7 @@ fn records_are_billed_once_by_a_receiver_that_rejects_batches_with_a_duplicate()
 /// The receiver responds 422 to a batch that it has billed itself. Its sender cannot know that, so the
 /// batch ends whole in `failed/`.
 #[test]
-fn batches_are_ambiguous_when_the_receiver_rejects_a_repeated_batch() {
+fn repeated_batch_is_ambiguous_when_the_receiver_rejects_it() {
     let title = "kill -9, rejected for a duplicate (422 for the same key)";
     let policy = Policy::RejectOnDuplicate { known: 422 };
     let (_, found) = storm(title, policy, Mix::all(), StormConfig::default());
