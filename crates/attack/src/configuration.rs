@@ -112,7 +112,7 @@ fn prepare(sandbox: &Sandbox, untrusted: Untrusted, url: &str) -> io::Result<(Pa
     let everyone = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode));
     everyone(&sandbox.path("."), 0o755)?;
     let program = sandbox.path("llmlb-copy");
-    Target::copy_for_everyone(sandbox.llmlb(), &program)?;
+    testkit::copy_program(sandbox.llmlb(), &program)?;
     for name in ["locks", "data", "work"] {
         fs::create_dir(sandbox.path(name))?;
         chown(sandbox.path(name), Some(OPERATOR), Some(OPERATOR))?;

@@ -219,8 +219,8 @@ fn port_of_another_user(target: &Target) -> Outcome {
     fs::set_permissions(sandbox.path("."), Permissions::from_mode(0o755))?;
     // Other users may not have access to the directory in which the programs were built.
     let (llmlb, helper) = (sandbox.path("llmlb-copy"), sandbox.path("attack-copy"));
-    Target::copy_for_everyone(sandbox.llmlb(), &llmlb)?;
-    Target::copy_for_everyone(&std::env::current_exe()?, &helper)?;
+    testkit::copy_program(sandbox.llmlb(), &llmlb)?;
+    testkit::copy_program(std::env::current_exe()?, &helper)?;
     for name in ["locks", "data", "work"] {
         fs::create_dir(sandbox.path(name))?;
         chown(sandbox.path(name), Some(OPERATOR), Some(OPERATOR))?;

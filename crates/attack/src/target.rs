@@ -42,20 +42,6 @@ impl Target {
         Sandbox::try_new(&self.llmlb)
     }
 
-    /// Copies a program so that every user can run the copy.
-    pub(crate) fn copy_for_everyone(program: &Path, copy: &Path) -> io::Result<()> {
-        // A child process writes the copy. If this process wrote it, a process that another attack starts
-        // could inherit the descriptor, and a program that is open for writing cannot be executed.
-        let status = Command::new("install")
-            .args(["-m", "755"])
-            .args([program, copy])
-            .status()?;
-        if status.success() {
-            return Ok(());
-        }
-        Err(io::Error::other(format!("install: {status}")))
-    }
-
     /// Runs an attack again in a process with a network of its own, which has only a loopback
     /// interface, and returns its verdict.
     pub(crate) fn run_isolated(&self, name: &str) -> Outcome {

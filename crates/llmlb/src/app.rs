@@ -204,7 +204,7 @@ fn shared(
     division: &Division,
     pool: Arc<Pool>,
     meter: Meter,
-    usage: Option<Arc<exporter::State>>,
+    usage: Option<Arc<exporter::ExportState>>,
     workers: &WorkerConfig,
 ) -> Shared {
     let server = &config.server;
@@ -247,7 +247,7 @@ fn shared(
 fn start_exporter(
     config: &Config,
     demo: bool,
-) -> io::Result<(Option<Exporter>, Option<Arc<exporter::State>>)> {
+) -> io::Result<(Option<Exporter>, Option<Arc<exporter::ExportState>>)> {
     let usage = &config.usage;
     if !usage.enabled {
         return Ok((None, None));
@@ -256,7 +256,7 @@ fn start_exporter(
         let why = "no data directory: this user has no home directory; set LLMLB_DATA_DIR";
         tracing::warn!("usage: {why}");
         let to = usage.url.as_ref().map(config::Receiver::shown);
-        return Ok((None, Some(Arc::new(exporter::State::broken(to, why)))));
+        return Ok((None, Some(Arc::new(exporter::ExportState::broken(to, why)))));
     };
     let exporter = Exporter::start(usage, &data)?;
     let state = exporter.state();
@@ -265,5 +265,5 @@ fn start_exporter(
 
 fn demo_backend(backend: &demo::DemoBackend) -> Option<config::Backend> {
     let url = config::BackendUrl::parse(&format!("http://{}", backend.address)).ok()?;
-    Some(config::Backend::at(backend.name.to_owned(), url))
+    Some(config::Backend::new(backend.name.to_owned(), url))
 }

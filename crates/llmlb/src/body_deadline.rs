@@ -9,7 +9,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::contention::Contention;
 
 /// Minimum interval of the timer, so that a deadline in the past does not cause a busy loop.
-const SHORTEST: Duration = Duration::from_millis(1);
+const MIN_TIMER: Duration = Duration::from_millis(1);
 
 /// Minimum rate of request bodies: within each `window` of waiting for the client, at least `rate` bytes
 /// per second must arrive.
@@ -23,13 +23,13 @@ pub(crate) struct BodyPace {
 
 impl BodyPace {
     /// Minimum number of bytes that must arrive within this time.
-    fn least(self, time: Duration) -> u64 {
-        Self::least_bytes(self.rate, time)
+    fn min_in(self, time: Duration) -> u64 {
+        Self::min_bytes(self.rate, time)
     }
 
     /// Minimum number of bytes that must be transferred within a window. At least one, also for a rate of 0,
     /// so that a client cannot stall forever.
-    pub(crate) fn least_bytes(rate: u64, window: Duration) -> u64 {
+    pub(crate) fn min_bytes(rate: u64, window: Duration) -> u64 {
         let bytes = u128::from(rate).saturating_mul(window.as_millis()) / 1000;
         u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
     }
@@ -71,7 +71,7 @@ impl BodyDeadline {
             self.waited += since.elapsed();
         }
         self.arrived += bytes as u64;
-        if self.arrived >= self.pace.least(self.pace.window) {
+        if self.arrived >= self.pace.min_in(self.pace.window) {
             self.arrived = 0;
             self.waited = Duration::ZERO;
         }
@@ -96,10 +96,10 @@ impl BodyDeadline {
                 Some(contention) => (contention.limit(window), contention.interval(window)),
                 None => (window, window),
             };
-            if waited >= limit && self.arrived < self.pace.least(waited) {
+            if waited >= limit && self.arrived < self.pace.min_in(waited) {
                 return Poll::Ready(());
             }
-            let next = Instant::now() + interval.min(window.saturating_sub(waited)).max(SHORTEST);
+            let next = Instant::now() + interval.min(window.saturating_sub(waited)).max(MIN_TIMER);
             match &mut self.timer {
                 Some(timer) => timer.as_mut().reset(next),
                 None => self.timer = Some(Box::pin(sleep_until(next))),
@@ -115,12 +115,12 @@ mod tests {
 
     #[test]
     fn minimum_bytes_are_proportional_to_the_window() {
-        let least = |ms| BodyPace::least_bytes(1024, Duration::from_millis(ms));
-        assert_eq!(least(30_000), 30 << 10);
-        assert_eq!(least(900), 921);
-        assert_eq!(least(1), 1);
+        let min = |ms| BodyPace::min_bytes(1024, Duration::from_millis(ms));
+        assert_eq!(min(30_000), 30 << 10);
+        assert_eq!(min(900), 921);
+        assert_eq!(min(1), 1);
         // Without a rate, at least one byte must still arrive.
-        assert_eq!(BodyPace::least_bytes(0, Duration::from_secs(30)), 1);
-        assert_eq!(BodyPace::least_bytes(u64::MAX, Duration::MAX), u64::MAX);
+        assert_eq!(BodyPace::min_bytes(0, Duration::from_secs(30)), 1);
+        assert_eq!(BodyPace::min_bytes(u64::MAX, Duration::MAX), u64::MAX);
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 /// Maximum size of a body that is copied to be edited. A larger body is sent in pieces: a copy would double
 /// its memory, and cost more CPU than a write with several pieces.
-const LONGEST_COPIED: usize = 64 << 10;
+const MAX_COPIED: usize = 64 << 10;
 
 /// Replaces a range of a body with a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl From<Bytes> for BodyPieces {
 /// Applies edits to a body. The edits may be in any order but must not overlap.
 pub(crate) fn apply(body: &Bytes, edits: &mut [Edit]) -> BodyPieces {
     edits.sort_by_key(|edit| edit.range.start);
-    if body.len() > LONGEST_COPIED {
+    if body.len() > MAX_COPIED {
         return in_pieces(body, edits);
     }
     let more: usize = edits.iter().map(|edit| edit.text.len()).sum();
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn large_body_is_edited_without_a_copy() {
-        let rest = " ".repeat(LONGEST_COPIED);
+        let rest = " ".repeat(MAX_COPIED);
         let body = Bytes::from(format!(r#"{{"model":"alias","stream":true}}{rest}"#));
         let mut edits = [
             Edit {

@@ -7,11 +7,11 @@
 use crate::config::{MOST_CONNECTIONS, ServerConfig};
 use crate::sys;
 
-/// The reserve is one eighth of the descriptor limit, at least `SMALLEST_RESERVE` and at most
-/// `LARGEST_RESERVE`.
+/// The reserve is one eighth of the descriptor limit, at least `MIN_RESERVE` and at most
+/// `MAX_RESERVE`.
 const RESERVED_PART: usize = 8;
-const SMALLEST_RESERVE: usize = 32;
-const LARGEST_RESERVE: usize = 256;
+const MIN_RESERVE: usize = 32;
+const MAX_RESERVE: usize = 256;
 /// Descriptor limit that is assumed on systems without one, such as Windows.
 const ASSUMED_LIMIT: usize = 1 << 16;
 /// Number of descriptors that is assumed to be open where the system cannot list them.
@@ -30,11 +30,11 @@ const DEMO: usize = 3;
 /// Probes that can connect while requests hold every backend connection. Without them a busy
 /// server could not detect that a backend is down.
 const PROBES: usize = 4;
-/// Concurrent DNS lookups are limited to 1/64 of the descriptor limit, at least `FEWEST_LOOKUPS` and
-/// at most `MOST_LOOKUPS`.
+/// Concurrent DNS lookups are limited to 1/64 of the descriptor limit, at least `MIN_LOOKUPS` and
+/// at most `MAX_LOOKUPS`.
 const LOOKUPS_PART: usize = 64;
-const FEWEST_LOOKUPS: usize = 4;
-const MOST_LOOKUPS: usize = 32;
+const MIN_LOOKUPS: usize = 4;
+const MAX_LOOKUPS: usize = 32;
 /// Descriptors of one DNS lookup: the resolver's socket, and a file that it reads.
 const PER_LOOKUP: usize = 2;
 /// Connections from this machine that are accepted beyond `max_connections`, so that `llmlb status`
@@ -45,7 +45,7 @@ pub(crate) const EXTRA_LOCAL: usize = 4;
 /// connections.
 const LEFT_TO_BACKENDS: usize = 8;
 /// Minimum number of descriptors outside the reserve. The server refuses to start with fewer.
-const FEWEST_USABLE: usize = 8;
+const MIN_USABLE: usize = 8;
 /// Default limit of one client address: a quarter of all connections.
 const PER_ADDRESS_PART: usize = 4;
 
@@ -120,7 +120,7 @@ impl Division {
                  raise the limit: ulimit -n {}, or LimitNOFILE= of the service",
                 inputs.limit,
                 division.connections,
-                wanted.saturating_mul(2).saturating_add(LARGEST_RESERVE),
+                wanted.saturating_mul(2).saturating_add(MAX_RESERVE),
             );
         }
         tracing::debug!(?inputs, ?division, "descriptors divided");
@@ -135,7 +135,7 @@ impl Division {
     }
 
     fn new(inputs: &DivisionInputs) -> Result<Self, TooFew> {
-        let lookups = (inputs.limit / LOOKUPS_PART).clamp(FEWEST_LOOKUPS, MOST_LOOKUPS);
+        let lookups = (inputs.limit / LOOKUPS_PART).clamp(MIN_LOOKUPS, MAX_LOOKUPS);
         let per_backend_connection = if inputs.demo { 2 } else { 1 };
         let own = inputs.open
             + inputs.workers * PER_WORKER
@@ -145,13 +145,13 @@ impl Division {
             + EXTRA_LOCAL * (1 + per_backend_connection)
             + lookups * PER_LOOKUP
             + if inputs.demo { DEMO } else { 0 };
-        let reserve = (inputs.limit / RESERVED_PART).clamp(SMALLEST_RESERVE, LARGEST_RESERVE);
+        let reserve = (inputs.limit / RESERVED_PART).clamp(MIN_RESERVE, MAX_RESERVE);
         let reserve = reserve.max(own);
         let usable = inputs.limit.saturating_sub(reserve);
-        if usable < FEWEST_USABLE {
+        if usable < MIN_USABLE {
             return Err(TooFew {
                 limit: inputs.limit,
-                needed: reserve + FEWEST_USABLE,
+                needed: reserve + MIN_USABLE,
             });
         }
         let connections = match inputs.connections {

@@ -19,7 +19,7 @@ impl Dice {
 
     /// Returns a random element of a list.
     #[cfg(test)]
-    pub(crate) fn of<'a, T: ?Sized>(&mut self, things: &[&'a T]) -> &'a T {
+    pub(crate) fn pick<'a, T: ?Sized>(&mut self, things: &[&'a T]) -> &'a T {
         things[self.below(things.len())]
     }
 

@@ -11,10 +11,10 @@ use foldhash::quality::RandomState;
 
 /// Maximum number of names with a counter of their own, and maximum length of such a name. Clients choose
 /// the names, so without a limit they could exhaust memory.
-const MOST_NAMES: usize = 64;
-const LONGEST_NAME: usize = 64;
+const MAX_NAMES: usize = 64;
+const MAX_NAME: usize = 64;
 /// Number of cells in the hash table. Half of them stay empty, so that a search is short.
-const CELLS: usize = 2 * MOST_NAMES;
+const CELLS: usize = 2 * MAX_NAMES;
 
 /// Counts of dropped header fields.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl DroppedHeaders {
     }
 
     fn counter(&self, name: &str) -> Option<&HeaderCount> {
-        if name.len() > LONGEST_NAME {
+        if name.len() > MAX_NAME {
             return None;
         }
         #[expect(
@@ -66,7 +66,7 @@ impl DroppedHeaders {
             let cell = &self.cells[first.wrapping_add(offset) % CELLS];
             let counter = match cell.get() {
                 Some(counter) => counter,
-                None if self.names.load(Ordering::Relaxed) >= MOST_NAMES as u64 => return None,
+                None if self.names.load(Ordering::Relaxed) >= MAX_NAMES as u64 => return None,
                 // Another thread may fill the cell first, with this name or another.
                 None => cell.get_or_init(|| {
                     self.names.fetch_add(1, Ordering::Relaxed);
@@ -126,14 +126,14 @@ mod tests {
             (report["x-0"], report["x-1"], report["x-2"]),
             (300, 300, 200)
         );
-        dropped.count(&"y".repeat(LONGEST_NAME + 1));
+        dropped.count(&"y".repeat(MAX_NAME + 1));
         for number in 0..1000 {
             dropped.count(&format!("y-{number}"));
         }
         let report = dropped.report();
-        assert_eq!(report.len(), MOST_NAMES + 1);
-        let others = 1001 - (MOST_NAMES as u64 - 10);
+        assert_eq!(report.len(), MAX_NAMES + 1);
+        let others = 1001 - (MAX_NAMES as u64 - 10);
         assert_eq!(report.last(), Some(&(String::new(), others)));
-        assert!(report[..MOST_NAMES].is_sorted());
+        assert!(report[..MAX_NAMES].is_sorted());
     }
 }

@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time to the first reminder. Each further interval is twice the previous one, up to
-/// `LONGEST_INTERVAL`.
+/// `MAX_INTERVAL`.
 const FIRST_REMINDER: Duration = Duration::from_secs(10);
-const LONGEST_INTERVAL: Duration = Duration::from_secs(600);
+const MAX_INTERVAL: Duration = Duration::from_secs(600);
 /// An episode ends when the problem has not occurred for this long.
 const QUIET: Duration = Duration::from_secs(10);
 
@@ -66,7 +66,7 @@ impl Episode {
         if now < episode.next_reminder {
             return None;
         }
-        episode.interval = (episode.interval * 2).min(LONGEST_INTERVAL);
+        episode.interval = (episode.interval * 2).min(MAX_INTERVAL);
         episode.next_reminder = now + episode.interval;
         Some(Event::Continues {
             count: episode.count,

@@ -10,9 +10,9 @@ use crate::endpoint::IssuedIds;
 use crate::json;
 
 /// Maximum number of bytes of a response that are searched. Backends put ids at the beginning.
-const SEARCHED: usize = 16 << 10;
+const MAX_SEARCHED: usize = 16 << 10;
 /// Maximum length of an id.
-const LONGEST: usize = 256;
+const MAX_ID: usize = 256;
 
 /// Finds the ids at the beginning of a response.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl IssuedIdFinder {
         };
         has_ids.then(|| Self {
             buffered: Vec::new(),
-            remaining: SEARCHED,
+            remaining: MAX_SEARCHED,
             nested: (issues == IssuedIds::OwnAndFile).then_some("file"),
         })
     }
@@ -101,7 +101,7 @@ fn ids(text: &[u8], nested: Option<&str>, found: &mut dyn FnMut(&[u8])) -> bool 
 /// Returns the text of a string if it can be an id and is complete.
 fn quoted(text: &[u8]) -> Option<&[u8]> {
     let text = text.strip_prefix(b"\"")?;
-    let end = memchr::memchr2(b'"', b'\\', &text[..text.len().min(LONGEST)])?;
+    let end = memchr::memchr2(b'"', b'\\', &text[..text.len().min(MAX_ID)])?;
     (text[end] == b'"' && end > 0).then(|| &text[..end])
 }
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn ids_are_found_however_the_response_is_split() {
-        let more = "x".repeat(2 * SEARCHED);
+        let more = "x".repeat(2 * MAX_SEARCHED);
         for (issues, text, expected) in [
             (
                 IssuedIds::Own,

@@ -17,9 +17,9 @@ pub(crate) fn plain_lines(text: &str) -> Cow<'_, str> {
     replaced(text, |c| is_unsafe(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// Returns at most the first `most` characters, followed by an ellipsis if the text is longer.
-pub(crate) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
-    match text.char_indices().nth(most) {
+/// Returns at most the first `max` characters, followed by an ellipsis if the text is longer.
+pub(crate) fn shortened(text: &str, max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(max) {
         None => text.into(),
         Some((end, _)) => format!("{}…", &text[..end]).into(),
     }

@@ -1,4 +1,5 @@
-//! The pages say what the code does: error codes, tests of promises, links, and the README in both languages.
+//! The documentation matches the code: error codes, messages, tests of promises, links, and the README in
+//! both languages.
 
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
@@ -19,16 +20,16 @@ fn page(name: &str) -> String {
     read(&root().join(name))
 }
 
-/// Every file below a directory whose name ends so, except build output.
-fn files(dir: &Path, end: &str) -> Vec<PathBuf> {
+/// Returns every file below a directory whose name has this suffix, except build output.
+fn files(dir: &Path, suffix: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
         let path = entry.path();
         let name = entry.file_name().to_string_lossy().into_owned();
         if path.is_dir() && !["target", "node_modules"].contains(&&*name) && !name.starts_with('.')
         {
-            found.extend(files(&path, end));
-        } else if name.ends_with(end) {
+            found.extend(files(&path, suffix));
+        } else if name.ends_with(suffix) {
             found.push(path);
         }
     }
@@ -39,8 +40,8 @@ fn is_code(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b == b'_')
 }
 
-/// The error codes in a source file: a literal that follows a status, that is passed to `refused`, or that
-/// is a constant.
+/// Returns the error codes in a source file: literals that follow a status, are passed to `refused`, or are
+/// constants.
 fn codes(source: &str) -> BTreeSet<String> {
     let source = source.split("#[cfg(test)]").next().unwrap_or_default();
     let source = source.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -60,7 +61,7 @@ fn codes(source: &str) -> BTreeSet<String> {
     found
 }
 
-/// Texts in backquotes in the first column of a table, from one heading to the next.
+/// Returns the texts in backquotes that begin the rows of the tables of a section.
 fn first_column(page: &str, heading: &str) -> BTreeSet<String> {
     let (_, rest) = page.split_once(&format!("\n{heading}\n")).unwrap();
     let section = rest.split("\n## ").next().unwrap_or_default();
@@ -105,7 +106,7 @@ const PLACEHOLDERS: [&str; 12] = [
     "N", "M", "MAX", "NAME", "URL", "MODEL", "PATH", "CAUSE", "USER", "PID", "TIME", "..",
 ];
 
-/// The constant parts of a message that a page quotes; short ones are left out.
+/// Returns the constant parts of a message that a page quotes, except short ones.
 fn fragments(message: &str) -> Vec<String> {
     let is_value = |word: &str| {
         let word = word.trim_matches(|c: char| ",:;()".contains(c));
@@ -118,7 +119,7 @@ fn fragments(message: &str) -> Vec<String> {
     trimmed.filter(|text| text.len() > 5).collect()
 }
 
-/// Every text in backquotes in the first column of the tables of a section.
+/// Returns every text in backquotes in the first column of the tables of a section.
 fn quoted_in_first_column(page: &str, heading: &str) -> Vec<String> {
     let (_, rest) = page.split_once(&format!("\n{heading}\n")).unwrap();
     let section = rest.split("\n## ").next().unwrap_or_default();
@@ -140,7 +141,7 @@ fn troubleshooting_page_quotes_messages_of_the_code() {
     };
     let sources = sources.filter(|path| !is_test(path));
     let sources: Vec<String> = sources.map(|path| read(&path)).collect();
-    // A literal may go on in the next line.
+    // A literal may continue on the next line.
     let pieces = sources.iter().flat_map(|text| text.split("\\\n"));
     let code: String = pieces.map(str::trim_start).collect();
     let page = page("docs/troubleshooting.md");
@@ -164,7 +165,7 @@ fn troubleshooting_page_quotes_messages_of_the_code() {
     assert!(unknown.is_empty(), "not in the code: {unknown:#?}");
 }
 
-/// True if a file of the crate, whose path has this part, has such a function.
+/// True if a file whose path has this part defines the test.
 fn has_test(sources: &[(PathBuf, String)], part: &str, test: &str) -> bool {
     let wanted = format!("fn {test}(");
     sources.iter().any(|(path, text)| {
@@ -213,7 +214,7 @@ fn promises_page_names_existing_tests_for_every_promise() {
     assert_eq!(listed, expected);
 }
 
-/// The fenced blocks of a page.
+/// Returns the fenced blocks of a page.
 fn blocks(page: &str) -> Vec<String> {
     let parts = page.split("\n```").skip(1).step_by(2);
     parts.map(str::to_owned).collect()
@@ -238,7 +239,7 @@ fn readme_has_the_same_commands_in_both_languages() {
     assert_eq!(commands("README.ja.md"), commands("README.md"));
 }
 
-/// The anchor that a forge makes of a heading.
+/// Returns the anchor that a forge generates for a heading.
 fn anchor(heading: &str) -> String {
     let heading = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = heading
@@ -247,7 +248,7 @@ fn anchor(heading: &str) -> String {
     kept.map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// The targets of a page's links to files of the repository.
+/// Returns the targets of a page's links to files of the repository.
 fn links(page: &str) -> Vec<&str> {
     let targets = page.split("](").skip(1);
     let targets = targets.filter_map(|rest| rest.split(')').next());

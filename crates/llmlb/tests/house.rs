@@ -1,11 +1,11 @@
-//! Rules of the house that no compiler checks.
+//! Rules of the code base that the compiler does not check.
 
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Every source file, by its path under `src`.
+/// Returns every source file: its path under `src` and its text.
 fn sources() -> Vec<(String, String)> {
     fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
         for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -67,7 +67,7 @@ const LAYERS: &[&str] = &[
     "fuzz",
 ];
 
-/// The files outside `allowed` that contain one of the texts.
+/// Returns the files outside `allowed` that contain one of the texts.
 fn offenders(texts: &[&str], allowed: &[&str]) -> Vec<String> {
     sources()
         .into_iter()
@@ -87,7 +87,7 @@ fn only_the_configuration_reads_the_environment() {
     assert_eq!(readers, [""; 0]);
     assert!(
         !offenders(&["env::var"], &[]).is_empty(),
-        "it is still read"
+        "the environment is read in one file"
     );
 }
 
@@ -115,13 +115,13 @@ fn balancing_does_no_io() {
     };
     let io = ["::net", "::fs", "::io", "hyper"];
     assert_eq!(of_balance(&io), [""; 0]);
-    // A place is all that is waited for.
+    // Only the wait for a slot is asynchronous.
     let waiting = of_balance(&["async ", ".await"]);
     assert_eq!(waiting, ["balance/pool.rs", "balance/queue.rs"]);
 }
 
-/// Top-level modules that a source file names: after `crate::`, or after as many `super::` as lead to
-/// the root of the crate. Tests in the file count too.
+/// Returns the top-level modules that a source file names after `crate::`, or after as many `super::` as
+/// lead to the root of the crate. Tests in the file count too.
 fn imports(name: &str, text: &str) -> Vec<String> {
     let code: Vec<&str> = text
         .lines()
@@ -138,7 +138,7 @@ fn imports(name: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// First names of a path, or of each path of a group in braces.
+/// Returns the first name of a path, or of each path of a group in braces.
 fn first_names(path: &str) -> Vec<String> {
     let ident = |text: &str| -> String {
         let is_part = |char: &char| char.is_alphanumeric() || *char == '_';
@@ -171,7 +171,7 @@ fn rank(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == module)
 }
 
-/// Imports of higher layers.
+/// Returns the imports of higher layers.
 fn back_edges(name: &str, text: &str) -> Vec<String> {
     let module = name.split('/').next().unwrap().trim_end_matches(".rs");
     let Some(own) = rank(module) else {

@@ -1,4 +1,4 @@
-//! Exit codes, and the errors that end the program with one.
+//! Exit codes, and the errors that end the program with an exit code.
 
 use crate::output;
 

@@ -16,7 +16,7 @@ pub(crate) fn store() -> Store {
     }
 }
 
-/// Key that the arguments name, if they name one.
+/// Returns the key that the arguments name; `None` if they name no key.
 pub(crate) fn named(typed: &OneKey) -> Result<Option<Key>, Error> {
     Ok(match typed {
         OneKey {

@@ -153,7 +153,7 @@ impl Error {
         }
     }
 
-    /// Error of the operating system call that failed, if one did.
+    /// Error of the operating system call that failed, if a call failed.
     pub fn io_error(&self) -> Option<&io::Error> {
         match &*self.kind {
             Kind::Io { source, .. } | Kind::Leftover { source, .. } => Some(source),

@@ -34,17 +34,17 @@ enum Repr {
 }
 
 impl Key {
-    /// A name, shared by all programs that use the same store.
+    /// Returns the key of a name, which all programs that use the same store share.
     ///
-    /// At most 100 of the characters `a-z A-Z 0-9 . _ -`, beginning with a letter or a digit. Names
-    /// that differ only in case are the same key on file systems that ignore case.
+    /// A name has at most 100 of the characters `a-z A-Z 0-9 . _ -` and begins with a letter or a
+    /// digit. Names that differ only in case are the same key on file systems that ignore case.
     pub fn name(name: impl Into<String>) -> Result<Self, Error> {
         let name = name.into();
         check_name(&name)?;
         Ok(Self(Repr::Name(name)))
     }
 
-    /// A port number. Owning the key does not bind a socket.
+    /// Returns the key of a port number. Owning the key does not bind a socket.
     pub fn port(port: u16) -> Self {
         Self(Repr::Port {
             service: "port".to_owned(),
@@ -52,7 +52,7 @@ impl Key {
         })
     }
 
-    /// A port number of one kind of service. The lock file is `{service}_{port}.lock`.
+    /// Returns the key of a service's port number. The lock file is `{service}_{port}.lock`.
     pub fn service(service: impl Into<String>, port: u16) -> Result<Self, Error> {
         let service = service.into();
         check_name(&service)?;
@@ -65,7 +65,7 @@ impl Key {
         Ok(Self(Repr::Port { service, port }))
     }
 
-    /// A lock file at exactly this path. Its directory must exist.
+    /// Returns the key whose lock file is at exactly this path. Its directory must exist.
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         if path.file_name().is_none() || ends_with_separator(&path) {
@@ -77,7 +77,8 @@ impl Key {
         Ok(Self(Repr::File(absolute(path))))
     }
 
-    /// A directory, owned through the file `.tenure.lock` in it. The directory must exist.
+    /// Returns the key of a directory, whose lock file is `.tenure.lock` in it. The directory must
+    /// exist.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
         Self(Repr::Directory(absolute(path.into())))
     }

@@ -1,9 +1,9 @@
 //! The lock record: the text that an owner writes into its lock file about itself.
 //!
-//! One JSON object on one line, rewritten in place. Its last member is a CRC-32 of everything in
-//! front of it, which distinguishes a torn record from a complete one. A record without a checksum
-//! is accepted, because any program may have written it. The record is informational and never
-//! proof of ownership. Every text that is read from a file is made safe to print.
+//! The record is one JSON object on one line, rewritten in place. Its last member is a CRC-32 of the
+//! text in front of it, which distinguishes a torn record from a complete one. A record without a
+//! checksum is accepted, because any program may have written it. The record is informational and
+//! never proof of ownership. Every text that is read from a file is made safe to print.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -369,7 +369,7 @@ fn take_command(fields: &mut Map<String, Value>) -> Option<RecordedCommand> {
     })
 }
 
-/// Writer of one JSON object, whose members keep the order in which people read them.
+/// Writer of a JSON object that keeps the order in which members are added.
 struct JsonWriter(Vec<u8>);
 
 impl JsonWriter {

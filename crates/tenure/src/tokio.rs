@@ -19,7 +19,7 @@ impl Drop for CancelOnDrop {
 }
 
 impl Claim {
-    /// [`acquire_within`](Self::acquire_within) on one of tokio's blocking threads.
+    /// Like [`acquire_within`](Self::acquire_within), on a blocking thread of tokio.
     ///
     /// Dropping the future cancels the claim: the key is not acquired, or it is released at once.
     ///
@@ -61,7 +61,7 @@ impl Claim {
         }
     }
 
-    /// [`try_acquire`](Self::try_acquire) on one of tokio's blocking threads.
+    /// Like [`try_acquire`](Self::try_acquire), on a blocking thread of tokio.
     pub async fn try_acquire_async(self) -> Result<Tenure, Error> {
         let path = self.path();
         match tokio::task::spawn_blocking(move || self.try_acquire()).await {

@@ -192,7 +192,7 @@ impl Default for Occupied {
 
 /// Sends requests until the bad backend got one. Every response must come from the good backend.
 #[track_caller]
-pub fn nobody_notices(server: &LlmlbServer, bad: impl Fn() -> usize, good: &FakeLlm) {
+pub fn assert_failover(server: &LlmlbServer, bad: impl Fn() -> usize, good: &FakeLlm) {
     let before = bad();
     until("the bad backend gets a request", || {
         let answer = server.post(CHAT, ASK);

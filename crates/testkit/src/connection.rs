@@ -82,8 +82,14 @@ impl Connection {
     /// Sends a POST of a JSON body.
     #[track_caller]
     pub fn send_post(&mut self, path: &str, body: &str) {
+        self.send_post_with(path, "", body);
+    }
+
+    /// Sends a POST of a JSON body with further header lines. Each of them ends in `\r\n`.
+    #[track_caller]
+    pub fn send_post_with(&mut self, path: &str, fields: &str, body: &str) {
         self.send(format!(
-            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\n{fields}content-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         ));

@@ -68,6 +68,8 @@ pub use http1::{Http1, send};
 pub use http2::{Frame, FrameKind, Http2, Http2Options, StreamEnd, hpack};
 pub use message::{Head, Request, Response};
 pub use ollama::ollama;
+#[cfg(unix)]
+pub use process::copy_program;
 pub use process::{Finished, Process, append};
 pub use receiver::UsageReceiver;
 #[cfg(unix)]

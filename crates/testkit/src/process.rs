@@ -214,6 +214,21 @@ pub fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
+/// Copies a program so that every user can run the copy. A child process writes it. If this process
+/// wrote it, a process that another thread starts could inherit the descriptor, and a program that is
+/// open for writing cannot be executed.
+#[cfg(unix)]
+pub fn copy_program(program: impl AsRef<Path>, copy: &Path) -> io::Result<()> {
+    let status = Command::new("install")
+        .args(["-m", "755"])
+        .args([program.as_ref(), copy])
+        .status()?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("install: {status}")))
+}
+
 /// Returns the text of a file that may be in the middle of a character; empty if it cannot be read.
 pub(crate) fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()

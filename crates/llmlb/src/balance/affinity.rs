@@ -20,8 +20,11 @@ impl BackendEpoch {
         Self(u32::from(backend.stats.epoch()) << 16 | u32::from(backend.id.0))
     }
 
-    /// The backend.
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    /// Id of the backend.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the id is in the lower half"
+    )]
     pub(super) fn id(self) -> BackendId {
         BackendId(self.0 as u16)
     }

@@ -1,4 +1,4 @@
-//! One upstream LLM server: where it is, what it serves, how busy it is.
+//! One upstream LLM server: its address, its models and its load.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,15 +21,15 @@ use crate::config::{self, Kind};
 pub(crate) struct Backend {
     pub(crate) id: BackendId,
     pub(crate) name: String,
-    /// What clients see instead of the name, as a response header.
+    /// Name that clients see in `x-llmlb-backend`.
     pub(crate) label: HeaderValue,
     pub(crate) url: config::BackendUrl,
     pub(crate) settings: BackendSettings,
-    /// A [`Kind`]'s place in the list of all, or one beyond if it is not known.
+    /// Index in [`Kind::ALL`]. An index out of range means that the kind is not known.
     kind: AtomicU8,
-    known: Mutex<Known>,
+    current: Mutex<StateAndModels>,
     /// The backend has reported its models at least once.
-    has_told: AtomicBool,
+    has_reported_models: AtomicBool,
     pub(crate) health: BackendHealth,
     pub(super) learned: Learned,
     pub(super) stats: BackendStats,
@@ -76,27 +76,27 @@ impl Learned {
     }
 }
 
-/// Whether a backend can be used.
+/// Result of the last probe of a backend.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum State {
-    /// It answers, and serves these models.
+pub(crate) enum BackendState {
+    /// The backend responds and serves these models.
     Up(Arc<Models>),
-    /// It does not, for this reason.
+    /// The backend cannot be used, for this reason.
     Down(String),
 }
 
-/// What is known about a backend.
+/// State of a backend, and the models that it served last.
 #[derive(Debug)]
-struct Known {
-    state: State,
-    /// The models that it serves, or served before it went down.
+struct StateAndModels {
+    state: BackendState,
+    /// Models that the backend serves, or served before it went down.
     served: Arc<[Arc<str>]>,
 }
 
-impl State {
-    /// What a backend is before it was asked.
-    pub(crate) fn unasked() -> Self {
-        Self::Down("it has not answered yet".to_owned())
+impl BackendState {
+    /// State of a backend before its first probe.
+    pub(crate) fn not_probed() -> Self {
+        Self::Down("it has not responded to a probe yet".to_owned())
     }
 }
 
@@ -135,11 +135,11 @@ impl Backend {
                 reuse_after_errors: backend.reuse_after_errors,
                 is_kind_given: backend.kind.is_some(),
             },
-            known: Mutex::new(Known {
-                state: State::unasked(),
+            current: Mutex::new(StateAndModels {
+                state: BackendState::not_probed(),
                 served,
             }),
-            has_told: AtomicBool::new(false),
+            has_reported_models: AtomicBool::new(false),
             health: BackendHealth::default(),
             learned: Learned::default(),
             stats: BackendStats::default(),
@@ -153,43 +153,43 @@ impl Backend {
         backend
     }
 
-    /// What clients see instead of the name.
+    /// Name that clients see in `x-llmlb-backend`.
     pub(crate) fn label(&self) -> &str {
         self.label.to_str().unwrap_or_default()
     }
 
     /// Notes whether the backend refused the last connection.
     pub(crate) fn set_refuses_connections(&self, refuses: bool) {
-        // Another user's program may listen on the port of a discovered backend by now: only a probe
-        // checks that.
+        // A discovered backend is not retried without a probe: another user's program may listen on
+        // its port by now, and only the probe checks the owner.
         let refuses = refuses && !self.settings.is_discovered;
         self.health.set_refuses_connections(refuses);
     }
 
-    /// Whether it may be asked for the usage of a stream of this model.
-    pub(crate) fn takes_usage_option(&self, model: &str) -> bool {
+    /// True if `include_usage` may be added to requests for a stream of this model.
+    pub(crate) fn accepts_usage_option(&self, model: &str) -> bool {
         !self.learned.usage_opt_outs.has(model, Moment::now)
     }
 
-    /// It is not to be asked, for this reason.
-    pub(crate) fn refuses_usage_option(&self, model: &str, why: &str) {
+    /// Stops adding `include_usage` for this model, for an hour. `why` is logged.
+    pub(crate) fn opt_out_of_usage(&self, model: &str, why: &str) {
         if self.learned.usage_opt_outs.note(model, Moment::now()) {
             let name = &self.name;
             tracing::warn!("backend {name} {why}: usage of streams of {model:?} is estimated");
         }
     }
 
-    /// True if it is known not to serve this endpoint.
+    /// True if the backend has recently shown that it does not serve this endpoint.
     pub(super) fn lacks(&self, endpoint: EndpointKey, now: Moment) -> bool {
         self.stats.lacks_any() && self.learned.endpoints.lacks(endpoint, now)
     }
 
-    /// True if a 404, 405 or 501 may mean that it does not serve this endpoint.
+    /// True if a 404, 405 or 501 may mean that the backend does not serve this endpoint.
     pub(crate) fn may_lack(&self, endpoint: EndpointKey) -> bool {
         !self.learned.endpoints.has_served(endpoint)
     }
 
-    /// Notes that it does not serve an endpoint, as it responded to this path.
+    /// Notes that the backend does not serve an endpoint: it responded `status` to this path.
     pub(crate) fn note_missing(&self, endpoint: EndpointKey, status: StatusCode, path: &str) {
         if self.learned.endpoints.note_missing(endpoint, Moment::now()) {
             self.stats.set_lacks_any(true);
@@ -201,7 +201,7 @@ impl Backend {
         }
     }
 
-    /// Notes that it serves an endpoint.
+    /// Notes that the backend serves an endpoint.
     pub(crate) fn note_served(&self, endpoint: EndpointKey) {
         if !self.learned.endpoints.has_served(endpoint) {
             self.learned.endpoints.note_served(endpoint, Moment::now());
@@ -219,21 +219,21 @@ impl Backend {
         }
     }
 
-    /// Which program or service it is, if that is known.
+    /// Program or service that runs at the backend, if it is known.
     pub(crate) fn kind(&self) -> Option<Kind> {
         let number = self.kind.load(Ordering::Relaxed);
         Kind::ALL.get(usize::from(number)).copied()
     }
 
-    /// Takes note of what it was found to be: another program may listen there by now. What the
-    /// configuration says stands.
+    /// Notes the kind that a probe found. It can change, because another program may run there now. A
+    /// configured kind is never replaced.
     pub(crate) fn note_kind(&self, kind: Kind) {
         if !self.settings.is_kind_given {
             self.kind.store(kind as u8, Ordering::Relaxed);
         }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> BackendState {
         self.lock().state.clone()
     }
 
@@ -241,68 +241,68 @@ impl Backend {
         self.stats.is_up()
     }
 
-    /// Puts a new state in place and returns the old one.
-    pub(super) fn replace_state(&self, mut state: State) -> State {
-        let mut known = self.lock();
-        if let State::Up(models) = &mut state {
-            if let State::Up(before) = &known.state {
+    /// Replaces the state and returns the old one.
+    pub(super) fn replace_state(&self, mut state: BackendState) -> BackendState {
+        let mut current = self.lock();
+        if let BackendState::Up(models) = &mut state {
+            if let BackendState::Up(before) = &current.state {
                 Arc::make_mut(models).keep_created(before);
             }
-            known.served = models.iter().map(|model| Arc::clone(&model.id)).collect();
-            self.has_told.store(true, Ordering::Relaxed);
+            current.served = models.iter().map(|model| Arc::clone(&model.id)).collect();
+            self.has_reported_models.store(true, Ordering::Relaxed);
         }
-        let is_up = matches!(state, State::Up(_));
-        if is_up && matches!(known.state, State::Down(_)) {
+        let is_up = matches!(state, BackendState::Up(_));
+        if is_up && matches!(current.state, BackendState::Down(_)) {
             self.learned.clear();
             self.stats.set_lacks_any(false);
         }
         self.stats.set_up(is_up);
-        std::mem::replace(&mut known.state, state)
+        std::mem::replace(&mut current.state, state)
     }
 
-    /// Whether it is known what it serves, be it up or down.
-    pub(crate) fn is_known(&self) -> bool {
-        self.settings.fixed_models.is_some() || self.has_told.load(Ordering::Relaxed)
+    /// True if the backend's models are known, even if it is down now.
+    pub(crate) fn has_known_models(&self) -> bool {
+        self.settings.fixed_models.is_some() || self.has_reported_models.load(Ordering::Relaxed)
     }
 
-    /// The names of the models that it serves, or served before it went down.
-    pub(super) fn served(&self) -> Arc<[Arc<str>]> {
+    /// Names of the models that the backend serves, or served before it went down.
+    pub(super) fn model_names(&self) -> Arc<[Arc<str>]> {
         Arc::clone(&self.lock().served)
     }
 
-    /// Of the models that it tells, those that it is to be used for.
-    pub(crate) fn offered(&self, mut models: Models) -> Models {
+    /// Removes the models that `only_models` excludes.
+    pub(crate) fn allowed_models(&self, mut models: Models) -> Models {
         let only = self.settings.only_models.as_deref();
         models.retain(|id| is_allowed(only, id));
         models
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, StateAndModels> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many requests it is working on for us.
+    /// Number of requests that the backend is working on for llmlb.
     pub(crate) fn outstanding(&self) -> usize {
         self.stats.outstanding() as usize
     }
 
-    /// How many requests it was sent.
+    /// Number of requests that were sent to the backend.
     pub(crate) fn requests(&self) -> u64 {
         self.stats.requests()
     }
 
-    /// Whether it gets no requests, or one now and then, because the last ones failed.
-    pub(crate) fn ejected(&self) -> bool {
-        self.stats.verdict(Moment::now()) != Verdict::Sound
+    /// True if the backend gets no requests, or a single trial, because its last requests failed.
+    pub(crate) fn is_ejected(&self) -> bool {
+        self.stats.verdict(Moment::now()) != Verdict::Healthy
     }
 
-    /// The number of requests that it gets at a time.
-    pub(super) fn places(&self) -> u32 {
+    /// Maximum number of concurrent requests.
+    pub(super) fn max_slots(&self) -> u32 {
         self.settings.limit.unwrap_or(u32::MAX)
     }
 }
 
-/// No list allows all.
+/// True if the list of patterns has the name. Without a list every name is allowed.
 fn is_allowed(only: Option<&[String]>, name: &str) -> bool {
     only.is_none_or(|only| config::is_among(only, name))
 }

@@ -1,4 +1,4 @@
-//! Signs of life of a backend, from requests and probes.
+//! Health of a backend, as requests and probes show it.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use http::StatusCode;
 use tokio::sync::Notify;
 
-/// Signs of life of one backend.
+/// Health of one backend.
 #[derive(Debug, Default)]
 pub(crate) struct BackendHealth {
     /// The backend accepts connections and does not respond.
@@ -18,8 +18,8 @@ pub(crate) struct BackendHealth {
     rejected_key: AtomicU16,
     last_error: Mutex<Option<LastError>>,
     /// Number of responses to requests and probes.
-    answers: AtomicU64,
-    /// Bytes of the backend arrived since [`BackendHealth::was_active`] was called last.
+    responses: AtomicU64,
+    /// Bytes of the backend arrived since [`BackendHealth::take_active`] was called last.
     was_active: AtomicBool,
     /// Wakes the probe, which then checks the backend at once.
     pub(crate) recheck: Notify,
@@ -36,13 +36,13 @@ pub(crate) struct LastError {
 
 impl BackendHealth {
     /// Number of responses to requests and probes.
-    pub(crate) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+    pub(crate) fn responses(&self) -> u64 {
+        self.responses.load(Ordering::Relaxed)
     }
 
     /// Notes a response.
-    pub(crate) fn note_answer(&self) {
-        self.answers.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_response(&self) {
+        self.responses.fetch_add(1, Ordering::Relaxed);
         self.mark_active();
     }
 
@@ -54,12 +54,12 @@ impl BackendHealth {
         }
     }
 
-    /// True if bytes of the backend arrived since the last call.
-    pub(crate) fn was_active(&self) -> bool {
+    /// Returns true if bytes of the backend arrived since the last call, and resets the flag.
+    pub(crate) fn take_active(&self) -> bool {
         self.was_active.swap(false, Ordering::Relaxed)
     }
 
-    /// True if requests wait for the backend in vain.
+    /// True if the backend accepts connections and does not respond.
     pub(crate) fn is_hung(&self) -> bool {
         self.is_hung.load(Ordering::Relaxed)
     }
@@ -95,8 +95,11 @@ impl BackendHealth {
             error: error.to_owned(),
             at: SystemTime::now(),
         };
-        let place = self.last_error.lock();
-        *place.unwrap_or_else(PoisonError::into_inner) = Some(last);
+        let mut last_error = self
+            .last_error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *last_error = Some(last);
     }
 
     pub(crate) fn last_error(&self) -> Option<LastError> {

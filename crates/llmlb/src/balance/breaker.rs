@@ -1,103 +1,107 @@
-//! When a backend that fails gets no requests for a while. Pure: the time is passed in.
+//! The circuit breaker: ejects a backend that fails. Pure: the time is passed in.
 //!
-//! Three failures in a row eject it for a second. Which responses count as failures is decided
-//! elsewhere; those that a client may provoke have rules of their own (`suspicion.rs`). Then one request may try it: if that is answered
-//! all is well again, if it fails the pause is twice as long, up to four seconds. A trial of which
-//! nothing is heard does not hold up the next one for longer than a pause. An answer that has begun
-//! ends the pause, but only one that has ended makes up for the failures before it.
+//! Three consecutive failures eject a backend for a second. Then a single request, the trial, is
+//! sent to it. If the trial succeeds, the backend is healthy again. If the trial fails, the pause
+//! doubles, up to four seconds. A trial without any outcome is followed by another one after a pause.
+//!
+//! The beginning of a response ends the ejection. Only a complete response resets the count of
+//! failures: a backend that breaks off every response is ejected again by the next failure.
+//!
+//! `forward/judge.rs` decides which responses are failures. Responses that a client may provoke have
+//! rules of their own (`suspicion.rs`).
 
 use std::time::Duration;
 
 use super::clock::Moment;
 
-/// So many failures in a row eject a backend.
-const MOST_FAILURES: u8 = 3;
-/// The first pause; each further one is twice as long.
+/// Number of consecutive failures that eject a backend.
+const MAX_FAILURES: u8 = 3;
+/// Duration of the first pause. Each further pause is twice as long.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause is the first one, doubled this many times less one.
-const MOST_STEPS: u8 = 3;
+/// Number of pauses after which the pause does not double any more.
+const MAX_STEPS: u8 = 3;
 
-/// What happened to a backend's last requests.
+/// Circuit breaker of one backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Breaker {
-    /// In a row.
+    /// Number of consecutive failures.
     failures: u8,
-    /// How many pauses there were since it last answered. 0: it is not ejected.
+    /// Number of pauses since the last response. 0 if the backend is not ejected.
     steps: u8,
-    /// A request was let through after the pause, and nothing was heard of it yet.
+    /// The trial was sent after the pause, and its outcome is not known yet.
     is_on_trial: bool,
-    /// The pause is one that the backend itself has asked for.
-    is_resting: bool,
-    /// When the pause ends.
+    /// The backend itself requested the pause.
+    is_backing_off: bool,
+    /// Time at which the pause ends, in milliseconds.
     until: u64,
 }
 
-/// Whether a backend gets requests.
+/// Decision of the breaker about the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// As usual.
-    Sound,
-    /// One, to see whether it is well again.
-    Due,
-    /// None until then.
+    /// The backend gets requests.
+    Healthy,
+    /// The pause is over: the backend gets one request, the trial.
+    TrialDue,
+    /// The backend gets no requests until this time.
     Ejected(Moment),
 }
 
 impl Breaker {
     pub(super) fn verdict(self, now: Moment) -> Verdict {
         match self.steps {
-            0 => Verdict::Sound,
-            _ if now.0 >= self.until => Verdict::Due,
+            0 => Verdict::Healthy,
+            _ if now.0 >= self.until => Verdict::TrialDue,
             _ => Verdict::Ejected(Moment(self.until)),
         }
     }
 
-    /// A request is sent to it. Of those that are sent after the pause only the first is a trial;
-    /// the others see the backend as ejected again.
+    /// State after a request is sent. The first request after the pause is the trial; until its
+    /// outcome is known, the backend counts as ejected again.
     #[must_use]
     pub(super) fn tried(self, now: Moment) -> Self {
-        if self.verdict(now) != Verdict::Due {
+        if self.verdict(now) != Verdict::TrialDue {
             return self;
         }
         Self {
             is_on_trial: true,
-            is_resting: false,
+            is_backing_off: false,
             until: now.plus(pause(self.steps)).0,
             ..self
         }
     }
 
-    /// A request failed.
+    /// State after a failed request.
     #[must_use]
     pub(super) fn failed(self, now: Moment) -> Self {
-        let failures = self.failures.saturating_add(1).min(MOST_FAILURES);
+        let failures = self.failures.saturating_add(1).min(MAX_FAILURES);
         let is_over = match self.steps {
-            0 => failures == MOST_FAILURES,
-            // Those that were on their way when it was ejected tell nothing new.
+            0 => failures == MAX_FAILURES,
+            // Requests that were sent before the ejection do not prolong it.
             _ => self.is_on_trial,
         };
         if !is_over {
             return Self { failures, ..self };
         }
-        let steps = (self.steps + 1).min(MOST_STEPS);
+        let steps = (self.steps + 1).min(MAX_STEPS);
         Self {
             failures,
             steps,
             is_on_trial: false,
-            is_resting: false,
+            is_backing_off: false,
             until: now.plus(pause(steps)).0,
         }
     }
 
-    /// Ejects it at once, or for longer if it was on trial.
+    /// State after an ejection without three failures. It lasts longer if the trial was running.
     #[must_use]
     pub(super) fn ejected(self, now: Moment) -> Self {
-        let failures = MOST_FAILURES - 1;
+        let failures = MAX_FAILURES - 1;
         Self { failures, ..self }.failed(now)
     }
 
-    /// A trial ended with a response that proves neither a success nor a failure: the next request
-    /// may try at once. Otherwise a client could keep the backend ejected by provoking it.
+    /// State after a response that proves neither success nor failure. The next request is a new
+    /// trial: otherwise a client could keep the backend ejected by provoking such responses.
     #[must_use]
     pub(super) fn inconclusive(self, now: Moment) -> Self {
         if !self.is_on_trial {
@@ -110,70 +114,73 @@ impl Breaker {
         }
     }
 
-    /// The backend said itself that it wants no requests for so long.
+    /// State after the backend requested a pause, with 429 and `Retry-After`.
     #[must_use]
-    pub(super) fn rests(self, now: Moment, long: Duration) -> Self {
+    pub(super) fn backed_off(self, now: Moment, pause: Duration) -> Self {
         Self {
-            failures: MOST_FAILURES,
+            failures: MAX_FAILURES,
             steps: self.steps.max(1),
             is_on_trial: false,
-            is_resting: true,
-            until: self.until.max(now.plus(long).0),
+            is_backing_off: true,
+            until: self.until.max(now.plus(pause).0),
         }
     }
 
-    /// An answer began. It gets requests again, but the next failure ejects it.
+    /// State after a response began. The ejection is over, but the next failure ejects again.
     #[must_use]
     pub(super) fn began(self, now: Moment) -> Self {
         match self.steps {
             0 => self,
-            _ if self.rests_on(now) => self,
+            _ if self.is_backing_off_at(now) => self,
             _ => Self {
-                failures: MOST_FAILURES - 1,
+                failures: MAX_FAILURES - 1,
                 ..Self::default()
             },
         }
     }
 
-    /// An answer came to its end: all is well.
+    /// State after a complete response.
     #[must_use]
     pub(super) fn ended(self, now: Moment) -> Self {
-        if self.rests_on(now) {
+        if self.is_backing_off_at(now) {
             return self;
         }
         Self::default()
     }
 
-    /// Those that were on their way when it asked for a pause do not end that.
-    fn rests_on(self, now: Moment) -> bool {
-        self.is_resting && now.0 < self.until
+    /// True while a pause that the backend requested lasts. Responses to earlier requests do not end it.
+    fn is_backing_off_at(self, now: Moment) -> bool {
+        self.is_backing_off && now.0 < self.until
     }
 
-    /// As one number. That of a backend with which all is well is 0.
+    /// Packs the breaker into one number, which is 0 for a backend without failures.
     pub(super) fn pack(self) -> u64 {
         let until = self.until.min(u64::MAX >> 16);
         until << 16
             | u64::from(self.is_on_trial) << 15
-            | u64::from(self.is_resting) << 14
+            | u64::from(self.is_backing_off) << 14
             | u64::from(self.steps) << 8
             | u64::from(self.failures)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "that is where each lies")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "each field is cut out of its bits"
+    )]
     pub(super) fn unpack(packed: u64) -> Self {
         Self {
             failures: packed as u8,
             steps: (packed >> 8) as u8 & 0x3f,
             is_on_trial: packed >> 15 & 1 == 1,
-            is_resting: packed >> 14 & 1 == 1,
+            is_backing_off: packed >> 14 & 1 == 1,
             until: packed >> 16,
         }
     }
 }
 
-/// How long the pause is after so many.
+/// Duration of the pause with this number.
 fn pause(steps: u8) -> Duration {
-    PAUSE * (1 << steps.saturating_sub(1).min(MOST_STEPS - 1))
+    PAUSE * (1 << steps.saturating_sub(1).min(MAX_STEPS - 1))
 }
 
 #[cfg(test)]
@@ -186,29 +193,29 @@ mod tests {
     }
 
     #[test]
-    fn three_failures_in_a_row_eject_it_for_a_second() {
+    fn three_consecutive_failures_eject_for_a_second() {
         let now = Moment(500);
         let twice = Breaker::default().failed(now).failed(now);
-        assert_eq!(twice.verdict(now), Verdict::Sound);
+        assert_eq!(twice.verdict(now), Verdict::Healthy);
         let thrice = twice.failed(now);
         assert_eq!(thrice.verdict(now), Verdict::Ejected(Moment(1500)));
         assert_eq!(thrice.verdict(Moment(1499)), Verdict::Ejected(Moment(1500)));
-        assert_eq!(thrice.verdict(Moment(1500)), Verdict::Due);
+        assert_eq!(thrice.verdict(Moment(1500)), Verdict::TrialDue);
     }
 
     #[test]
-    fn only_one_request_tries_it() {
+    fn one_request_is_the_trial() {
         let ejected = ejected_at(0);
         assert_eq!(ejected.tried(Moment(999)), ejected, "not yet");
         let trial = ejected.tried(Moment(1200));
         assert_eq!(trial.verdict(Moment(1200)), Verdict::Ejected(Moment(2200)));
         assert_eq!(trial.tried(Moment(1300)), trial);
-        // Nothing was heard of it.
-        assert_eq!(trial.verdict(Moment(2200)), Verdict::Due);
+        // The trial has no outcome.
+        assert_eq!(trial.verdict(Moment(2200)), Verdict::TrialDue);
     }
 
     #[test]
-    fn the_pause_doubles_up_to_four_seconds() {
+    fn pause_doubles_up_to_four_seconds() {
         let mut breaker = ejected_at(0);
         let mut now = 1000;
         for pause in [2000, 4000, 4000, 4000] {
@@ -220,21 +227,21 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_requests_that_were_on_their_way_do_not_prolong_it() {
+    fn failures_of_requests_sent_before_the_ejection_do_not_prolong_it() {
         let ejected = ejected_at(0);
         let stragglers = (0..300).fold(ejected, |breaker, _| breaker.failed(Moment(700)));
         assert_eq!(stragglers, ejected);
     }
 
     #[test]
-    fn answers_that_begin_and_do_not_end_send_it_away_again() {
+    fn failure_after_a_response_began_ejects_again() {
         let now = Moment(1000);
         let back = ejected_at(0).tried(now).began(now);
-        assert_eq!(back.verdict(now), Verdict::Sound);
+        assert_eq!(back.verdict(now), Verdict::Healthy);
         let again = back.failed(now);
         assert_eq!(again.verdict(now), Verdict::Ejected(Moment(2000)));
         let twice = Breaker::default().failed(now).failed(now);
-        assert_eq!(twice.began(now), twice, "nor does it begin anew");
+        assert_eq!(twice.began(now), twice, "failures still count");
     }
 
     #[test]
@@ -242,18 +249,18 @@ mod tests {
         let now = Moment(1000);
         let ejected = Breaker::default().ejected(now);
         assert_eq!(ejected.verdict(now), Verdict::Ejected(Moment(2000)));
-        assert_eq!(ejected.ejected(now), ejected, "it is ejected already");
+        assert_eq!(ejected.ejected(now), ejected, "already ejected");
         let later = Moment(2000);
         let again = ejected.tried(later).ejected(later);
         assert_eq!(again.verdict(later), Verdict::Ejected(Moment(4000)));
     }
 
     #[test]
-    fn inconclusive_trial_makes_room_for_the_next() {
+    fn inconclusive_trial_permits_the_next_one() {
         let now = Moment(1000);
         let trial = ejected_at(0).tried(now);
         let next = trial.inconclusive(now);
-        assert_eq!(next.verdict(now), Verdict::Due);
+        assert_eq!(next.verdict(now), Verdict::TrialDue);
         // The pause does not grow, nor does a response without a trial end it.
         let failed = next.tried(now).failed(now);
         assert_eq!(failed.verdict(now), Verdict::Ejected(Moment(3000)));
@@ -263,31 +270,31 @@ mod tests {
     }
 
     #[test]
-    fn it_rests_for_as_long_as_it_says() {
+    fn requested_pause_lasts_as_long_as_requested() {
         let now = Moment(1000);
-        let resting = Breaker::default().rests(now, Duration::from_secs(30));
-        assert_eq!(resting.verdict(now), Verdict::Ejected(Moment(31_000)));
-        let longer = resting.rests(now, Duration::from_secs(1));
-        assert_eq!(longer, resting, "no less than it said before");
-        // Those that were on their way before tell nothing new.
-        assert_eq!(resting.began(now), resting);
-        assert_eq!(resting.ended(now), resting);
-        assert_eq!(resting.failed(now), resting);
+        let paused = Breaker::default().backed_off(now, Duration::from_secs(30));
+        assert_eq!(paused.verdict(now), Verdict::Ejected(Moment(31_000)));
+        let longer = paused.backed_off(now, Duration::from_secs(1));
+        assert_eq!(longer, paused, "a later request does not shorten it");
+        // Outcomes of requests that were sent before the pause change nothing.
+        assert_eq!(paused.began(now), paused);
+        assert_eq!(paused.ended(now), paused);
+        assert_eq!(paused.failed(now), paused);
         let over = Moment(31_000);
-        assert_eq!(resting.verdict(over), Verdict::Due);
-        let trial = resting.tried(over);
-        assert_eq!(trial.began(over).verdict(over), Verdict::Sound);
+        assert_eq!(paused.verdict(over), Verdict::TrialDue);
+        let trial = paused.tried(over);
+        assert_eq!(trial.began(over).verdict(over), Verdict::Healthy);
         assert_eq!(trial.ended(over), Breaker::default());
     }
 
     #[test]
-    fn it_is_the_same_after_packing() {
+    fn breaker_is_the_same_after_packing() {
         assert_eq!(Breaker::default().pack(), 0);
         for breaker in [
             Breaker::default().failed(Moment(0)),
             ejected_at(0),
             ejected_at(1 << 40).tried(Moment(1 << 41)),
-            Breaker::default().rests(Moment(7), Duration::from_secs(9)),
+            Breaker::default().backed_off(Moment(7), Duration::from_secs(9)),
         ] {
             assert_eq!(Breaker::unpack(breaker.pack()), breaker);
         }

@@ -1,4 +1,4 @@
-//! Choosing one of a route's candidates and taking a place there.
+//! Selects one of a route's candidates and acquires a slot at its backend.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use super::route::{Average, Route};
 use super::slot::Slot;
 use crate::backend_id::BackendId;
 
-/// Who gets a request.
+/// Result of a selection.
 #[derive(Debug)]
 pub(crate) enum Choice {
     Slot(Slot),
-    /// Whoever could serve it is at its limit.
+    /// All backends that could serve the request are at `max_concurrent`.
     Busy,
-    /// Whoever could serve it is down, or was tried.
+    /// All backends that could serve the request are down or were tried.
     Down,
 }
 
@@ -26,7 +26,7 @@ pub(crate) enum Choice {
 #[derive(Clone, Copy)]
 pub(super) struct Selection<'a> {
     pub(super) route: &'a Arc<Route>,
-    /// The only candidate that can serve the request.
+    /// Index of the only candidate that can serve the request.
     pub(super) only: Option<usize>,
     /// Backends that were tried already.
     pub(super) tried: &'a [BackendId],
@@ -37,29 +37,29 @@ pub(super) struct Selection<'a> {
     pub(super) average: Option<Average>,
 }
 
-/// How a candidate stands.
+/// Availability of a candidate for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
-    /// It can be taken.
+pub(super) enum Availability {
+    /// The backend is healthy and has a free slot.
     Free(Load),
-    /// It failed and may be well again: one request is to find out.
-    Due,
-    /// It can be taken, but fails.
-    Failing(Load),
-    /// It is at its limit, and works.
+    /// The backend was ejected, and the trial is due.
+    TrialDue,
+    /// The backend is ejected and has a free slot.
+    Ejected(Load),
+    /// The backend is healthy and at `max_concurrent`.
     Full,
-    /// It is at its limit, and fails.
-    FailingAndFull,
-    /// It is down, was tried, or lacks the endpoint.
-    Out,
+    /// The backend is ejected and at `max_concurrent`.
+    EjectedAndFull,
+    /// The backend is down, was tried, or lacks the endpoint.
+    Unavailable,
 }
 
 impl Selection<'_> {
-    /// Chooses by load, and takes a place.
+    /// Selects a candidate by load and acquires a slot.
     pub(super) fn choose(&self, random: &mut Random) -> Choice {
         match self.choose_serving(random) {
-            // A backend's own 404 is better than one that we make up. But an error of a backend that
-            // serves the endpoint is better than either.
+            // If every backend lacks the endpoint, one of them responds 404 itself. After an attempt,
+            // the error of the backend that serves the endpoint is more useful.
             Choice::Down if self.endpoint.is_some() && self.tried.is_empty() => {
                 let endpoint = None;
                 Self { endpoint, ..*self }.choose_serving(random)
@@ -69,72 +69,72 @@ impl Selection<'_> {
     }
 
     fn choose_serving(&self, random: &mut Random) -> Choice {
-        if let Some(place) = self.only {
-            return self.choose_only(place);
+        if let Some(index) = self.only {
+            return self.choose_only(index);
         }
         if self.route.is_in_order() {
             return self.choose_first();
         }
         let up = &self.route.up;
         let picked = pick::pick(&self.route.shares, random, |index| {
-            match self.standing(up[index]) {
-                Standing::Free(load) if self.bears(load) => Drawn::Fit(load),
-                Standing::Due => Drawn::Due,
-                _ => Drawn::Unfit,
+            match self.availability(up[index]) {
+                Availability::Free(load) if self.allows(load) => Drawn::Usable(load),
+                Availability::TrialDue => Drawn::TrialDue,
+                _ => Drawn::Unusable,
             }
         });
-        let slot = picked.and_then(|index| self.take(up[index]));
+        let slot = picked.and_then(|index| self.acquire(up[index]));
         slot.map_or_else(|| self.choose_of_all(random), Choice::Slot)
     }
 
-    /// Takes a place, unless somebody else was quicker.
-    pub(super) fn take(&self, place: usize) -> Option<Slot> {
-        match self.standing(place) {
-            Standing::Due if !self.backend(place).stats.claim_trial(self.now) => None,
-            Standing::Free(_) | Standing::Due | Standing::Failing(_) => {
-                Slot::take(self.route, place)
+    /// Acquires a slot. `None` if the candidate is unavailable or another request was faster.
+    pub(super) fn acquire(&self, index: usize) -> Option<Slot> {
+        match self.availability(index) {
+            Availability::TrialDue if !self.backend(index).stats.claim_trial(self.now) => None,
+            Availability::Free(_) | Availability::TrialDue | Availability::Ejected(_) => {
+                Slot::acquire(self.route, index)
             }
-            Standing::Full | Standing::FailingAndFull | Standing::Out => None,
+            Availability::Full | Availability::EjectedAndFull | Availability::Unavailable => None,
         }
     }
 
-    pub(super) fn standing(&self, place: usize) -> Standing {
-        let backend = self.backend(place);
+    pub(super) fn availability(&self, index: usize) -> Availability {
+        let backend = self.backend(index);
         let stats = &backend.stats;
         if !stats.is_up() || self.tried.contains(&backend.id) || self.is_lacking(backend) {
-            return Standing::Out;
+            return Availability::Unavailable;
         }
         let outstanding = stats.outstanding();
-        let is_full = outstanding >= backend.places();
+        let is_full = outstanding >= backend.max_slots();
         let load = || Load {
             outstanding,
             latency: stats.latency(self.now),
             weight: backend.settings.weight,
         };
-        match (self.verdict(place), is_full) {
-            (Verdict::Sound, false) => Standing::Free(load()),
-            (Verdict::Due, false) => Standing::Due,
-            (Verdict::Ejected(_), false) => Standing::Failing(load()),
-            (Verdict::Sound | Verdict::Due, true) => Standing::Full,
-            (Verdict::Ejected(_), true) => Standing::FailingAndFull,
+        match (self.verdict(index), is_full) {
+            (Verdict::Healthy, false) => Availability::Free(load()),
+            (Verdict::TrialDue, false) => Availability::TrialDue,
+            (Verdict::Ejected(_), false) => Availability::Ejected(load()),
+            (Verdict::Healthy | Verdict::TrialDue, true) => Availability::Full,
+            (Verdict::Ejected(_), true) => Availability::EjectedAndFull,
         }
     }
 
-    /// When the first of those that were ejected may be tried again.
+    /// Time at which the first ejected candidate may be tried again.
     pub(super) fn recovery(&self) -> Option<Moment> {
         if self.route.is_in_order() {
-            return None; // It makes no difference there.
+            return None; // Requests without a model use ejected backends too.
         }
         let mut soonest: Option<Moment> = None;
-        for place in 0..self.route.candidates.len() {
-            if self.only.is_some_and(|only| only != place) {
+        for index in 0..self.route.candidates.len() {
+            if self.only.is_some_and(|only| only != index) {
                 continue;
             }
-            let end = match (self.standing(place), self.verdict(place)) {
-                (Standing::Out, _) => None,
-                (Standing::Due, _) => Some(self.now),
+            let end = match (self.availability(index), self.verdict(index)) {
+                (Availability::Unavailable, _) => None,
+                (Availability::TrialDue, _) => Some(self.now),
                 (_, Verdict::Ejected(until)) => Some(until),
-                (_, Verdict::Sound | Verdict::Due) => None,
+                (_, Verdict::Healthy | Verdict::TrialDue) => None,
             };
             soonest = [soonest, end].into_iter().flatten().min();
         }
@@ -146,86 +146,86 @@ impl Selection<'_> {
             .is_some_and(|endpoint| backend.lacks(endpoint, self.now))
     }
 
-    fn bears(&self, load: Load) -> bool {
+    fn allows(&self, load: Load) -> bool {
         let average = self.average;
-        average.is_none_or(|average| average.bears(load.outstanding, load.weight))
+        average.is_none_or(|average| average.allows(load.outstanding, load.weight))
     }
 
-    fn verdict(&self, place: usize) -> Verdict {
-        self.backend(place).stats.verdict(self.now)
+    fn verdict(&self, index: usize) -> Verdict {
+        self.backend(index).stats.verdict(self.now)
     }
 
-    /// Looks at everyone, since the draws met nobody.
+    /// Examines all candidates, because the random draws found none.
     fn choose_of_all(&self, random: &mut Random) -> Choice {
-        let mut look = || self.look_at_all(random);
-        look().or_else(look).unwrap_or(Choice::Busy)
+        let mut select = || self.select_best(random);
+        select().or_else(select).unwrap_or(Choice::Busy)
     }
 
-    /// `None`: somebody else was quicker.
-    fn look_at_all(&self, random: &mut Random) -> Option<Choice> {
-        // What came up since the route was made is here too.
+    /// Selects the best of all candidates. `None` if another request took its last slot.
+    fn select_best(&self, random: &mut Random) -> Option<Choice> {
+        // Includes backends that came up since the route was built.
         let count = self.route.candidates.len();
         let start = random.below(u32::try_from(count).unwrap_or(u32::MAX)) as usize;
         let mut best: Option<(usize, Load)> = None;
-        let mut best_failing: Option<(usize, Load)> = None;
+        let mut best_ejected: Option<(usize, Load)> = None;
         let (mut is_busy, mut is_up) = (false, false);
-        for place in (start..count).chain(0..start) {
-            let (load, best) = match self.standing(place) {
-                Standing::Due => {
-                    if let Some(slot) = self.take(place) {
+        for index in (start..count).chain(0..start) {
+            let (load, best) = match self.availability(index) {
+                Availability::TrialDue => {
+                    if let Some(slot) = self.acquire(index) {
                         return Some(Choice::Slot(slot));
                     }
                     is_up = true;
                     continue;
                 }
-                Standing::Free(load) => (load, &mut best),
-                Standing::Failing(load) => (load, &mut best_failing),
-                Standing::Full => {
+                Availability::Free(load) => (load, &mut best),
+                Availability::Ejected(load) => (load, &mut best_ejected),
+                Availability::Full => {
                     is_busy = true;
                     continue;
                 }
-                Standing::FailingAndFull => {
+                Availability::EjectedAndFull => {
                     is_up = true;
                     continue;
                 }
-                Standing::Out => continue,
+                Availability::Unavailable => continue,
             };
             if best.is_none_or(|(_, before)| pick::is_better(load, before)) {
-                *best = Some((place, load));
+                *best = Some((index, load));
             }
         }
         // Use an ejected backend only if no healthy backend is merely at capacity.
         let best = match best {
-            None if !is_busy => best_failing,
+            None if !is_busy => best_ejected,
             best => best,
         };
         match best {
-            Some((place, _)) => self.take(place).map(Choice::Slot),
+            Some((index, _)) => self.acquire(index).map(Choice::Slot),
             None if is_busy || is_up => Some(Choice::Busy),
             None => Some(Choice::Down),
         }
     }
 
-    fn choose_only(&self, place: usize) -> Choice {
-        match self.standing(place) {
-            Standing::Out => Choice::Down,
-            Standing::Full | Standing::FailingAndFull => Choice::Busy,
-            Standing::Free(_) | Standing::Failing(_) | Standing::Due => {
-                // Nobody else can answer: whether it is on trial does not matter.
-                self.backend(place).stats.claim_trial(self.now);
-                Slot::take(self.route, place).map_or(Choice::Busy, Choice::Slot)
+    fn choose_only(&self, index: usize) -> Choice {
+        match self.availability(index) {
+            Availability::Unavailable => Choice::Down,
+            Availability::Full | Availability::EjectedAndFull => Choice::Busy,
+            Availability::Free(_) | Availability::Ejected(_) | Availability::TrialDue => {
+                // No other backend can serve the request, so it is sent even during another trial.
+                self.backend(index).stats.claim_trial(self.now);
+                Slot::acquire(self.route, index).map_or(Choice::Busy, Choice::Slot)
             }
         }
     }
 
     fn choose_first(&self) -> Choice {
-        // Even if it fails: what such requests are about lies there, and nowhere else.
-        let is_up = |place: &usize| self.standing(*place) != Standing::Out;
+        // An ejected backend is used too: the object that such a request names is stored only there.
+        let is_up = |index: &usize| self.availability(*index) != Availability::Unavailable;
         let first = (0..self.route.candidates.len()).find(is_up);
-        first.map_or(Choice::Down, |place| self.choose_only(place))
+        first.map_or(Choice::Down, |index| self.choose_only(index))
     }
 
-    fn backend(&self, place: usize) -> &Arc<Backend> {
-        self.route.backend(place)
+    fn backend(&self, index: usize) -> &Arc<Backend> {
+        self.route.backend(index)
     }
 }

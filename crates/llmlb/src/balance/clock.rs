@@ -1,15 +1,15 @@
-//! What time it is, in milliseconds since the first time somebody asked.
+//! The monotonic clock of the balancer, in milliseconds since its first use.
 
 use std::sync::LazyLock;
 
 use tokio::time::{Duration, Instant};
 
 static START: LazyLock<Instant> = LazyLock::new(|| {
-    // Not the time of a test that has stopped its clock.
+    // The real clock, even if a test has paused tokio's.
     Instant::from_std(std::time::Instant::now())
 });
 
-/// A moment, in milliseconds.
+/// A point in time, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(pub(super) u64);
 
@@ -24,12 +24,12 @@ impl Moment {
         Self(self.0.saturating_add(pause))
     }
 
-    /// The time from an earlier moment to this one, for messages.
+    /// Seconds since an earlier moment, for messages.
     pub(super) fn seconds_after(self, earlier: Self) -> f32 {
         Duration::from_millis(self.0.saturating_sub(earlier.0)).as_secs_f32()
     }
 
-    /// The moment as a timer takes it.
+    /// The moment as an instant of a timer.
     pub(super) fn instant(self) -> Instant {
         *START + Duration::from_millis(self.0)
     }

@@ -1,4 +1,4 @@
-//! The table that holds now. Reading it costs one load: each thread keeps the one it saw last.
+//! The current table. Reading it costs one atomic load, because each thread caches the last table.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,10 +6,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::table::Table;
 
-/// Every table of every pool has a number of its own.
+/// Number of the next table. Numbers are unique across all pools, so that a thread never uses the
+/// cached table of another pool.
 static TABLES: AtomicU64 = AtomicU64::new(1);
 
 thread_local! {
+    /// The last table that this thread read, with its number.
     static SEEN: Cell<Option<(u64, Arc<Table>)>> = const { Cell::new(None) };
 }
 
@@ -28,7 +30,7 @@ impl Current {
         }
     }
 
-    /// The table, to keep.
+    /// Returns the table.
     pub(super) fn get(&self) -> Arc<Table> {
         self.read().1
     }
@@ -40,14 +42,14 @@ impl Current {
         self.number.store(number, Ordering::Release);
     }
 
-    /// Looks something up.
-    pub(super) fn with<T>(&self, look: impl FnOnce(&Table) -> T) -> T {
+    /// Calls `look_up` with the table.
+    pub(super) fn with<T>(&self, look_up: impl FnOnce(&Table) -> T) -> T {
         let number = self.number.load(Ordering::Acquire);
-        // A thread that is ending keeps none.
+        // A thread that is ending has no cache.
         let seen = SEEN.try_with(Cell::take).ok().flatten();
         let seen = seen.filter(|(last, _)| *last == number);
         let seen = seen.unwrap_or_else(|| self.read());
-        let found = look(&seen.1);
+        let found = look_up(&seen.1);
         let _ = SEEN.try_with(|cell| cell.set(Some(seen)));
         found
     }

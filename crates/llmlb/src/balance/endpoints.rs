@@ -1,10 +1,10 @@
 //! The endpoints that a backend serves, learned from its responses.
 //!
-//! A backend that responds 404, 405 or 501 to a POST is not asked for that endpoint again for a
-//! while, if another backend can be. A success since it came up proves that it serves the endpoint,
-//! and then such a response is about the request.
+//! A backend that responds 404, 405 or 501 to a POST gets no requests for that endpoint for ten
+//! minutes, if another backend is available. A success since the backend came up proves that it
+//! serves the endpoint: then such a response is about the request.
 //!
-//! The memory has a fixed size and is read without a lock. Clients choose unknown paths, so these
+//! The table has a fixed size and is read without a lock. Clients choose unknown paths, so these
 //! have cells of their own and cannot displace known endpoints.
 
 use std::hash::BuildHasher;
@@ -15,13 +15,13 @@ use foldhash::fast::FixedState;
 
 use super::clock::Moment;
 
-/// How long an endpoint counts as missing.
-const REMEMBERED: Duration = Duration::from_secs(10 * 60);
-/// Cells for known endpoints, and as many for others. A power of two.
+/// Time for which an endpoint counts as missing.
+const EXPIRES_AFTER: Duration = Duration::from_secs(10 * 60);
+/// Number of cells for known endpoints, and of cells for other paths. A power of two.
 const CELLS: usize = 32;
-/// Cells in which one endpoint may be.
+/// Number of cells in which one endpoint may be stored.
 const PROBES: usize = 16;
-/// The state of an endpoint that was served.
+/// State of an endpoint that was served.
 const SERVED: u32 = u32::MAX;
 
 /// An endpoint: its path, without an id in it.
@@ -32,8 +32,8 @@ pub(crate) struct EndpointKey {
 }
 
 impl EndpointKey {
-    /// The endpoint of a path. It is known if the path is one of a fixed list, and not one that a
-    /// client has made up.
+    /// Returns the key of a path. `is_known` is true if llmlb's own list has the path: other paths
+    /// may be invented by clients.
     pub(crate) fn new(path: &str, is_known: bool) -> Self {
         Self {
             hash: FixedState::default().hash_one(path),
@@ -41,14 +41,14 @@ impl EndpointKey {
         }
     }
 
-    /// The upper half of a cell. Never 0, which an empty cell has.
+    /// Upper half of a cell. Never 0, because 0 marks an empty cell.
     fn tag(self) -> u64 {
         self.hash | 1 << 32
     }
 }
 
-/// What is known of one backend. A cell has the tag of an endpoint in its upper half. The lower half
-/// is [`SERVED`], or the second until which the endpoint counts as missing.
+/// Endpoints of one backend. A cell has the tag of an endpoint in its upper half. The lower half is
+/// [`SERVED`], or the second until which the endpoint counts as missing.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     cells: [AtomicU64; 2 * CELLS],
@@ -86,10 +86,10 @@ impl Endpoints {
         if self.has_served(endpoint) || self.lacks(endpoint, now) {
             return false;
         }
-        self.put(endpoint, seconds(now.plus(REMEMBERED)), now)
+        self.put(endpoint, seconds(now.plus(EXPIRES_AFTER)), now)
     }
 
-    /// Forgets everything: another program may listen there by now.
+    /// Removes all endpoints: another program may listen at the backend's address by now.
     pub(super) fn clear(&self) {
         for cell in &self.cells {
             cell.store(0, Ordering::Relaxed);
@@ -104,15 +104,15 @@ impl Endpoints {
         own.next().map(lower_half)
     }
 
-    /// False if every cell that the endpoint may have is in use: then it is not remembered.
+    /// Stores a state. False if all cells of the endpoint are in use: then nothing is stored.
     fn put(&self, endpoint: EndpointKey, state: u32, now: Moment) -> bool {
         let content = endpoint.tag() >> 32 << 32 | u64::from(state);
         let is_free = |content: u64| {
             let state = lower_half(content);
             content == 0 || (state != SERVED && !is_missing(state, now))
         };
-        // Of two threads that put the same endpoint at the same time both may find a cell. The first
-        // one is read from then on.
+        // Two threads that store the same endpoint at the same time may use two cells. Readers use
+        // the first one.
         let own = |content: u64| is_of(content, endpoint);
         for may_replace in [&own as &dyn Fn(u64) -> bool, &is_free] {
             for cell in self.probed(endpoint) {
@@ -143,7 +143,10 @@ fn is_missing(state: u32, now: Moment) -> bool {
     state != SERVED && seconds(now) < state
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "only the lower half is wanted"
+)]
 fn lower_half(content: u64) -> u32 {
     content as u32
 }
@@ -173,9 +176,9 @@ mod tests {
         let (chat, messages) = (known("chat/completions"), known("messages"));
         assert!(!endpoints.lacks(chat, NOW));
         assert!(endpoints.note_missing(chat, NOW));
-        assert!(!endpoints.note_missing(chat, NOW), "it is known");
+        assert!(!endpoints.note_missing(chat, NOW), "not new");
         assert!(endpoints.lacks(chat, NOW) && !endpoints.lacks(messages, NOW));
-        let end = NOW.plus(REMEMBERED);
+        let end = NOW.plus(EXPIRES_AFTER);
         assert!(endpoints.lacks(chat, Moment(end.0 - 1)));
         assert!(!endpoints.lacks(chat, end));
         assert!(endpoints.note_missing(chat, end));
@@ -191,7 +194,7 @@ mod tests {
         assert!(!endpoints.note_missing(chat, NOW));
         assert!(!endpoints.lacks(chat, NOW));
         endpoints.clear();
-        assert!(endpoints.note_missing(chat, NOW), "it came up anew");
+        assert!(endpoints.note_missing(chat, NOW), "after a restart");
     }
 
     #[test]

@@ -1,34 +1,34 @@
-//! How long a backend's answers take to begin: a moving average (EWMA). Pure: the time is passed in.
+//! Average time until a backend's responses begin (EWMA). Pure: the time is passed in.
 //!
-//! One answer moves it a little, whichever way: how long an answer takes depends on the question
-//! more than on the backend, and a single long one must not keep a backend idle.
+//! A single response changes the average only a little: latency depends on the prompt more than on
+//! the backend, and one long prompt must not keep a backend idle.
 
 use std::time::Duration;
 
 use super::clock::Moment;
 
-/// How long it takes until what was is half forgotten, in milliseconds.
+/// Half-life of the average, in milliseconds.
 const HALF_LIFE: u32 = 10_000;
-/// How much one answer counts at least.
-const LEAST: f64 = 1.0 / 8.0;
+/// Minimum weight of one response.
+const MIN_WEIGHT: f64 = 1.0 / 8.0;
 
-/// The average, and when it was taken.
+/// The average, and the time of its last update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Latency {
-    /// In microseconds; 0 if there was no answer yet.
+    /// In microseconds; 0 before the first response.
     value: u32,
-    /// In milliseconds; it may wrap around.
+    /// In milliseconds. Wraps around.
     at: u32,
 }
 
 impl Latency {
-    /// What it is now, in microseconds. A backend that was slow and was not asked since is
-    /// forgiven, or it would never be asked again.
+    /// The average at this time, in microseconds. It decays, because a slow backend would never get
+    /// a request again otherwise.
     pub(super) fn now(self, now: Moment) -> u32 {
         self.value >> (self.age(now) / HALF_LIFE).min(31)
     }
 
-    /// What it is after an answer that took so long to begin.
+    /// The average after a response that began after `first_byte`.
     pub(super) fn after(self, first_byte: Duration, now: Moment) -> Self {
         let sample = u32::try_from(first_byte.as_micros()).unwrap_or(u32::MAX);
         let sample = sample.max(1);
@@ -39,12 +39,12 @@ impl Latency {
             };
         }
         let kept = f64::exp2(-f64::from(self.age(now)) / f64::from(HALF_LIFE));
-        let kept = kept.min(1.0 - LEAST);
+        let kept = kept.min(1.0 - MIN_WEIGHT);
         let average = f64::from(self.value) * kept + f64::from(sample) * (1.0 - kept);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "it lies between two that fit"
+            reason = "the average lies between two values of u32"
         )]
         let average = average as u32;
         Self {
@@ -57,12 +57,15 @@ impl Latency {
         milliseconds(now).wrapping_sub(self.at)
     }
 
-    /// As one number. That of a backend which never answered is 0.
+    /// Packs the average into one number, which is 0 before the first response.
     pub(super) fn pack(self) -> u64 {
         u64::from(self.value) << 32 | u64::from(self.at)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the number is split into its halves"
+    )]
     pub(super) fn unpack(packed: u64) -> Self {
         Self {
             value: (packed >> 32) as u32,
@@ -71,7 +74,10 @@ impl Latency {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "it may wrap around")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the difference of two times is right even if they wrap around"
+)]
 fn milliseconds(now: Moment) -> u32 {
     now.0 as u32
 }
@@ -87,13 +93,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_before_the_first_answer() {
+    fn latency_is_zero_before_the_first_response() {
         assert_eq!(fresh().now(Moment(123_456)), 0);
         assert_eq!(fresh().after(Duration::ZERO, Moment(5)).now(Moment(5)), 1);
     }
 
     #[test]
-    fn one_answer_moves_it_by_an_eighth_and_by_more_after_a_while() {
+    fn response_moves_the_average_by_an_eighth_and_by_more_after_a_while() {
         let slow = fresh().after(SECOND, Moment(1000));
         assert_eq!(slow.now(Moment(1000)), 1_000_000);
         let quick = slow.after(SECOND / 5, Moment(1001));
@@ -107,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_is_forgiven() {
+    fn latency_halves_every_ten_seconds_without_a_response() {
         let slow = fresh().after(SECOND, Moment(0));
         assert_eq!(slow.now(Moment(9_999)), 1_000_000);
         assert_eq!(slow.now(Moment(10_000)), 500_000);
@@ -116,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_same_after_packing() {
+    fn latency_is_the_same_after_packing() {
         let latency = fresh().after(SECOND, Moment(77));
         assert_eq!(Latency::unpack(latency.pack()), latency);
         let longest = fresh().after(Duration::MAX, Moment(u64::MAX));

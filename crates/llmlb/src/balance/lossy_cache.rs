@@ -13,7 +13,7 @@ pub(super) struct LossyCache {
 }
 
 impl LossyCache {
-    /// With 2 to the power of `bits` cells of 8 bytes.
+    /// A cache with 2 to the power of `bits` cells of 8 bytes.
     pub(super) fn new(bits: u32) -> Self {
         let cells = std::iter::repeat_with(|| AtomicU64::new(0));
         Self {
@@ -24,7 +24,7 @@ impl LossyCache {
     pub(super) fn put(&self, hash: u64, value: u32) {
         let (cell, tag) = self.find(hash);
         let content = tag | u64::from(value);
-        // Writing what is there already would only take the line from other threads.
+        // Writing an equal value would only invalidate the cache line of other threads.
         if cell.load(Ordering::Relaxed) != content {
             cell.store(content, Ordering::Relaxed);
         }
@@ -41,9 +41,10 @@ impl LossyCache {
         (content >> 32 == tag >> 32).then_some(value)
     }
 
-    /// The cell of a hash, and the tag in its upper half. It is never 0, which an empty cell has.
+    /// Returns the cell of a hash and the tag for its upper half. The tag is never 0, which marks an
+    /// empty cell.
     fn find(&self, hash: u64) -> (&AtomicU64, u64) {
-        // Whoever made the hash: afterwards the upper bits depend on all of it.
+        // The upper bits select the cell. After this they depend on all bits of the hash.
         let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let bits = self.cells.len().trailing_zeros();
         let index = mixed.checked_shr(64 - bits).unwrap_or_default();
@@ -64,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_last_is_there_and_nothing_else() {
+    fn last_value_of_a_hash_is_found() {
         let memory = LossyCache::new(10);
         assert_eq!((memory.get(0), memory.get(7)), (None, None));
         memory.put(7, 1);
@@ -75,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn far_more_than_fits_is_forgotten_but_never_mistaken() {
+    fn values_are_lost_but_never_confused_when_the_cache_is_full() {
         let memory = LossyCache::new(6);
         let mut random = Random::seeded(3);
         let mut hash =
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_a_row_do_not_push_each_other_out() {
+    fn consecutive_numbers_do_not_share_cells() {
         let memory = LossyCache::new(12);
         for hash in 0..1000 {
             memory.put(hash, 5);

@@ -1,7 +1,8 @@
-//! The backends, what they serve, and which one gets a request. No I/O happens here.
+//! The backends, their models, and the selection of a backend for each request. Does no I/O.
 //!
-//! A request asks the [`Pool`] for the [`Route`] of its model: everyone who may serve it. Then it
-//! takes a [`Slot`] there, or waits for one. Dropping the slot gives the place to the next.
+//! A request asks the [`Pool`] for the [`Route`] of its model: the backends that may serve it. Then
+//! it acquires a [`Slot`] at one of them, or waits for one. Dropping the slot frees it for the next
+//! request.
 
 mod affinity;
 mod backend;
@@ -35,15 +36,16 @@ use std::time::Duration;
 
 use crate::config::{Alias, Config};
 
-pub(crate) use backend::{Backend, State};
+pub(crate) use backend::{Backend, BackendState};
 pub(crate) use backend_health::LastError;
 pub(crate) use choose::Choice;
 pub(crate) use endpoints::EndpointKey;
 pub(crate) use model::{Model, Models};
-pub(crate) use pool::{Evidence, Fault, Pool};
-pub(crate) use queue::Waited;
+pub(crate) use pool::Pool;
+pub(crate) use queue::WaitError;
 pub(crate) use route::Route;
 pub(crate) use slot::Slot;
+pub(crate) use suspicion::{Evidence, Fault};
 pub(crate) use table::Table;
 
 /// Settings of a pool.

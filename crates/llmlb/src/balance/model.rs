@@ -9,10 +9,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) id: Arc<str>,
-    /// Unix time. Several servers report the time of the request instead, so it is no part of a
-    /// comparison.
+    /// Creation time, as Unix time. Comparisons ignore it: several servers report the time of the
+    /// request instead.
     pub(crate) created: Option<i64>,
-    /// The other fields that `/v1/models` shows, as members of a JSON object: `"object":"model"`.
+    /// Other fields of `/v1/models`, as members of a JSON object: `"object":"model"`.
     fields: Arc<str>,
 }
 
@@ -26,7 +26,7 @@ impl Model {
         }
     }
 
-    /// A model that only the configuration knows about.
+    /// A model that the configuration lists.
     pub(crate) fn configured(id: &str, owner: &str) -> Self {
         let owner = json_text(owner);
         let fields = format!(r#""object":"model","owned_by":{owner}"#);
@@ -61,13 +61,13 @@ impl Model {
     }
 }
 
-/// Text as a JSON string.
+/// Returns a text as a JSON string.
 fn json_text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// The models of one backend, each id once, in the order in which it lists them. Two lists are equal
-/// if they have the same models, whatever their order and their creation times.
+/// Models of one backend, each id once, in the order of the backend's list. Two lists are equal if they
+/// have the same models; order and creation times do not matter.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Models(Vec<Model>);
 
@@ -78,7 +78,7 @@ impl Models {
         Self(models)
     }
 
-    /// Takes over the creation times of the models that were there before.
+    /// Copies the creation times of an earlier list, so that they stay the same.
     pub(super) fn keep_created(&mut self, before: &Self) {
         let before: HashMap<&str, Option<i64>> =
             before.iter().map(|one| (&*one.id, one.created)).collect();
@@ -89,7 +89,7 @@ impl Models {
         }
     }
 
-    /// Keeps the models of which this is true.
+    /// Keeps the models for which `is_kept` is true.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
         self.0.retain(|model| is_kept(&model.id));
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_written_as_one_object() {
+    fn model_is_written_as_a_json_object() {
         let written = |model: &Model| {
             let mut text = String::new();
             model.write_json(&mut text);

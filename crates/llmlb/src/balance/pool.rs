@@ -1,28 +1,27 @@
-//! All backends, and the way from a request to a place at one of them.
+//! All backends, and the selection of a slot at one of them for each request.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::StatusCode;
-
 use super::affinity::{Affinity, BackendEpoch};
-use super::backend::{Backend, State};
-use super::choose::{Choice, Selection, Standing};
+use super::backend::{Backend, BackendState};
+use super::choose::{Availability, Choice, Selection};
 use super::clock::Moment;
 use super::current::Current;
 use super::lossy_cache::LossyCache;
-use super::queue::{Queue, Waited};
+use super::queue::{Queue, WaitError};
 use super::random::Random;
 use super::route::Route;
 use super::slot::Slot;
+use super::suspicion::{Evidence, Fault};
 use super::table::Table;
 use super::wait_key::WaitKey;
-use super::{ClientKey, PoolConfig, RouteError, SelectHints};
+use super::{PoolConfig, RouteError, SelectHints};
 use crate::backend_id::BackendId;
 use crate::config::{Alias, BackendUrl, Kind};
 use crate::contention::Contention;
 
-/// Half a MiB of memory, for the ids that were issued last.
+/// Binary logarithm of the number of issued ids that are remembered: 512 KiB of memory.
 const ISSUED_CELLS_LOG2: u32 = 16;
 
 /// All backends.
@@ -32,31 +31,13 @@ pub(crate) struct Pool {
     aliases: Vec<Alias>,
     queue: Arc<Queue>,
     affinity: Affinity,
-    /// Which backend issued an id.
+    /// Backends by the hashes of ids that they issued.
     issued: LossyCache,
-    /// Held while a new table is made, so that no change is lost.
+    /// Held while a new table is built, so that no change is lost.
     changing: Mutex<()>,
-    /// Held while a backend is ejected that must not be the last one of a model, so that two
-    /// backends are not ejected at the same time for the sake of each other.
+    /// Held while a backend is ejected that must not be the last one of a model. Otherwise two
+    /// threads could eject both backends of a model, each relying on the other backend.
     ejecting: Mutex<()>,
-}
-
-/// Evidence against a backend: a response that its client may have provoked.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Evidence {
-    pub(crate) fault: Fault,
-    pub(crate) client: ClientKey,
-    /// Hash of the request's body.
-    pub(crate) prompt: u64,
-}
-
-/// The fault of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// It had this status.
-    Status(StatusCode),
-    /// The backend ended it early.
-    Cut,
 }
 
 impl Pool {
@@ -83,27 +64,27 @@ impl Pool {
         self.current.get()
     }
 
-    /// The alias of this name.
+    /// The alias with this name.
     pub(crate) fn alias(&self, name: &str) -> Option<&Alias> {
         self.aliases.iter().find(|alias| alias.name == name)
     }
 
-    /// Tells clients that stall whether requests wait. `limit` is how long they may stall then.
+    /// Returns the contention signal: while requests wait, a client that stalls is aborted after `limit`.
     pub(crate) fn contention(&self, limit: Duration) -> Contention {
         self.queue.contention(limit)
     }
 
-    /// How many requests wait for a place.
+    /// Number of requests that wait for a slot.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether there is a backend at this address.
-    pub(crate) fn knows(&self, url: &BackendUrl) -> bool {
+    /// True if the pool has a backend at this address.
+    pub(crate) fn has_backend_at(&self, url: &BackendUrl) -> bool {
         is_among(&self.table().backends, url)
     }
 
-    /// Adds a backend that was found. `None`: there is one at its address already.
+    /// Adds a discovered backend. `None` if the pool has a backend at its address already.
     pub(crate) fn add(&self, backend: Backend) -> Option<Arc<Backend>> {
         let mut added = None;
         self.change(|list| {
@@ -114,20 +95,20 @@ impl Pool {
         added
     }
 
-    /// Takes note of how a backend is. Says how it was.
-    pub(crate) fn note(&self, backend: &Backend, state: State) -> State {
+    /// Replaces the state of a backend. Returns the old state.
+    pub(crate) fn set_state(&self, backend: &Backend, state: BackendState) -> BackendState {
         if backend.state() == state {
-            return state; // So it is nearly always.
+            return state; // The usual case, which builds no table.
         }
         let mut before = None;
         self.change(|_| before = Some(backend.replace_state(state.clone())));
         before.unwrap_or(state)
     }
 
-    /// Takes note that a backend cannot be reached, and says so if that is new.
-    pub(crate) fn note_down(&self, backend: &Backend, why: &str) {
-        let down = State::Down(why.to_owned());
-        if self.note(backend, down.clone()) != down {
+    /// Marks a backend as down, and logs the reason if it is new.
+    pub(crate) fn mark_down(&self, backend: &Backend, why: &str) {
+        let down = BackendState::Down(why.to_owned());
+        if self.set_state(backend, down.clone()) != down {
             tracing::warn!("backend {} at {} is down: {why}", backend.name, backend.url);
         }
     }
@@ -136,12 +117,7 @@ impl Pool {
     /// sufficient, and if every model that the backend serves has another one.
     pub(crate) fn suspect(&self, backend: &Backend, evidence: Evidence) {
         let name = &backend.name;
-        let is_cut = evidence.fault == Fault::Cut;
-        let suspected =
-            backend
-                .learned
-                .suspicion
-                .note(evidence.client.address, evidence.prompt, is_cut);
+        let suspected = backend.learned.suspicion.note(evidence);
         if let Fault::Status(status) = evidence.fault
             && suspected.is_first
             && status.is_server_error()
@@ -149,13 +125,13 @@ impl Pool {
             tracing::warn!("backend {name} responded {}", status.as_u16());
         }
         if !suspected.is_enough {
-            return self.acquit(backend);
+            return self.note_inconclusive(backend);
         }
         let now = Moment::now();
         let one_at_a_time = lock(&self.ejecting);
         if self.is_last(backend, now) {
             drop(one_at_a_time);
-            return self.acquit(backend);
+            return self.note_inconclusive(backend);
         }
         let ejected = backend.stats.eject(now);
         drop(one_at_a_time);
@@ -169,31 +145,31 @@ impl Pool {
                 "backend {name} ejected for {pause} s after responses without a success in between, \
                  the last one {last}"
             );
-            self.queue.ejected();
+            self.queue.backend_ejected();
         }
     }
 
-    /// A response is no evidence against the backend, nor for it.
-    pub(crate) fn acquit(&self, backend: &Backend) {
-        if backend.stats.inconclusive(Moment::now()) {
-            self.queue.recovered();
+    /// Notes a response that is evidence neither against the backend nor for it.
+    pub(crate) fn note_inconclusive(&self, backend: &Backend) {
+        if backend.stats.note_inconclusive(Moment::now()) {
+            self.queue.backend_recovered();
         }
     }
 
-    /// The backend wants no requests for so long. That is granted unless it is the last one of a
-    /// model. False if it is not.
-    pub(crate) fn rest(&self, backend: &Backend, long: Duration) -> bool {
+    /// Sends a backend no requests for a time that it requested. False if the request is not granted,
+    /// because the backend is the last one of a model.
+    pub(crate) fn back_off(&self, backend: &Backend, pause: Duration) -> bool {
         let now = Moment::now();
         let one_at_a_time = lock(&self.ejecting);
         if self.is_last(backend, now) {
             return false;
         }
-        let resting = backend.stats.rests(long, now);
+        let paused = backend.stats.back_off(pause, now);
         drop(one_at_a_time);
-        if let Some(until) = resting {
+        if let Some(until) = paused {
             let (name, pause) = (&backend.name, until.seconds_after(now));
             tracing::warn!("backend {name} responded 429: it gets no requests for {pause} s");
-            self.queue.ejected();
+            self.queue.backend_ejected();
         }
         true
     }
@@ -209,18 +185,18 @@ impl Pool {
         self.current
             .set(Table::new(backends, &self.aliases, &self.queue));
         drop(one_at_a_time);
-        self.queue.reroute(|route| self.find(route));
+        self.queue.reroute(|route| self.find_current(route));
     }
 
-    /// Finds who may serve a model. A request that names none may go to anyone.
+    /// Returns the backends that may serve a model.
     #[cfg(test)]
     pub(crate) fn route(&self, model: Option<&str>) -> Result<Arc<Route>, RouteError> {
-        self.route_of(None, model)
+        self.route_for_kind(None, model)
     }
 
-    /// Finds who may serve a model, of this kind alone if one is given. A request that names none
-    /// may go to anyone.
-    pub(crate) fn route_of(
+    /// Returns the backends that may serve a model; only those of `kind`, if it is given. A request
+    /// without a model may be sent to any backend.
+    pub(crate) fn route_for_kind(
         &self,
         kind: Option<Kind>,
         model: Option<&str>,
@@ -232,23 +208,25 @@ impl Pool {
         })
     }
 
-    /// Who serves the same by now.
-    fn find(&self, route: &Route) -> Option<Arc<Route>> {
+    /// The current route for the model of an older route.
+    fn find_current(&self, route: &Route) -> Option<Arc<Route>> {
         let (kind, model) = (route.kind, route.name.as_deref());
         self.current.with(|table| table.route(kind, model).cloned())
     }
 
-    /// Chooses one of those that were not tried yet, and takes a place there.
+    /// Selects a backend that was not tried yet, and acquires a slot there.
     pub(crate) fn choose(
         &self,
         route: &Arc<Route>,
         hints: &SelectHints<'_>,
         tried: &[BackendId],
     ) -> Choice {
-        Random::of_this_thread(|random| self.choose_at(route, hints, tried, Moment::now(), random))
+        Random::with_thread_local(|random| {
+            self.choose_at(route, hints, tried, Moment::now(), random)
+        })
     }
 
-    /// [`Self::choose`] with everything that it depends on.
+    /// [`Self::choose`] with the time and the random numbers as parameters.
     pub(super) fn choose_at(
         &self,
         route: &Arc<Route>,
@@ -267,7 +245,7 @@ impl Pool {
         };
         let is_free = selection.only.is_none() && !route.is_in_order();
         let near = if is_free {
-            self.take_nearest(&mut selection, hints.blocks)
+            self.acquire_nearest(&mut selection, hints.blocks)
         } else {
             None
         };
@@ -278,8 +256,8 @@ impl Pool {
         choice
     }
 
-    /// A place at one that is down as far as is known, when nobody else is left. It may be back, and
-    /// if it is not it says so at once: better than a refusal that is certain.
+    /// A slot at a backend that refused its last connection, when no other backend is left. The
+    /// backend may be up again. If it is not, the attempt fails at once.
     pub(crate) fn last_resort(
         &self,
         route: &Arc<Route>,
@@ -287,43 +265,43 @@ impl Pool {
         tried: &[BackendId],
     ) -> Option<Slot> {
         let only = self.issuer(route, hints);
-        let places =
-            (0..route.candidates.len()).filter(|place| only.is_none_or(|one| one == *place));
-        places
-            .filter(|place| {
-                let backend = route.backend(*place);
+        let indices =
+            (0..route.candidates.len()).filter(|index| only.is_none_or(|one| one == *index));
+        indices
+            .filter(|index| {
+                let backend = route.backend(*index);
                 backend.health.refuses_connections() && !tried.contains(&backend.id)
             })
-            .find_map(|place| Slot::take(route, place))
+            .find_map(|index| Slot::acquire(route, index))
     }
 
-    /// Takes a place at the backend that knows the most of a prompt, unless it has too much to do.
-    /// Then nobody else is to be given too much either.
-    fn take_nearest(&self, selection: &mut Selection<'_>, blocks: &[u64]) -> Option<Slot> {
+    /// Acquires a slot at the backend that received the longest beginning of a prompt, unless its load
+    /// is far above average. The average then limits the load of the other candidates too.
+    fn acquire_nearest(&self, selection: &mut Selection<'_>, blocks: &[u64]) -> Option<Slot> {
         self.affinity.recall(blocks).find_map(|epoch| {
-            let place = selection.route.place(epoch.id())?;
-            if BackendEpoch::new(selection.route.backend(place)) != epoch {
+            let index = selection.route.index_of(epoch.id())?;
+            if BackendEpoch::new(selection.route.backend(index)) != epoch {
                 return None;
             }
-            let is_borne = match selection.standing(place) {
-                Standing::Free(load) => selection
+            let is_allowed = match selection.availability(index) {
+                Availability::Free(load) => selection
                     .average
                     .get_or_insert_with(|| selection.route.average(selection.now))
-                    .bears(load.outstanding, load.weight),
-                standing => standing == Standing::Due,
+                    .allows(load.outstanding, load.weight),
+                availability => availability == Availability::TrialDue,
             };
-            is_borne.then(|| selection.take(place)).flatten()
+            is_allowed.then(|| selection.acquire(index)).flatten()
         })
     }
 
-    /// Whether somebody who was not tried yet might serve it.
+    /// True if a backend that was not tried yet may serve the request.
     pub(crate) fn has_another(
         &self,
         route: &Arc<Route>,
         hints: &SelectHints<'_>,
         tried: &[BackendId],
     ) -> bool {
-        let route = &self.as_it_is_now(route);
+        let route = &self.current_route(route);
         let selection = Selection {
             route,
             only: self.issuer(route, hints),
@@ -332,48 +310,49 @@ impl Pool {
             now: Moment::now(),
             average: None,
         };
-        let mut places = 0..route.candidates.len();
-        places.any(|place| {
-            selection.only.is_none_or(|only| only == place)
-                && selection.standing(place) != Standing::Out
+        let mut indices = 0..route.candidates.len();
+        indices.any(|index| {
+            selection.only.is_none_or(|only| only == index)
+                && selection.availability(index) != Availability::Unavailable
         })
     }
 
-    /// Who may serve the same model by now.
-    pub(crate) fn as_it_is_now(&self, route: &Arc<Route>) -> Arc<Route> {
-        self.find(route).unwrap_or_else(|| Arc::clone(route))
+    /// Returns the current route for the same model. Backends may have changed since the route was built.
+    pub(crate) fn current_route(&self, route: &Arc<Route>) -> Arc<Route> {
+        self.find_current(route)
+            .unwrap_or_else(|| Arc::clone(route))
     }
 
-    /// Waits for a place in a fair queue.
+    /// Waits for a slot in a fair queue.
     pub(crate) async fn wait(
         &self,
         route: &Arc<Route>,
         hints: &SelectHints<'_>,
         tried: &[BackendId],
-    ) -> Result<Slot, Waited> {
+    ) -> Result<Slot, WaitError> {
         let only = self.issuer(route, hints);
-        let only = only.map(|place| route.backend(place).id);
-        let waiting = self.queue.join(hints.client, || {
-            WaitKey::new(self.as_it_is_now(route), only, tried, hints.endpoint)
+        let only = only.map(|index| route.backend(index).id);
+        let waiter = self.queue.join(hints.client, || {
+            WaitKey::new(self.current_route(route), only, tried, hints.endpoint)
         })?;
-        let slot = waiting.outcome().await?;
+        let slot = waiter.outcome().await?;
         self.affinity.remember(hints.blocks, slot.backend());
         Ok(slot)
     }
 
-    /// A backend issued this id.
-    pub(crate) fn issued(&self, id: u64, backend: &Backend) {
+    /// Notes that a backend issued the id with this hash.
+    pub(crate) fn note_issued(&self, id: u64, backend: &Backend) {
         self.issued.put(id, u32::from(backend.id.0));
     }
 
-    /// Where in the route the backend is that issued the id which the request names.
+    /// Index of the candidate that issued the id which the request names.
     fn issuer(&self, route: &Route, hints: &SelectHints<'_>) -> Option<usize> {
         let id = self.issued.get(hints.issued?)?;
-        route.place(BackendId(u16::try_from(id).ok()?))
+        route.index_of(BackendId(u16::try_from(id).ok()?))
     }
 }
 
-/// Gives a backend its number. `None`: there are as many as can be.
+/// Appends a backend and gives it its id. `None` if all ids are in use.
 fn append(list: &mut Vec<Arc<Backend>>, mut backend: Backend) -> Option<Arc<Backend>> {
     backend.id = BackendId(u16::try_from(list.len()).ok()?);
     let backend = Arc::new(backend);

@@ -1,8 +1,7 @@
-//! Requests that wait for a place.
+//! Requests that wait for a slot.
 //!
-//! Whoever finds every backend at its limit joins. Whenever something happens that may help one
-//! who waits (a place becomes free, a backend comes up or works again), the next in turn who can
-//! use it is given a place.
+//! A request joins if all its backends are at `max_concurrent`. When a slot becomes free, or a backend
+//! comes up or recovers, the next request in turn that can use it gets the slot.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,96 +21,95 @@ use super::slot::Slot;
 use super::wait_key::WaitKey;
 use crate::contention::Contention;
 
-/// Why a request that waited was not served.
+/// The reason why a waiting request gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Waited {
-    /// The queue is full, and the client has more requests in it than others.
+pub(crate) enum WaitError {
+    /// The queue is full, and no other client has more requests in it.
     Full,
-    /// Nothing became free in time.
-    TooLong,
-    /// Whoever could serve it is down.
+    /// No slot became free within `server.queue_timeout`.
+    TimedOut,
+    /// All backends that could serve the request are down.
     Down,
 }
 
-/// Everyone who waits.
+/// All waiting requests.
 #[derive(Debug)]
 pub(super) struct Queue {
-    /// How many wait: looked at by everyone who gives a place back, without the lock.
+    /// Number of waiting requests. Read without the lock each time a slot is released.
     waiting: Arc<AtomicUsize>,
-    line: Mutex<FairQueue<WaitKey, Call>>,
-    /// How long one may wait.
-    patience: Duration,
-    /// A backend was ejected: who waits must see when it may be tried again.
+    waiters: Mutex<FairQueue<WaitKey, SlotSender>>,
+    /// Maximum waiting time.
+    timeout: Duration,
+    /// Wakes all waiting requests after an ejection, so that they compute the time of the next trial.
     ejected: Notify,
 }
 
-type Outcome = Result<Slot, Waited>;
-type Call = oneshot::Sender<Outcome>;
+type WaitResult = Result<Slot, WaitError>;
+type SlotSender = oneshot::Sender<WaitResult>;
 
-/// One who waits. Who drops it leaves.
+/// A waiting request. It leaves the queue when this is dropped.
 #[derive(Debug)]
-pub(super) struct Waiting<'a> {
+pub(super) struct Waiter<'a> {
     queue: &'a Queue,
     key: WaitKey,
     client: ClientKey,
     ticket: Ticket,
-    called: oneshot::Receiver<Outcome>,
+    receiver: oneshot::Receiver<WaitResult>,
 }
 
 impl Queue {
-    pub(super) fn new(most: usize, patience: Duration) -> Self {
+    pub(super) fn new(max: usize, timeout: Duration) -> Self {
         Self {
             waiting: Arc::default(),
-            line: Mutex::new(FairQueue::new(most)),
-            patience,
+            waiters: Mutex::new(FairQueue::new(max)),
+            timeout,
             ejected: Notify::new(),
         }
     }
 
-    /// The number of waiting requests, for those who hold a slot.
+    /// Returns the contention signal for requests that hold a slot.
     pub(super) fn contention(&self, limit: Duration) -> Contention {
         Contention::new(&self.waiting, limit)
     }
 
-    /// How many wait.
+    /// Number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
     /// Joins the queue. `key` is called under the lock, so that the waiter misses no change of its route.
-    /// In a full queue the newest request of the address with the most is rejected, which may be
-    /// this one.
+    /// A full queue rejects the newest request of the address with the most, which may be this one.
     pub(super) fn join(
         &self,
         client: ClientKey,
         key: impl FnOnce() -> WaitKey,
-    ) -> Result<Waiting<'_>, Waited> {
-        let (call, called) = oneshot::channel();
-        let mut line = self.lock();
+    ) -> Result<Waiter<'_>, WaitError> {
+        let (sender, receiver) = oneshot::channel();
+        let mut waiters = self.lock();
         let key = key();
-        let joined = line.join(key.clone(), client, call);
-        self.count(&line);
-        drop(line);
-        let (ticket, evicted) = joined.ok_or(Waited::Full)?;
+        let joined = waiters.join(key.clone(), client, sender);
+        self.count(&waiters);
+        drop(waiters);
+        let (ticket, evicted) = joined.ok_or(WaitError::Full)?;
         if let Some(evicted) = evicted {
-            let _ = evicted.send(Err(Waited::Full));
+            let _ = evicted.send(Err(WaitError::Full));
         }
-        let waiting = Waiting {
+        let waiter = Waiter {
             queue: self,
             client,
             ticket,
-            called,
+            receiver,
             key,
         };
-        // What became free before it was seen that somebody waits. From here on whoever frees
-        // something sees that, or what was freed is seen here.
+        // A slot that was released before `waiting` was increased is found here. A slot that is
+        // released later is offered by the thread that releases it.
         fence(Ordering::SeqCst);
-        self.settle(|one| *one == waiting.key);
-        Ok(waiting)
+        self.serve_matching(|one| *one == waiter.key);
+        Ok(waiter)
     }
 
-    /// A place at a backend became free.
-    pub(super) fn freed(&self, backend: &Backend) {
+    /// Offers a slot that became free at a backend.
+    pub(super) fn slot_freed(&self, backend: &Backend) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.serve(
                 |key| key.may_use(backend),
@@ -120,119 +118,120 @@ impl Queue {
         }
     }
 
-    /// A backend that was ejected works again.
-    pub(super) fn recovered(&self) {
+    /// Offers the slots of an ejected backend that has recovered.
+    pub(super) fn backend_recovered(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.settle(|_| true);
+            self.serve_matching(|_| true);
         }
     }
 
-    /// A backend was ejected. If it was the last one, those that are ejected are used after all.
-    pub(super) fn ejected(&self) {
+    /// Notes that a backend was ejected. If it was the last one, ejected backends are used after all.
+    pub(super) fn backend_ejected(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            self.settle(|_| true);
+            self.serve_matching(|_| true);
             self.ejected.notify_waiters();
         }
     }
 
-    /// It changed who is up and who serves what. `find` tells who serves the same now.
+    /// Replaces the routes after a change of the backends. `find` returns the new route for an old one.
     pub(super) fn reroute(&self, find: impl Fn(&Route) -> Option<Arc<Route>>) {
-        let mut line = self.lock();
-        for key in line.lanes() {
+        let mut waiters = self.lock();
+        for key in waiters.lanes() {
             let found = find(&key.route);
             key.route = found.unwrap_or_else(|| Arc::new(key.route.without_candidates()));
         }
-        drop(line);
-        self.settle(|_| true);
+        drop(waiters);
+        self.serve_matching(|_| true);
         self.ejected.notify_waiters();
     }
 
-    /// Gives free slots to the waiters with a key for which `whose` is true.
-    fn settle(&self, whose: impl Fn(&WaitKey) -> bool) {
-        self.serve(whose, WaitKey::choose);
+    /// Gives free slots to the waiters with a key for which `matches` is true.
+    fn serve_matching(&self, matches: impl Fn(&WaitKey) -> bool) {
+        self.serve(matches, WaitKey::choose);
     }
 
     fn serve(
         &self,
-        whose: impl Fn(&WaitKey) -> bool,
+        matches: impl Fn(&WaitKey) -> bool,
         choose: impl Fn(&WaitKey, Moment, &mut Random) -> Choice,
     ) {
         let now = Moment::now();
-        let mut calls: Vec<(Option<Call>, Outcome)> = Vec::new();
-        let mut line = self.lock();
-        line.lanes().for_each(|key| key.is_stuck = false);
-        Random::of_this_thread(|random| {
-            while let Some(lane) = line.next(|key| !key.is_stuck && whose(key)) {
-                match choose(line.lane(lane), now, random) {
-                    Choice::Slot(slot) => calls.push((line.call(lane), Ok(slot))),
-                    Choice::Busy => line.lane(lane).is_stuck = true,
+        let mut results: Vec<(Option<SlotSender>, WaitResult)> = Vec::new();
+        let mut waiters = self.lock();
+        waiters.lanes().for_each(|key| key.is_blocked = false);
+        Random::with_thread_local(|random| {
+            while let Some(lane) = waiters.next(|key| !key.is_blocked && matches(key)) {
+                match choose(waiters.lane(lane), now, random) {
+                    Choice::Slot(slot) => results.push((waiters.pop(lane), Ok(slot))),
+                    Choice::Busy => waiters.lane(lane).is_blocked = true,
                     Choice::Down => {
-                        let down = |call| (Some(call), Err(Waited::Down));
-                        calls.extend(line.call_all(lane).into_iter().map(down));
+                        let down = |sender| (Some(sender), Err(WaitError::Down));
+                        results.extend(waiters.pop_all(lane).into_iter().map(down));
                     }
                 }
             }
         });
-        self.count(&line);
-        drop(line);
-        // Without the lock: the place of one who left in this moment is free again at once.
-        for (call, outcome) in calls {
-            let _ = call.map(|call| call.send(outcome));
+        self.count(&waiters);
+        drop(waiters);
+        // Sent without the lock: if the receiver is gone, the slot is dropped, and its release takes
+        // the lock again.
+        for (sender, result) in results {
+            let _ = sender.map(|sender| sender.send(result));
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, FairQueue<WaitKey, Call>> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, FairQueue<WaitKey, SlotSender>> {
+        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, line: &FairQueue<WaitKey, Call>) {
-        self.waiting.store(line.len(), Ordering::SeqCst);
+    fn count(&self, waiters: &FairQueue<WaitKey, SlotSender>) {
+        self.waiting.store(waiters.len(), Ordering::SeqCst);
     }
 }
 
-impl Waiting<'_> {
-    /// Waits until it is called, or for too long.
-    pub(super) async fn outcome(mut self) -> Outcome {
-        let deadline = Instant::now() + self.queue.patience;
+impl Waiter<'_> {
+    /// Waits for a slot, at most for `server.queue_timeout`.
+    pub(super) async fn outcome(mut self) -> WaitResult {
+        let deadline = Instant::now() + self.queue.timeout;
         loop {
-            // Before it is looked when that is, or an ejection in between would go unnoticed.
+            // Subscribed before the recovery time is read, so that no ejection in between is missed.
             let ejected = self.queue.ejected.notified();
             let recovery = self.recovery().unwrap_or(deadline).min(deadline);
             tokio::select! {
                 biased;
-                called = &mut self.called => return called.unwrap_or(Err(Waited::Down)),
+                result = &mut self.receiver => return result.unwrap_or(Err(WaitError::Down)),
                 () = ejected => {}
                 () = sleep_until(recovery) => {
                     if Instant::now() >= deadline {
                         self.leave();
-                        // It may just have been called.
-                        return self.called.try_recv().unwrap_or(Err(Waited::TooLong));
+                        // A slot may have been sent just before the request left the queue.
+                        return self.receiver.try_recv().unwrap_or(Err(WaitError::TimedOut));
                     }
-                    self.queue.settle(|one| *one == self.key);
+                    self.queue.serve_matching(|one| *one == self.key);
                 }
             }
         }
     }
 
-    /// When a backend that was ejected may be tried again.
+    /// Time at which the first ejected backend may be tried again.
     fn recovery(&self) -> Option<Instant> {
-        let mut line = self.queue.lock();
-        let key = line.lanes().find(|one| **one == self.key)?;
+        let mut waiters = self.queue.lock();
+        let key = waiters.lanes().find(|one| **one == self.key)?;
         let recovery = key.recovery(Moment::now())?;
-        // Not before that millisecond is over.
+        // One millisecond later, because the clock of the balancer rounds down.
         Some(recovery.instant() + Duration::from_millis(1))
     }
 
     fn leave(&self) {
-        let mut line = self.queue.lock();
-        let call = line.leave(self.client, self.ticket);
-        self.queue.count(&line);
-        drop(line);
-        drop(call);
+        let mut waiters = self.queue.lock();
+        let sender = waiters.leave(self.client, self.ticket);
+        self.queue.count(&waiters);
+        drop(waiters);
+        drop(sender);
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         self.leave();
     }

@@ -1,4 +1,4 @@
-//! Random numbers, cheap ones: nothing here is a secret.
+//! Fast random numbers. They are predictable, so no secret may depend on them.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
@@ -12,15 +12,15 @@ thread_local! {
 pub(super) struct Random(u64);
 
 impl Random {
-    /// Always the same numbers for the same seed.
+    /// A source that yields the same numbers for the same seed.
     #[cfg(test)]
     pub(super) fn seeded(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Runs with this thread's numbers. They go on where they stopped.
-    pub(super) fn of_this_thread<T>(run: impl FnOnce(&mut Self) -> T) -> T {
-        // A thread that is ending has none any more; then any will do.
+    /// Calls `run` with the source of this thread, which continues where the last call stopped.
+    pub(super) fn with_thread_local<T>(run: impl FnOnce(&mut Self) -> T) -> T {
+        // A thread that is ending has no state. Any seed will do there.
         let seed = STATE.try_with(Cell::get).unwrap_or_default();
         let mut random = Self(seed);
         let result = run(&mut random);
@@ -31,13 +31,16 @@ impl Random {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0xa076_1d64_78bd_642f);
         let product = u128::from(self.0) * u128::from(self.0 ^ 0xe703_7ed1_a0b4_28db);
-        #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "wyrand combines the two halves of the product"
+        )]
         {
             (product >> 64) as u64 ^ product as u64
         }
     }
 
-    /// One of the numbers below this, all equally likely as far as anyone can tell.
+    /// A number below `end`. The bias is negligible for the sizes used here.
     pub(super) fn below(&mut self, end: u32) -> u32 {
         let random = self.next() >> 32;
         ((random * u64::from(end)) >> 32) as u32
@@ -49,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_below_the_end_comes_about_as_often() {
+    fn numbers_below_the_end_are_equally_likely() {
         let mut random = Random::seeded(7);
         let mut seen = [0_u32; 10];
         for _ in 0..100_000 {
@@ -62,8 +65,8 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_does_not_get_the_same_number_again_and_again() {
-        let draw = || Random::of_this_thread(Random::next);
+    fn thread_gets_different_numbers() {
+        let draw = || Random::with_thread_local(Random::next);
         let (a, b, c) = (draw(), draw(), draw());
         assert!(a != b && b != c && a != c);
     }

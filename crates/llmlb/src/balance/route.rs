@@ -1,4 +1,4 @@
-//! Who may serve a model.
+//! The backends that may serve a model.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,39 +14,39 @@ use super::queue::Queue;
 use crate::backend_id::BackendId;
 use crate::config::Kind;
 
-/// Among so many candidates the average is taken anew each time; among more it may be this old.
-const FEW: usize = 64;
-const OLD: u64 = 2;
+/// Maximum number of candidates for which the average is computed for each request.
+const MAX_UNCACHED: usize = 64;
+/// Maximum age of a cached average, in milliseconds.
+const MAX_AVERAGE_AGE: u64 = 2;
 
-/// Who may serve a model, as it was at one moment.
+/// Backends that may serve a model, as of one table.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// What it is looked up by: those of this kind alone, if one is given ...
+    /// The only kind of the candidates, if the request requires one.
     pub(super) kind: Option<Kind>,
-    /// ... and the model; `None` for requests that name none.
+    /// The model; `None` for requests without one.
     pub(super) name: Option<Arc<str>>,
-    /// By their number. Those that are down too.
+    /// Sorted by the backends' ids. Includes backends that are down.
     pub(super) candidates: Vec<Candidate>,
-    /// Which of them were up.
+    /// Indices of the candidates that were up.
     pub(super) up: Vec<usize>,
-    /// The shares of those.
+    /// Shares of the candidates in `up`.
     pub(super) shares: Shares,
-    /// Whoever waits for one of them.
     pub(super) queue: Arc<Queue>,
+    /// A packed [`Average`], and the time at which it was computed.
     average: AtomicU64,
-    /// When that was taken.
     average_at: AtomicU64,
 }
 
-/// One that may serve it.
+/// A backend that may serve the model of a route.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) backend: Arc<Backend>,
-    /// What it calls the model, if not by the name that the route has.
+    /// Model as the backend names it, if that differs from the route's name.
     pub(super) model: Option<Arc<str>>,
 }
 
-/// How much the usable candidates have to do.
+/// Sums of the load and the weight of all usable candidates.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Average {
     outstanding: u32,
@@ -64,20 +64,20 @@ impl Route {
         statuses.all(|status| status.is_some()).then_some(first)
     }
 
-    /// The candidates must come in the order of their numbers.
+    /// `candidates` must be sorted by the backends' ids.
     pub(super) fn new(
         kind: Option<Kind>,
         name: Option<Arc<str>>,
         candidates: Vec<Candidate>,
         queue: &Arc<Queue>,
     ) -> Self {
-        let places = 0..candidates.len();
-        let up: Vec<usize> = places
-            .filter(|place| candidates[*place].backend.is_up())
+        let indices = 0..candidates.len();
+        let up: Vec<usize> = indices
+            .filter(|index| candidates[*index].backend.is_up())
             .collect();
         let weights = up
             .iter()
-            .map(|place| candidates[*place].backend.settings.weight);
+            .map(|index| candidates[*index].backend.settings.weight);
         Self {
             shares: Shares::new(weights),
             kind,
@@ -90,22 +90,22 @@ impl Route {
         }
     }
 
-    /// The same model when nobody serves it any more.
+    /// A route for the same model without backends, for a model that no backend serves any more.
     pub(super) fn without_candidates(&self) -> Self {
         Self::new(self.kind, self.name.clone(), Vec::new(), &self.queue)
     }
 
-    /// A request that names no model is for the first that is up, not for the best.
+    /// True for requests without a model: they are sent to the first backend that is up, not to the best.
     pub(super) fn is_in_order(&self) -> bool {
         self.name.is_none()
     }
 
-    pub(super) fn backend(&self, place: usize) -> &Arc<Backend> {
-        &self.candidates[place].backend
+    pub(super) fn backend(&self, index: usize) -> &Arc<Backend> {
+        &self.candidates[index].backend
     }
 
-    /// Where a backend is among the candidates.
-    pub(super) fn place(&self, id: BackendId) -> Option<usize> {
+    /// Index of a backend among the candidates.
+    pub(super) fn index_of(&self, id: BackendId) -> Option<usize> {
         self.candidates
             .binary_search_by_key(&id, |one| one.backend.id)
             .ok()
@@ -113,10 +113,10 @@ impl Route {
 
     /// True if this backend is a candidate, and no other one is up and not ejected.
     pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
-        let is_sound =
-            |backend: &Backend| backend.is_up() && backend.stats.verdict(now) == Verdict::Sound;
+        let is_healthy =
+            |backend: &Backend| backend.is_up() && backend.stats.verdict(now) == Verdict::Healthy;
         let mut others = self.candidates.iter().filter(|one| one.backend.id != id);
-        self.place(id).is_some() && !others.any(|one| is_sound(&one.backend))
+        self.index_of(id).is_some() && !others.any(|one| is_healthy(&one.backend))
     }
 
     /// True if one of the candidates lacks this endpoint.
@@ -125,13 +125,14 @@ impl Route {
         candidates.any(|one| one.backend.lacks(endpoint, now))
     }
 
-    /// How much the usable candidates have to do.
+    /// Average load of the usable candidates.
     pub(super) fn average(&self, now: Moment) -> Average {
-        if self.up.len() <= FEW {
+        if self.up.len() <= MAX_UNCACHED {
             return self.averaged(now);
         }
         let at = self.average_at.load(Ordering::Relaxed);
-        let is_mine = now.0 > at.saturating_add(OLD)
+        // Of several threads, one computes the average anew.
+        let is_mine = now.0 > at.saturating_add(MAX_AVERAGE_AGE)
             && self
                 .average_at
                 .compare_exchange(at, now.0, Ordering::Relaxed, Ordering::Relaxed)
@@ -146,8 +147,8 @@ impl Route {
 
     fn averaged(&self, now: Moment) -> Average {
         let mut average = Average::default();
-        for place in &self.up {
-            let backend = self.backend(*place);
+        for index in &self.up {
+            let backend = self.backend(*index);
             if backend.is_up() && !matches!(backend.stats.verdict(now), Verdict::Ejected(_)) {
                 average.outstanding += backend.stats.outstanding();
                 average.weight += backend.settings.weight;
@@ -158,9 +159,9 @@ impl Route {
 }
 
 impl Average {
-    /// Whether a backend has no more to do than a quarter above the average, and one more. Who has
-    /// twice the weight may have twice as much.
-    pub(super) fn bears(self, outstanding: u32, weight: u32) -> bool {
+    /// True if a backend's load is at most a quarter above the average, plus one request. The limit is
+    /// proportional to the weight.
+    pub(super) fn allows(self, outstanding: u32, weight: u32) -> bool {
         let total = u64::from(self.weight);
         let average = u64::from(self.outstanding) * u64::from(weight);
         4 * u64::from(outstanding) * total <= 5 * average + 4 * total
@@ -170,7 +171,10 @@ impl Average {
         u64::from(self.outstanding) << 32 | u64::from(self.weight)
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the number is split into its halves"
+    )]
     fn unpack(packed: u64) -> Self {
         Self {
             outstanding: (packed >> 32) as u32,
@@ -191,24 +195,24 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_above_the_average_and_one_more_is_borne() {
+    fn load_may_be_a_quarter_above_average_plus_one_request() {
         let eight_each = average(32, 4);
-        assert!(eight_each.bears(11, 1));
-        assert!(!eight_each.bears(12, 1));
+        assert!(eight_each.allows(11, 1));
+        assert!(!eight_each.allows(12, 1));
         let idle = average(0, 4);
-        assert!(idle.bears(1, 1) && !idle.bears(2, 1));
+        assert!(idle.allows(1, 1) && !idle.allows(2, 1));
     }
 
     #[test]
-    fn the_average_is_by_weight() {
-        // 3 and 9 would be even.
+    fn average_is_by_weight() {
+        // Even would be 3 for weight 1 and 9 for weight 3.
         let uneven = average(12, 4);
-        assert!(uneven.bears(12, 3) && !uneven.bears(13, 3));
-        assert!(uneven.bears(4, 1) && !uneven.bears(5, 1));
+        assert!(uneven.allows(12, 3) && !uneven.allows(13, 3));
+        assert!(uneven.allows(4, 1) && !uneven.allows(5, 1));
     }
 
     #[test]
-    fn it_is_the_same_after_packing() {
+    fn average_is_the_same_after_packing() {
         let packed = Average::unpack(average(7, 65_535_000).pack());
         assert_eq!((packed.outstanding, packed.weight), (7, 65_535_000));
     }

@@ -1,4 +1,4 @@
-//! Who serves which model, among all backends or those of a kind.
+//! The routes of all models, among all backends or those of one kind.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -15,24 +15,24 @@ const LATEST: &str = ":latest";
 
 #[derive(Debug)]
 pub(super) struct Routes {
-    /// Who serves a model. Those that are down too: a model does not become unknown because its
-    /// only server restarts.
+    /// Routes by model. They include backends that are down: a model does not become unknown because
+    /// its only backend restarts.
     by_model: HashMap<Arc<str>, Named>,
-    /// For requests that name no model.
+    /// The route of requests without a model.
     any: Arc<Route>,
-    /// The names of models and aliases, sorted when they are first needed: a request for an unknown
-    /// model must not cost a sort of thousands of names.
+    /// Names of models and aliases, sorted at the first use and once: a request for an unknown model
+    /// must not cost a sort of thousands of names.
     names: OnceLock<Vec<Arc<str>>>,
 }
 
 #[derive(Debug)]
 struct Named {
     route: Arc<Route>,
-    /// Only short for another name.
+    /// The name is an abbreviation of `name:latest`. It is not listed.
     is_short: bool,
 }
 
-/// Who serves what, while it is arranged.
+/// Candidates by model, while the routes are built.
 #[derive(Default)]
 struct Drafts {
     by_model: HashMap<Arc<str>, Vec<Candidate>>,
@@ -45,8 +45,8 @@ impl Routes {
         aliases: &[Alias],
         queue: &Arc<Queue>,
     ) -> Self {
-        let is_meant = |one: &&Arc<Backend>| kind.is_none() || one.kind() == kind;
-        let backends: Vec<&Arc<Backend>> = backends.iter().filter(is_meant).collect();
+        let has_kind = |one: &&Arc<Backend>| kind.is_none() || one.kind() == kind;
+        let backends: Vec<&Arc<Backend>> = backends.iter().filter(has_kind).collect();
         let drafts = Drafts::new(&backends);
         let mut by_model = HashMap::new();
         let mut insert = |name: &Arc<str>, candidates, is_short| {
@@ -74,18 +74,18 @@ impl Routes {
                 insert(name, candidates.clone(), false);
             }
         }
-        let everyone = backends.into_iter().map(|backend| Candidate {
+        let all = backends.into_iter().map(|backend| Candidate {
             backend: Arc::clone(backend),
             model: None,
         });
         Self {
-            any: Arc::new(Route::new(kind, None, everyone.collect(), queue)),
+            any: Arc::new(Route::new(kind, None, all.collect(), queue)),
             by_model,
             names: OnceLock::new(),
         }
     }
 
-    /// Who serves a model; who serves a request that names none.
+    /// The route of a model, or of requests without one.
     pub(super) fn get(&self, model: Option<&str>) -> Option<&Arc<Route>> {
         match model {
             Some(model) => self.by_model.get(model).map(|named| &named.route),
@@ -99,7 +99,7 @@ impl Routes {
         routes.any(|route| route.is_last(id, now))
     }
 
-    /// The names of all models and aliases, sorted.
+    /// Names of all models and aliases, sorted.
     pub(super) fn names(&self) -> Vec<&str> {
         let names = self.names.get_or_init(|| {
             let listed = self.by_model.iter().filter(|(_, named)| !named.is_short);
@@ -115,7 +115,7 @@ impl Drafts {
     fn new(backends: &[&Arc<Backend>]) -> Self {
         let mut drafts = Self::default();
         for backend in backends {
-            for model in backend.served().iter() {
+            for model in backend.model_names().iter() {
                 let candidates = drafts.by_model.entry(Arc::clone(model)).or_default();
                 if candidates
                     .last()
@@ -131,10 +131,10 @@ impl Drafts {
         drafts
     }
 
-    /// Who serves a model by this very name, when it is asked for by that one.
-    fn renamed(&self, model: &str, selection: &str) -> impl Iterator<Item = Candidate> {
+    /// Candidates that serve `model`, for requests that name it `alias`.
+    fn renamed(&self, model: &str, alias: &str) -> impl Iterator<Item = Candidate> {
         let found = self.by_model.get_key_value(model);
-        let name = found.and_then(|(name, _)| (**name != *selection).then(|| Arc::clone(name)));
+        let name = found.and_then(|(name, _)| (**name != *alias).then(|| Arc::clone(name)));
         let candidates = found.into_iter().flat_map(|(_, candidates)| candidates);
         candidates.map(move |one| Candidate {
             backend: Arc::clone(&one.backend),
@@ -142,8 +142,8 @@ impl Drafts {
         })
     }
 
-    /// Who serves any of the models that an alias stands for: each by the first that it has. Here
-    /// too `name` is short for Ollama's `name:latest`.
+    /// Candidates of an alias: each backend that serves one of its models, with the first of them.
+    /// Here too `name` stands for Ollama's `name:latest`.
     fn of_alias(&self, alias: &Alias) -> Vec<Candidate> {
         let mut seen = HashSet::new();
         let mut candidates = Vec::new();

@@ -1,4 +1,4 @@
-//! A place at a backend.
+//! One unit of a backend's concurrency.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,32 +7,35 @@ use super::backend::Backend;
 use super::clock::Moment;
 use super::route::Route;
 
-/// One request that a backend is working on. When it is dropped the place is free for the next.
+/// A slot at a backend. Dropping it frees the slot for the next request.
 #[derive(Debug)]
 pub(crate) struct Slot {
     route: Arc<Route>,
-    /// Which of the route's candidates it is.
-    place: usize,
-    /// A good answer has begun.
+    /// Index of the route's candidate.
+    index: usize,
+    /// A response that is not an error has begun.
     has_begun: bool,
-    /// It is a success on an inference endpoint.
+    /// The response is a success on an inference endpoint.
     is_success: bool,
 }
 
 impl Slot {
-    /// Takes a place at one of the route's candidates, if it has one left.
-    pub(super) fn take(route: &Arc<Route>, place: usize) -> Option<Self> {
-        let backend = route.backend(place);
-        backend.stats.occupy(backend.places()).then(|| Self {
-            route: Arc::clone(route),
-            place,
-            has_begun: false,
-            is_success: false,
-        })
+    /// Acquires a slot at one of the route's candidates. `None` if all its slots are in use.
+    pub(super) fn acquire(route: &Arc<Route>, index: usize) -> Option<Self> {
+        let backend = route.backend(index);
+        backend
+            .stats
+            .try_acquire(backend.max_slots())
+            .then(|| Self {
+                route: Arc::clone(route),
+                index,
+                has_begun: false,
+                is_success: false,
+            })
     }
 
     pub(crate) fn backend(&self) -> &Arc<Backend> {
-        self.route.backend(self.place)
+        self.route.backend(self.index)
     }
 
     pub(crate) fn route(&self) -> &Arc<Route> {
@@ -44,60 +47,60 @@ impl Slot {
         !self.route.is_in_order()
     }
 
-    /// What this backend calls the model, if not by the name asked for.
+    /// Model as the backend names it, if that differs from the client's name.
     pub(crate) fn model(&self) -> Option<&str> {
-        self.route.candidates[self.place].model.as_deref()
+        self.route.candidates[self.index].model.as_deref()
     }
 
-    /// An answer began; one that is what was asked for, so long after that.
-    pub(crate) fn began(&mut self, first_byte: Option<Duration>) {
+    /// Notes that a response began. `first_byte` is its latency, if the response counts for it.
+    pub(crate) fn note_began(&mut self, first_byte: Option<Duration>) {
         self.has_begun = true;
         let (backend, now) = (self.backend(), Moment::now());
         if let Some(first_byte) = first_byte {
-            backend.stats.took(first_byte, now);
+            backend.stats.note_latency(first_byte, now);
         }
-        self.note_recovery(backend.stats.began(now));
+        self.note_recovery(backend.stats.note_began(now));
     }
 
-    /// A success on an inference endpoint began: it makes up for errors that a client may have
-    /// provoked.
-    pub(crate) fn success_began(&mut self) {
+    /// Notes that a success on an inference endpoint began. It clears the suspicion from errors that a
+    /// client may have provoked.
+    pub(crate) fn note_success_began(&mut self) {
         self.is_success = true;
-        self.backend().learned.suspicion.success_began();
+        self.backend().learned.suspicion.note_success_began();
     }
 
-    /// The answer came to its end.
-    pub(crate) fn ended(&self) {
+    /// Notes that the response is complete.
+    pub(crate) fn note_ended(&self) {
         if self.is_success {
             self.backend().learned.suspicion.clear();
         }
         let stats = &self.backend().stats;
-        if self.has_begun && !stats.is_well() {
-            self.note_recovery(stats.ended(Moment::now()));
+        if self.has_begun && !stats.has_no_failures() {
+            self.note_recovery(stats.note_ended(Moment::now()));
         }
     }
 
-    /// The answer broke off. A bad one has been counted already.
-    pub(crate) fn cut(&self) {
+    /// Notes that the response ended early. An error response has been counted as a failure already.
+    pub(crate) fn note_cut(&self) {
         if self.has_begun {
-            self.failed();
+            self.note_failed();
         }
     }
 
-    /// There was no answer, or no good one, or no end of it.
-    pub(crate) fn failed(&self) {
+    /// Notes a failure: no response, an error response, or a response that ended early.
+    pub(crate) fn note_failed(&self) {
         let (backend, now) = (self.backend(), Moment::now());
-        if let Some(until) = backend.stats.failed(now) {
+        if let Some(until) = backend.stats.note_failed(now) {
             let (name, pause) = (&backend.name, until.seconds_after(now));
             tracing::warn!("backend {name} ejected for {pause} s after 3 consecutive failures");
-            self.route.queue.ejected();
+            self.route.queue.backend_ejected();
         }
     }
 
     fn note_recovery(&self, was_ejected: bool) {
         if was_ejected {
-            tracing::info!("backend {} answers again", self.backend().name);
-            self.route.queue.recovered();
+            tracing::info!("backend {} responds again", self.backend().name);
+            self.route.queue.backend_recovered();
         }
     }
 }
@@ -105,6 +108,6 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.backend().stats.release();
-        self.route.queue.freed(self.backend());
+        self.route.queue.slot_freed(self.backend());
     }
 }

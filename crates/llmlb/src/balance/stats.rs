@@ -1,5 +1,5 @@
-//! State of a backend that changes with every request: counts, latency, failures. Every thread may
-//! read and write it at any time.
+//! State of a backend that changes with every request: counts, latency, failures. All threads share
+//! it without locks.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::latency::Latency;
 #[repr(align(128))]
 pub(super) struct BackendStats {
     is_up: AtomicBool,
-    /// Some endpoints count as missing there.
+    /// The backend may lack an endpoint.
     lacks_any: AtomicBool,
     /// Number of times the backend came up. Its prefix cache is empty after each of them.
     epochs: AtomicU16,
@@ -31,17 +31,17 @@ impl BackendStats {
         self.is_up.load(Ordering::Relaxed)
     }
 
-    /// It came up, or went down.
+    /// Notes that the backend came up or went down.
     pub(super) fn set_up(&self, is_up: bool) {
         if is_up && !self.is_up() {
             self.epochs.fetch_add(1, Ordering::Relaxed);
-            // Whatever failed before, it is another one now.
+            // Failures of the program that ran before do not count.
             self.breaker.store(0, Ordering::Relaxed);
         }
         self.is_up.store(is_up, Ordering::SeqCst);
     }
 
-    /// True if it may lack endpoints. Nearly always false, and then nothing else is looked at.
+    /// True if the backend may lack an endpoint. Fast path: false for most backends.
     pub(super) fn lacks_any(&self) -> bool {
         self.lacks_any.load(Ordering::Relaxed)
     }
@@ -69,14 +69,14 @@ impl BackendStats {
 
     pub(super) fn verdict(&self, now: Moment) -> Verdict {
         match self.breaker.load(Ordering::Relaxed) {
-            0 => Verdict::Sound, // So it is nearly always.
+            0 => Verdict::Healthy, // The usual case.
             packed => Breaker::unpack(packed).verdict(now),
         }
     }
 
-    /// Takes a place, unless so many are taken.
-    pub(super) fn occupy(&self, limit: u32) -> bool {
-        // Sequentially consistent with whoever looks for waiters after `release`.
+    /// Acquires a slot. False if `limit` slots are in use.
+    pub(super) fn try_acquire(&self, limit: u32) -> bool {
+        // Sequentially consistent with the check for waiting requests that follows `release`.
         let taken = self
             .outstanding
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
@@ -88,7 +88,7 @@ impl BackendStats {
         taken.is_ok()
     }
 
-    /// Gives a place back.
+    /// Releases a slot.
     pub(super) fn release(&self) {
         self.outstanding.fetch_sub(1, Ordering::SeqCst);
     }
@@ -97,7 +97,7 @@ impl BackendStats {
     pub(super) fn claim_trial(&self, now: Moment) -> bool {
         let packed = self.breaker.load(Ordering::Relaxed);
         let breaker = Breaker::unpack(packed);
-        breaker.verdict(now) == Verdict::Due
+        breaker.verdict(now) == Verdict::TrialDue
             && self
                 .breaker
                 .compare_exchange(
@@ -109,54 +109,54 @@ impl BackendStats {
                 .is_ok()
     }
 
-    /// The first byte of what was asked for came after so long.
-    pub(super) fn took(&self, first_byte: Duration, now: Moment) {
+    /// Notes the latency of a response.
+    pub(super) fn note_latency(&self, first_byte: Duration, now: Moment) {
         let packed = self.latency.load(Ordering::Relaxed);
         let latency = Latency::unpack(packed).after(first_byte, now);
-        // Of two that come at the same time one may be lost: it is an average.
+        // One of two simultaneous updates may be lost, which does not matter to an average.
         self.latency.store(latency.pack(), Ordering::Relaxed);
     }
 
-    /// An answer began. Says whether the backend was ejected until now.
-    pub(super) fn began(&self, now: Moment) -> bool {
+    /// Notes that a response began. True if this ends an ejection.
+    pub(super) fn note_began(&self, now: Moment) -> bool {
         let (before, _) = self.change(|breaker| breaker.began(now));
-        before.verdict(now) != Verdict::Sound
+        before.verdict(now) != Verdict::Healthy
     }
 
-    /// Nothing failed lately.
-    pub(super) fn is_well(&self) -> bool {
+    /// True if the breaker has its initial state: no failure counts.
+    pub(super) fn has_no_failures(&self) -> bool {
         self.breaker.load(Ordering::Relaxed) == 0
     }
 
-    /// An answer came to its end. Says whether the backend was ejected until now.
-    pub(super) fn ended(&self, now: Moment) -> bool {
+    /// Notes a complete response. True if this ends an ejection.
+    pub(super) fn note_ended(&self, now: Moment) -> bool {
         let (before, _) = self.change(|breaker| breaker.ended(now));
-        before.verdict(now) != Verdict::Sound
+        before.verdict(now) != Verdict::Healthy
     }
 
-    /// A request failed. Says until when the backend is ejected, if that is new.
-    pub(super) fn failed(&self, now: Moment) -> Option<Moment> {
-        self.ejected(now, |breaker| breaker.failed(now))
+    /// Notes a failed request. Returns the end of the ejection, if that is new.
+    pub(super) fn note_failed(&self, now: Moment) -> Option<Moment> {
+        self.change_to_ejected(now, |breaker| breaker.failed(now))
     }
 
-    /// Ejects the backend. Returns until when, if that is new.
+    /// Ejects the backend. Returns the end of the ejection, if that is new.
     pub(super) fn eject(&self, now: Moment) -> Option<Moment> {
-        self.ejected(now, |breaker| breaker.ejected(now))
+        self.change_to_ejected(now, |breaker| breaker.ejected(now))
     }
 
-    /// A response proved neither a success nor a failure. True if the next request may now try a
-    /// backend that is ejected.
-    pub(super) fn inconclusive(&self, now: Moment) -> bool {
+    /// Notes a response that proves neither success nor failure. True if a new trial is due.
+    pub(super) fn note_inconclusive(&self, now: Moment) -> bool {
         let (before, after) = self.change(|breaker| breaker.inconclusive(now));
         before != after
     }
 
-    /// It wants no requests for so long. Says until when the backend is ejected, if that is new.
-    pub(super) fn rests(&self, long: Duration, now: Moment) -> Option<Moment> {
-        self.ejected(now, |breaker| breaker.rests(now, long))
+    /// Ejects the backend for the pause that it requested. Returns the end, if that is new.
+    pub(super) fn back_off(&self, pause: Duration, now: Moment) -> Option<Moment> {
+        self.change_to_ejected(now, |breaker| breaker.backed_off(now, pause))
     }
 
-    fn ejected(&self, now: Moment, next: impl Fn(Breaker) -> Breaker) -> Option<Moment> {
+    /// Changes the breaker. Returns the end of the ejection, if that is new.
+    fn change_to_ejected(&self, now: Moment, next: impl Fn(Breaker) -> Breaker) -> Option<Moment> {
         let (before, after) = self.change(next);
         match after.verdict(now) {
             Verdict::Ejected(until) if before.verdict(now) != Verdict::Ejected(until) => {
@@ -166,14 +166,14 @@ impl BackendStats {
         }
     }
 
-    /// What it was, and what it is now.
+    /// Changes the breaker. Returns the old and the new one.
     fn change(&self, next: impl Fn(Breaker) -> Breaker) -> (Breaker, Breaker) {
         let mut packed = self.breaker.load(Ordering::Relaxed);
         loop {
             let before = Breaker::unpack(packed);
             let after = next(before);
             if before == after {
-                return (before, after); // So it is nearly always: nothing is written.
+                return (before, after); // The usual case, which writes nothing.
             }
             let changed = self.breaker.compare_exchange_weak(
                 packed,
@@ -196,61 +196,71 @@ mod tests {
     const NOW: Moment = Moment(5_000);
 
     #[test]
-    fn no_more_places_are_taken_than_there_are() {
+    fn slots_are_limited() {
         let stats = BackendStats::default();
-        assert!(stats.occupy(2) && stats.occupy(2) && !stats.occupy(2));
+        assert!(stats.try_acquire(2) && stats.try_acquire(2) && !stats.try_acquire(2));
         assert_eq!((stats.outstanding(), stats.requests()), (2, 2));
         stats.release();
-        assert!(stats.occupy(2));
+        assert!(stats.try_acquire(2));
     }
 
     #[test]
-    fn the_third_failure_in_a_row_is_told_and_an_answer_makes_up_for_all() {
+    fn third_consecutive_failure_ejects_and_a_complete_response_resets() {
         let stats = BackendStats::default();
         for _ in 0..3 {
-            assert_eq!((stats.failed(NOW), stats.failed(NOW)), (None, None));
-            assert!(!stats.began(NOW) && !stats.ended(NOW));
+            assert_eq!(
+                (stats.note_failed(NOW), stats.note_failed(NOW)),
+                (None, None)
+            );
+            assert!(!stats.note_began(NOW) && !stats.note_ended(NOW));
         }
-        assert_eq!((stats.failed(NOW), stats.failed(NOW)), (None, None));
-        assert_eq!(stats.failed(NOW), Some(Moment(6_000)));
-        assert_eq!(stats.failed(NOW), None, "that is known");
+        assert_eq!(
+            (stats.note_failed(NOW), stats.note_failed(NOW)),
+            (None, None)
+        );
+        assert_eq!(stats.note_failed(NOW), Some(Moment(6_000)));
+        assert_eq!(stats.note_failed(NOW), None, "already ejected");
         assert_eq!(stats.verdict(NOW), Verdict::Ejected(Moment(6_000)));
-        assert!(stats.began(NOW));
-        assert_eq!(stats.verdict(NOW), Verdict::Sound);
-        assert_eq!(stats.failed(NOW), Some(Moment(6_000)), "it did not end");
-        assert!(stats.ended(NOW));
-        assert_eq!(stats.verdict(NOW), Verdict::Sound);
-        stats.took(Duration::from_millis(5), NOW);
+        assert!(stats.note_began(NOW));
+        assert_eq!(stats.verdict(NOW), Verdict::Healthy);
+        assert_eq!(stats.note_failed(NOW), Some(Moment(6_000)), "response cut");
+        assert!(stats.note_ended(NOW));
+        assert_eq!(stats.verdict(NOW), Verdict::Healthy);
+        stats.note_latency(Duration::from_millis(5), NOW);
         assert_eq!(stats.latency(NOW), 5_000);
     }
 
     #[test]
-    fn only_one_tries_a_backend_that_is_due() {
+    fn one_caller_claims_the_trial() {
         let stats = BackendStats::default();
-        assert!(!stats.claim_trial(NOW), "it is sound");
+        assert!(!stats.claim_trial(NOW), "not ejected");
         for _ in 0..3 {
-            stats.failed(NOW);
+            stats.note_failed(NOW);
         }
-        assert!(!stats.claim_trial(NOW), "it is too early");
+        assert!(!stats.claim_trial(NOW), "too early");
         let later = Moment(6_000);
         assert!(stats.claim_trial(later) && !stats.claim_trial(later));
-        assert_eq!(stats.failed(later), Some(Moment(8_000)), "twice as long");
+        assert_eq!(
+            stats.note_failed(later),
+            Some(Moment(8_000)),
+            "twice as long"
+        );
     }
 
     #[test]
-    fn a_new_life_begins_without_a_past() {
+    fn backend_that_comes_up_has_no_failures() {
         let stats = BackendStats::default();
         stats.set_up(true);
         let first = stats.epoch();
         for _ in 0..3 {
-            stats.failed(NOW);
+            stats.note_failed(NOW);
         }
         stats.set_up(true);
-        assert_eq!(stats.epoch(), first, "it was up before");
-        assert_ne!(stats.verdict(NOW), Verdict::Sound);
+        assert_eq!(stats.epoch(), first, "already up");
+        assert_ne!(stats.verdict(NOW), Verdict::Healthy);
         stats.set_up(false);
         stats.set_up(true);
         assert_ne!(stats.epoch(), first);
-        assert_eq!(stats.verdict(NOW), Verdict::Sound);
+        assert_eq!(stats.verdict(NOW), Verdict::Healthy);
     }
 }

@@ -1,19 +1,42 @@
 //! Responses that a client may have provoked: 500, 401, 403, and those that end early.
 //!
-//! One prompt can make a healthy backend respond 500, or crash, at every request that repeats it. So
-//! these responses eject a backend only if at least three came in a row, without a success in
-//! between, and they went to two clients or belong to three different prompts.
+//! One prompt can make a healthy backend respond 500, or crash, each time it is sent. These responses
+//! therefore eject a backend only if three came without a success in between, and only if they
+//! belong to two clients or to three different prompts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Responses in a row that eject a backend, and different prompts that do.
-const ENOUGH: usize = 3;
+use http::StatusCode;
+
+use super::ClientKey;
+
+/// Number of responses without a success in between, and of different prompts of one client, that
+/// eject a backend.
+const EVIDENCE_NEEDED: usize = 3;
+
+/// Evidence against a backend: a response that its client may have provoked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Evidence {
+    pub(crate) fault: Fault,
+    pub(crate) client: ClientKey,
+    /// Hash of the request's body.
+    pub(crate) prompt: u64,
+}
+
+/// The fault of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The response had this status.
+    Status(StatusCode),
+    /// The backend ended the response early.
+    Cut,
+}
 
 /// The suspicion against one backend.
 #[derive(Debug, Default)]
 pub(super) struct Suspicion {
-    /// Fast path: false while there is nothing to forget, so that a success takes no lock.
+    /// Fast path: false while nothing is recorded, so that a success takes no lock.
     any: AtomicBool,
     run: Mutex<Run>,
 }
@@ -27,37 +50,38 @@ struct Run {
     /// The first different prompts, as hashes.
     prompts: Vec<u64>,
     is_key_rejected: bool,
-    /// One of the responses ended early.
+    /// At least one response ended early.
     has_cut: bool,
 }
 
 /// The effect of one more suspect response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Suspected {
-    /// It is the first since the last success.
+    /// The response is the first since the last success.
     pub(super) is_first: bool,
     /// The backend is to be ejected.
     pub(super) is_enough: bool,
 }
 
 impl Suspicion {
-    /// Counts a response to this client and prompt; `is_cut` if it ended early.
-    pub(super) fn note(&self, client: u64, prompt: u64, is_cut: bool) -> Suspected {
+    /// Counts a response. All credentials of an address count as one client.
+    pub(super) fn note(&self, evidence: Evidence) -> Suspected {
+        let (client, prompt) = (evidence.client.address, evidence.prompt);
         let mut run = self.lock();
-        run.has_cut |= is_cut;
+        run.has_cut |= evidence.fault == Fault::Cut;
         self.any.store(true, Ordering::Relaxed);
         if run.responses == 0 {
             run.first_client = client;
         }
         run.responses = run.responses.saturating_add(1);
         run.has_other_client |= run.first_client != client;
-        if run.prompts.len() < ENOUGH && !run.prompts.contains(&prompt) {
+        if run.prompts.len() < EVIDENCE_NEEDED && !run.prompts.contains(&prompt) {
             run.prompts.push(prompt);
         }
-        let is_backends_fault = run.has_other_client || run.prompts.len() >= ENOUGH;
+        let is_backends_fault = run.has_other_client || run.prompts.len() >= EVIDENCE_NEEDED;
         Suspected {
             is_first: run.responses == 1,
-            is_enough: run.responses >= ENOUGH && is_backends_fault,
+            is_enough: run.responses >= EVIDENCE_NEEDED && is_backends_fault,
         }
     }
 
@@ -68,13 +92,13 @@ impl Suspicion {
         !std::mem::replace(&mut run.is_key_rejected, true)
     }
 
-    /// A success has begun. It makes up for errors, but not for responses that ended early: they
-    /// had begun as well.
-    pub(super) fn success_began(&self) {
+    /// Notes that a success began. It clears errors, but not responses that ended early: they had
+    /// begun as well.
+    pub(super) fn note_success_began(&self) {
         self.clear_if(|run| !run.has_cut);
     }
 
-    /// Forgets everything, after a complete success.
+    /// Clears the suspicion, after a complete success.
     pub(super) fn clear(&self) {
         self.clear_if(|_| true);
     }
@@ -98,17 +122,31 @@ impl Suspicion {
 mod tests {
     use super::*;
 
+    const ERROR: Fault = Fault::Status(StatusCode::INTERNAL_SERVER_ERROR);
+
+    fn note(suspicion: &Suspicion, address: u64, prompt: u64, fault: Fault) -> Suspected {
+        let client = ClientKey {
+            address,
+            credential: 0,
+        };
+        suspicion.note(Evidence {
+            fault,
+            client,
+            prompt,
+        })
+    }
+
     fn is_enough(suspicion: &Suspicion, client: u64, prompt: u64) -> bool {
-        suspicion.note(client, prompt, false).is_enough
+        note(suspicion, client, prompt, ERROR).is_enough
     }
 
     #[test]
     fn one_client_with_one_prompt_is_never_enough() {
         let suspicion = Suspicion::default();
-        assert!(suspicion.note(1, 7, false).is_first);
+        assert!(note(&suspicion, 1, 7, ERROR).is_first);
         for number in 0..100 {
             assert_eq!(
-                suspicion.note(1, 7 + number % 2, false),
+                note(&suspicion, 1, 7 + number % 2, ERROR),
                 Suspected {
                     is_first: false,
                     is_enough: false
@@ -140,7 +178,7 @@ mod tests {
         let suspicion = Suspicion::default();
         for _ in 0..10 {
             assert!(!is_enough(&suspicion, 1, 7) && !is_enough(&suspicion, 2, 8));
-            suspicion.success_began();
+            suspicion.note_success_began();
         }
     }
 
@@ -149,16 +187,16 @@ mod tests {
         let suspicion = Suspicion::default();
         for _ in 0..10 {
             for client in [1, 2] {
-                assert!(!suspicion.note(client, 7, true).is_enough);
-                suspicion.success_began();
+                assert!(!note(&suspicion, client, 7, Fault::Cut).is_enough);
+                suspicion.note_success_began();
             }
             suspicion.clear();
         }
         for client in [1, 2] {
-            assert!(!suspicion.note(client, 7, true).is_enough);
-            suspicion.success_began();
+            assert!(!note(&suspicion, client, 7, Fault::Cut).is_enough);
+            suspicion.note_success_began();
         }
-        assert!(suspicion.note(1, 7, true).is_enough);
+        assert!(note(&suspicion, 1, 7, Fault::Cut).is_enough);
     }
 
     #[test]

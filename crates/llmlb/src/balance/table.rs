@@ -1,4 +1,4 @@
-//! What is known about all backends at one moment, arranged for looking it up.
+//! An immutable table of all backends, routes and models. Each change builds a new one.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use super::backend::{Backend, State};
+use super::backend::{Backend, BackendState};
 use super::clock::Moment;
 use super::model::{Model, Models};
 use super::queue::Queue;
@@ -15,20 +15,20 @@ use super::routes::Routes;
 use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
 
-/// What is known at one moment.
+/// Backends, routes and models as of one moment.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// In the order of the configuration.
     pub(crate) backends: Vec<Arc<Backend>>,
     routes: Routes,
-    /// For requests that only Ollama understands.
+    /// Routes of requests that only Ollama can serve.
     ollama: Routes,
     /// Every model of a backend that is up, once, as its first backend describes it; then the
     /// aliases.
     models: Vec<Model>,
-    /// The place of each in that list.
-    places: HashMap<Arc<str>, usize>,
-    /// The list as JSON, made when it is first needed.
+    /// Indices in `models` by name.
+    indices: HashMap<Arc<str>, usize>,
+    /// Body of `/v1/models`, built at the first use.
     list: OnceLock<Bytes>,
 }
 
@@ -36,10 +36,10 @@ impl Table {
     pub(super) fn new(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
         let routes = Routes::new(&backends, None, aliases, queue);
         let models = models(&backends, aliases, &routes);
-        let places = models.iter().enumerate();
+        let indexed = models.iter().enumerate();
         Self {
-            places: places
-                .map(|(at, model)| (Arc::clone(&model.id), at))
+            indices: indexed
+                .map(|(index, model)| (Arc::clone(&model.id), index))
                 .collect(),
             models,
             list: OnceLock::new(),
@@ -49,7 +49,7 @@ impl Table {
         }
     }
 
-    /// Who serves a model; who serves a request that names none. Of this kind alone, if one is given.
+    /// The route of a model, or of requests without one; only backends of `kind`, if it is given.
     pub(super) fn route(&self, kind: Option<Kind>, model: Option<&str>) -> Option<&Arc<Route>> {
         self.routes(kind).get(model)
     }
@@ -66,12 +66,12 @@ impl Table {
         self.routes.is_last(id, now) || self.ollama.is_last(id, now)
     }
 
-    /// Whether it is known of every backend what it serves.
+    /// True if the models of all backends are known.
     pub(super) fn is_complete(&self) -> bool {
-        !self.backends.is_empty() && self.backends.iter().all(|one| one.is_known())
+        !self.backends.is_empty() && self.backends.iter().all(|one| one.has_known_models())
     }
 
-    /// Whether there is a backend of this kind, as far as is known.
+    /// True if a backend of this kind exists, or may exist because a backend was not probed yet.
     pub(crate) fn may_have(&self, kind: Kind) -> bool {
         let mut backends = self.backends.iter();
         !self.is_complete() || backends.any(|one| one.kind() == Some(kind))
@@ -81,12 +81,12 @@ impl Table {
         self.backends.iter().filter(|one| one.is_up()).count()
     }
 
-    /// The model or alias that is listed by this name.
+    /// The listed model or alias with this name.
     pub(crate) fn model(&self, id: &str) -> Option<&Model> {
-        self.models.get(*self.places.get(id)?)
+        self.models.get(*self.indices.get(id)?)
     }
 
-    /// The answer to `/v1/models`.
+    /// Body of the response to `/v1/models`.
     pub(crate) fn list(&self) -> Bytes {
         let list = self.list.get_or_init(|| {
             let mut text = String::from(r#"{"object":"list","data":["#);
@@ -102,23 +102,23 @@ impl Table {
         list.clone()
     }
 
-    /// The names of all models and aliases, sorted. Of this kind alone, if one is given.
+    /// Names of all models and aliases, sorted; only backends of `kind`, if it is given.
     pub(crate) fn model_names(&self, kind: Option<Kind>) -> Vec<&str> {
         self.routes(kind).names()
     }
 }
 
-/// What `/v1/models` lists.
+/// Models and aliases for `/v1/models`.
 fn models(backends: &[Arc<Backend>], aliases: &[Alias], routes: &Routes) -> Vec<Model> {
     let hidden: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
-    let told = backends.iter().filter_map(|backend| match backend.state() {
-        State::Up(models) => Some(models),
-        State::Down(_) => None,
+    let reported = backends.iter().filter_map(|backend| match backend.state() {
+        BackendState::Up(models) => Some(models),
+        BackendState::Down(_) => None,
     });
-    let told: Vec<Arc<Models>> = told.collect();
+    let reported: Vec<Arc<Models>> = reported.collect();
     let mut models = Vec::new();
     let mut described: HashMap<&str, &Model> = HashMap::new();
-    for model in told.iter().flat_map(|models| models.iter()) {
+    for model in reported.iter().flat_map(|models| models.iter()) {
         if let Entry::Vacant(entry) = described.entry(&model.id) {
             entry.insert(model);
             if !hidden.contains(&*model.id) {

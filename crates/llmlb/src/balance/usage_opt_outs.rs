@@ -11,9 +11,9 @@ use std::time::Duration;
 use super::clock::Moment;
 
 /// Time after which an opt-out expires.
-const REMEMBERED: Duration = Duration::from_secs(60 * 60);
+const EXPIRES_AFTER: Duration = Duration::from_secs(60 * 60);
 /// Maximum number of models. Some backends accept any name, which clients then choose.
-const MOST: usize = 256;
+const MAX_MODELS: usize = 256;
 
 /// The opt-outs of one backend.
 #[derive(Debug, Default)]
@@ -38,14 +38,14 @@ impl UsageOptOuts {
 
     /// Adds or renews an opt-out. True if it is new.
     pub(super) fn note(&self, model: &str, now: Moment) -> bool {
-        let until = now.plus(REMEMBERED);
+        let until = now.plus(EXPIRES_AFTER);
         let mut models = self.lock();
         if let Some(known) = models.iter_mut().find(|one| one.model == model) {
             known.until = until;
             self.any.store(true, Ordering::Relaxed);
             return false;
         }
-        if models.len() >= MOST {
+        if models.len() >= MAX_MODELS {
             models.remove(0);
         }
         let model = model.to_owned();
@@ -71,16 +71,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_objection_is_of_one_model_and_is_forgotten() {
+    fn opt_out_applies_to_one_model_and_expires() {
         let (usage_opt_outs, now) = (UsageOptOuts::default(), Moment(7));
         let has = |model, at| usage_opt_outs.has(model, || at);
         assert!(!has("m", now));
         assert!(usage_opt_outs.note("m", now));
         assert!(has("m", now) && !has("n", now));
-        let later = now.plus(REMEMBERED);
+        let later = now.plus(EXPIRES_AFTER);
         assert!(has("m", Moment(later.0 - 1)));
         assert!(!has("m", later));
-        // It is the same again.
+        // An expired opt-out is renewed, not new.
         assert!(!usage_opt_outs.note("m", later));
         assert!(has("m", later));
         usage_opt_outs.clear();
@@ -89,12 +89,12 @@ mod tests {
     }
 
     #[test]
-    fn not_all_names_are_remembered() {
+    fn number_of_opt_outs_is_limited() {
         let (usage_opt_outs, now) = (UsageOptOuts::default(), Moment(7));
-        for number in 0..2 * MOST {
+        for number in 0..2 * MAX_MODELS {
             assert!(usage_opt_outs.note(&number.to_string(), now));
         }
-        assert_eq!(usage_opt_outs.lock().len(), MOST);
+        assert_eq!(usage_opt_outs.lock().len(), MAX_MODELS);
         assert!(!usage_opt_outs.has("0", || now) && usage_opt_outs.has("511", || now));
     }
 }

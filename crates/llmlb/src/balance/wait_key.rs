@@ -14,7 +14,7 @@ use crate::backend_id::BackendId;
 /// Backends that can serve a waiting request.
 #[derive(Clone, Debug)]
 pub(super) struct WaitKey {
-    /// Candidates as they are known now.
+    /// The current route.
     pub(super) route: Arc<Route>,
     /// The only backend that can serve the request, if it names an id that this backend issued.
     only: Option<BackendId>,
@@ -24,10 +24,10 @@ pub(super) struct WaitKey {
     /// up paths to open lanes.
     endpoint: Option<EndpointKey>,
     /// No slot was free for this key in the current pass over the lanes.
-    pub(super) is_stuck: bool,
+    pub(super) is_blocked: bool,
 }
 
-/// Keys are equal if they ask for the same, whatever the current candidates are.
+/// Keys are equal if they stand for the same selection. The current candidates do not matter.
 impl PartialEq for WaitKey {
     fn eq(&self, other: &Self) -> bool {
         let (one, another) = (&self.route, &other.route);
@@ -53,26 +53,26 @@ impl WaitKey {
             route,
             only,
             tried: tried.into(),
-            is_stuck: false,
+            is_blocked: false,
         }
     }
 
-    /// Takes a slot at any candidate.
+    /// Acquires a slot at any candidate.
     pub(super) fn choose(&self, now: Moment, random: &mut Random) -> Choice {
         let selection = self.selection(now);
         if self.only.is_some() && selection.only.is_none() {
-            return Choice::Down; // It does not serve the model any more.
+            return Choice::Down; // The only backend does not serve the model any more.
         }
         selection.choose(random)
     }
 
-    /// Takes a slot at this backend, if the request may be sent there now.
+    /// Acquires a slot at this backend, if the request may be sent there now.
     pub(super) fn choose_at(&self, backend: &Backend, now: Moment, random: &mut Random) -> Choice {
         let is_free = self.only.is_none() && self.endpoint.is_none();
         let is_plain = !self.route.is_in_order() && is_free;
-        match self.route.place(backend.id) {
-            Some(place) if is_plain && backend.stats.verdict(now) == Verdict::Sound => {
-                let slot = self.selection(now).take(place);
+        match self.route.index_of(backend.id) {
+            Some(index) if is_plain && backend.stats.verdict(now) == Verdict::Healthy => {
+                let slot = self.selection(now).acquire(index);
                 slot.map_or(Choice::Busy, Choice::Slot)
             }
             Some(_) => self.choose(now, random),
@@ -80,9 +80,9 @@ impl WaitKey {
         }
     }
 
-    /// True if this backend is a candidate. Taking its slot can still fail.
+    /// True if this backend is a candidate. Acquiring its slot can still fail.
     pub(super) fn may_use(&self, backend: &Backend) -> bool {
-        self.route.place(backend.id).is_some()
+        self.route.index_of(backend.id).is_some()
     }
 
     /// Time at which the first ejected candidate may be tried again.
@@ -93,7 +93,7 @@ impl WaitKey {
     fn selection(&self, now: Moment) -> Selection<'_> {
         Selection {
             route: &self.route,
-            only: self.only.and_then(|id| self.route.place(id)),
+            only: self.only.and_then(|id| self.route.index_of(id)),
             tried: &self.tried,
             endpoint: self.endpoint,
             now,

@@ -78,7 +78,7 @@ pub(super) struct Serve {
     #[arg(long = "backend", value_name = "URL")]
     pub(super) backends: Vec<String>,
 
-    /// Use built-in backends that generate sample responses
+    /// Use built-in backends that generate sample responses, without llmlb.toml
     #[arg(long, conflicts_with = "backends")]
     pub(super) demo: bool,
 

@@ -53,12 +53,12 @@ pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
         .log_internal_errors(false)
         .event_format(line);
     // Events of other crates, such as the HTTP library's, are not for operators.
-    let ours = Targets::new()
+    let own_targets = Targets::new()
         .with_target("llmlb", level)
         .with_target("spool", level)
         .with_target("tenure", level);
     let _ = tracing_subscriber::registry()
-        .with(printer.with_filter(ours))
+        .with(printer.with_filter(own_targets))
         .try_init();
     StderrLog {
         lines,

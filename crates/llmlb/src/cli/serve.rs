@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::time::Duration;
 
 use spool::RunError;
 
@@ -60,20 +61,14 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     // Install the handlers before the lock: a signal in between would leave a stale lock file.
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
-    let (mut lock, listener) = own(config)?;
+    let (mut lock, listener) = acquire_port(config)?;
     let address = listener.local_addr().map_err(|error| {
         Failure::new(
             exit::FAILED,
             format!("cannot read the socket's address: {error}"),
         )
     })?;
-    if let Some(own) = config.backends.iter().find(|one| leads_to(one, address)) {
-        return Err(Failure::new(
-            exit::FAILED,
-            format!("Backend {} at {} is this server itself", own.name, own.url),
-        )
-        .hint("name an LLM server: --backend URL, or `url` of [[backend]]"));
-    }
+    reject_own_address(config, address)?;
     let request = lock
         .tenure_mut()
         .stop_request()
@@ -86,18 +81,12 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     }
 
     let meter = meter(config, demo)?;
-    let division = Division::for_this_process(&config.server, demo).map_err(|few| {
-        let hint = format!(
-            "use fewer server.workers, or raise the limit: LimitNOFILE= of the service, or ulimit -n {}",
-            few.needed.max(1024)
-        );
-        Failure::new(exit::FAILED, format!("Cannot start: {few}")).hint(hint)
-    })?;
+    let division = divide_descriptors(config, demo)?;
     let started = tokio::select! {
         started = App::start(config, demo, listener, &division, via, log, meter) => started,
         signal = signals.next() => {
             tracing::info!("{signal} received during the start: exiting");
-            return let_go(lock, exit::DONE);
+            return release(lock, exit::DONE);
         }
     };
     let mut app = started
@@ -117,19 +106,42 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     };
     let in_flight = app.shared.requests.now();
     let limit = config.server.drain_timeout;
-    tracing::info!(
-        "{signal} received: draining; {} for up to {} s. A second signal aborts them",
-        waiting_for(in_flight),
-        limit.as_secs_f32()
-    );
-    tell_draining(&mut lock, in_flight);
+    tracing::info!("{signal} received: {}", drain_message(in_flight, limit));
+    publish_draining(&mut lock, in_flight);
     notify.stopping(
         limit + stop::GRACE,
         &format!("draining, {in_flight} in flight"),
     );
-    let report = |in_flight| tell_draining(&mut lock, in_flight);
+    let report = |in_flight| publish_draining(&mut lock, in_flight);
     let ended = app.drain(&mut signals, report).await;
-    let code = match ended {
+    release(lock, log_end(&ended))
+}
+
+/// Rejects a backend that is this server itself: its requests would loop.
+fn reject_own_address(config: &Config, address: SocketAddr) -> Result<(), Failure> {
+    let Some(own) = config.backends.iter().find(|one| leads_to(one, address)) else {
+        return Ok(());
+    };
+    Err(Failure::new(
+        exit::FAILED,
+        format!("Backend {} at {} is this server itself", own.name, own.url),
+    )
+    .hint("name an LLM server: --backend URL, or `url` of [[backend]]"))
+}
+
+fn divide_descriptors(config: &Config, demo: bool) -> Result<Division, Failure> {
+    Division::for_this_process(&config.server, demo).map_err(|few| {
+        let hint = format!(
+            "use fewer server.workers, or raise the limit: LimitNOFILE= of the service, or ulimit -n {}",
+            few.needed.max(1024)
+        );
+        Failure::new(exit::FAILED, format!("Cannot start: {few}")).hint(hint)
+    })
+}
+
+/// Logs the end of the drain and returns the exit code.
+fn log_end(ended: &Ended) -> u8 {
+    match *ended {
         Ended::Drained => {
             tracing::info!("drained: all requests completed");
             exit::DONE
@@ -152,8 +164,7 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
             );
             exit::FAILED
         }
-    };
-    let_go(lock, code)
+    }
 }
 
 /// Creates the meter, which writes a usage record for every request.
@@ -213,7 +224,7 @@ fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
 
 /// Acquires the port's lock, then binds the socket. With port 0 the bind comes first, because only
 /// the system knows a free port.
-fn own(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
+fn acquire_port(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
     let address = SocketAddr::new(config.server.host, config.server.port);
     let claim = |address: SocketAddr| {
         let fields = ServerFields {
@@ -223,16 +234,16 @@ fn own(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
         ServerLock::acquire_with(address.port(), fields)
     };
     if address.port() != 0 {
-        let lock = claim(address).map_err(already)?;
-        let listener = listen::listen(address).map_err(|error| taken(address, &error))?;
+        let lock = claim(address).map_err(lock_failure)?;
+        let listener = listen::listen(address).map_err(|error| bind_failure(address, &error))?;
         return Ok((lock, listener));
     }
     let mut refused = None;
     for _ in 0..FREE_PORT_TRIES {
-        let listener = listen::listen(address).map_err(|error| taken(address, &error))?;
+        let listener = listen::listen(address).map_err(|error| bind_failure(address, &error))?;
         let bound = listener
             .local_addr()
-            .map_err(|error| taken(address, &error))?;
+            .map_err(|error| bind_failure(address, &error))?;
         match claim(bound) {
             Ok(lock) => return Ok((lock, listener)),
             Err(error) => refused = Some(error),
@@ -245,7 +256,7 @@ fn own(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
                 "no free port found (-p 0); specify one: -p PORT",
             )
         },
-        already,
+        lock_failure,
     ))
 }
 
@@ -259,9 +270,10 @@ fn leads_to(backend: &config::Backend, own: SocketAddr) -> bool {
             Err(_) => return false,
         },
     };
-    let ours = own.ip().to_canonical();
-    let here = host.to_canonical() == ours || (ours.is_unspecified() && config::is_loopback(host));
-    authority.port_u16() == Some(own.port()) && here
+    let own_ip = own.ip().to_canonical();
+    let is_own_host =
+        host.to_canonical() == own_ip || (own_ip.is_unspecified() && config::is_loopback(host));
+    authority.port_u16() == Some(own.port()) && is_own_host
 }
 
 fn announce(app: &App, address: SocketAddr, demo: bool) {
@@ -298,22 +310,27 @@ fn counted_requests(count: usize) -> String {
     }
 }
 
-fn waiting_for(in_flight: usize) -> String {
-    match in_flight {
-        0 => "waiting for connections to close".to_owned(),
-        _ => format!("waiting for {}", counted_requests(in_flight)),
+/// Returns the text that describes the drain after the first signal.
+fn drain_message(in_flight: usize, limit: Duration) -> String {
+    if in_flight == 0 {
+        return "draining; no requests in flight".to_owned();
     }
+    format!(
+        "draining; waiting for {} for up to {} s. A second signal aborts them",
+        counted_requests(in_flight),
+        limit.as_secs_f32()
+    )
 }
 
 /// Releases the lock and returns the exit code.
-fn let_go(lock: ServerLock, code: u8) -> Result<u8, Failure> {
+fn release(lock: ServerLock, code: u8) -> Result<u8, Failure> {
     match lock.release() {
         Ok(()) => Ok(code),
         Err(error) => Err(Failure::new(exit::FAILED, error.to_string())),
     }
 }
 
-fn tell_draining(lock: &mut ServerLock, in_flight: usize) {
+fn publish_draining(lock: &mut ServerLock, in_flight: usize) {
     if let Err(error) = lock.publish_draining(in_flight) {
         tracing::debug!(%error, "cannot write the drain into the lock record");
     }
@@ -323,7 +340,7 @@ fn tell_draining(lock: &mut ServerLock, in_flight: usize) {
     clippy::needless_pass_by_value,
     reason = "used with `map_err`, which passes the error by value"
 )]
-fn already(error: LockError) -> Failure {
+fn lock_failure(error: LockError) -> Failure {
     let failure = Failure::new(exit::FAILED, error.to_string());
     match error.hint() {
         Some(hint) => failure.hint(hint),
@@ -332,7 +349,7 @@ fn already(error: LockError) -> Failure {
 }
 
 /// Returns the error for a failed bind: the reason, the program that uses the port, and hints.
-fn taken(address: SocketAddr, error: &io::Error) -> Failure {
+fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
     let port = address.port();
     match error.kind() {
         io::ErrorKind::AddrInUse => in_use(port),
@@ -379,5 +396,20 @@ fn in_use(port: u16) -> Failure {
             ),
         )
         .hint(elsewhere),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drain_message_announces_a_wait_only_if_requests_are_in_flight() {
+        let limit = Duration::from_secs(30);
+        assert_eq!(drain_message(0, limit), "draining; no requests in flight");
+        assert_eq!(
+            drain_message(1, limit),
+            "draining; waiting for 1 in-flight request for up to 30 s. A second signal aborts them"
+        );
     }
 }

@@ -21,7 +21,8 @@ pub(super) struct ConfigFile {
     pub(super) text: String,
 }
 
-/// Reads the file that `--config` or `LLMLB_CONFIG` names, else `llmlb.toml` if it exists.
+/// Reads the file that `--config` or `LLMLB_CONFIG` names, else `llmlb.toml` if it exists. The demo
+/// does not read `llmlb.toml`: it must start in any directory.
 pub(super) fn find(
     flags: &Flags,
     env: &Environment,
@@ -32,6 +33,8 @@ pub(super) fn find(
         (name.clone(), Some(settings::CONFIG_FLAG))
     } else if let Some(name) = env.path(settings::CONFIG) {
         (name, Some(settings::CONFIG))
+    } else if flags.demo {
+        return None;
     } else {
         (PathBuf::from(DEFAULT_NAME), None)
     };

@@ -178,7 +178,7 @@ pub(crate) struct Backend {
 
 impl Backend {
     /// Returns a backend with default settings.
-    pub(crate) fn at(name: String, url: BackendUrl) -> Self {
+    pub(crate) fn new(name: String, url: BackendUrl) -> Self {
         Self {
             label: name.clone(),
             name,

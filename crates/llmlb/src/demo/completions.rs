@@ -27,8 +27,8 @@ static RESPONSES: AtomicU64 = AtomicU64::new(0);
 pub(super) async fn chat(profile: &Profile, fields: &RequestFields) -> Result<Reply, DemoError> {
     let model = fields.model(profile, Task::Complete)?;
     let prompt = Prompt::from_chat(fields)?;
-    let most = match fields.number("max_completion_tokens", u64::MAX)? {
-        Some(most) => Some(most),
+    let max = match fields.number("max_completion_tokens", u64::MAX)? {
+        Some(max) => Some(max),
         None => fields.number("max_tokens", u64::MAX)?,
     };
     let shape = Shape {
@@ -37,33 +37,33 @@ pub(super) async fn chat(profile: &Profile, fields: &RequestFields) -> Result<Re
         created: Timestamp::now().as_second(),
         model: model.id(),
     };
-    complete(profile, fields, &prompt, most, &shape).await
+    complete(profile, fields, &prompt, max, &shape).await
 }
 
 pub(super) async fn text(profile: &Profile, fields: &RequestFields) -> Result<Reply, DemoError> {
     let model = fields.model(profile, Task::Complete)?;
     let prompt = Prompt::from_text(fields)?;
-    let most = fields.number("max_tokens", u64::MAX)?;
+    let max = fields.number("max_tokens", u64::MAX)?;
     let shape = Shape {
         form: Form::Text,
         id: format!("cmpl-{}", unique(profile)),
         created: Timestamp::now().as_second(),
         model: model.id(),
     };
-    complete(profile, fields, &prompt, most, &shape).await
+    complete(profile, fields, &prompt, max, &shape).await
 }
 
 async fn complete(
     profile: &Profile,
     fields: &RequestFields,
     prompt: &Prompt,
-    most: Option<usize>,
+    max: Option<usize>,
     shape: &Shape,
 ) -> Result<Reply, DemoError> {
     fields.number("n", 1)?;
     let stream = fields.flag("stream")?;
     let include_usage = wants_usage(fields, stream)?;
-    let response = SampleResponse::new(profile.name, prompt, most);
+    let response = SampleResponse::new(profile.name, prompt, max);
     let usage = usage(prompt.tokens, response.pieces.len());
     let schedule = profile.pace.schedule(prompt.seed);
     if stream {

@@ -13,10 +13,10 @@ use super::reply::{self, Reply};
 use super::{Profile, base64, hash, pieces};
 
 const DIMENSIONS: usize = 64;
-const MOST_DIMENSIONS: u64 = 1024;
+const MAX_DIMENSIONS: u64 = 1024;
 
 /// Maximum number of texts in a request, as with OpenAI.
-const MOST_INPUTS: usize = 2048;
+const MAX_INPUTS: usize = 2048;
 
 /// Number of dimensions that one word changes.
 const MARKS_PER_WORD: u64 = 8;
@@ -34,7 +34,7 @@ enum Encoding {
 pub(super) async fn embed(profile: &Profile, fields: &RequestFields) -> Result<Reply, DemoError> {
     let model = fields.model(profile, Task::Embed)?;
     let inputs = inputs(fields.required("input")?)?;
-    let dimensions = fields.number("dimensions", MOST_DIMENSIONS)?;
+    let dimensions = fields.number("dimensions", MAX_DIMENSIONS)?;
     let dimensions = dimensions.unwrap_or(DIMENSIONS);
     let encoding = Encoding::parse(fields)?;
     tokio::time::sleep(profile.pace.first()).await;
@@ -62,11 +62,11 @@ fn inputs(value: &Value) -> Result<Vec<Input>, DemoError> {
     let several = || value.as_array()?.iter().map(Input::parse).collect();
     one()
         .or_else(several)
-        .filter(|inputs| (1..=MOST_INPUTS).contains(&inputs.len()))
+        .filter(|inputs| (1..=MAX_INPUTS).contains(&inputs.len()))
         .ok_or_else(|| {
             DemoError::bad_field(
                 "input",
-                format!("'input' must be a text, its tokens, or 1 to {MOST_INPUTS} of these; none of them empty."),
+                format!("'input' must be a text, its tokens, or 1 to {MAX_INPUTS} of these; none of them empty."),
             )
         })
 }
@@ -195,6 +195,6 @@ mod tests {
         ] {
             assert!(inputs(&input).is_err(), "{input}");
         }
-        assert!(inputs(&json!(vec!["one"; MOST_INPUTS + 1])).is_err());
+        assert!(inputs(&json!(vec!["one"; MAX_INPUTS + 1])).is_err());
     }
 }

@@ -38,21 +38,21 @@ impl RequestFields {
         })
     }
 
-    /// Returns a whole number from 1 to `most`; `None` if the field is absent.
-    pub(super) fn number(&self, name: &'static str, most: u64) -> Result<Option<usize>, DemoError> {
+    /// Returns a whole number from 1 to `max`; `None` if the field is absent.
+    pub(super) fn number(&self, name: &'static str, max: u64) -> Result<Option<usize>, DemoError> {
         let Some(value) = self.get(name) else {
             return Ok(None);
         };
         value
             .as_u64()
-            .filter(|number| (1..=most).contains(number))
+            .filter(|number| (1..=max).contains(number))
             .and_then(|number| usize::try_from(number).ok())
             .map(Some)
             .ok_or_else(|| {
-                let range = if most == u64::MAX {
+                let range = if max == u64::MAX {
                     "of at least 1".to_owned()
                 } else {
-                    format!("from 1 to {most}")
+                    format!("from 1 to {max}")
                 };
                 DemoError::bad_field(name, format!("'{name}' must be a whole number {range}."))
             })

@@ -32,13 +32,13 @@ pub(super) struct SampleResponse {
 }
 
 impl SampleResponse {
-    /// Generates a response of at most `most` tokens.
-    pub(super) fn new(backend: &str, prompt: &Prompt, most: Option<usize>) -> Self {
+    /// Generates a response of at most `max` tokens.
+    pub(super) fn new(backend: &str, prompt: &Prompt, max: Option<usize>) -> Self {
         let text = words(backend, prompt);
-        let most = most.unwrap_or(usize::MAX);
+        let max = max.unwrap_or(usize::MAX);
         let mut all = pieces::pieces(&text).map(str::to_owned);
         Self {
-            pieces: all.by_ref().take(most).collect(),
+            pieces: all.by_ref().take(max).collect(),
             is_truncated: all.next().is_some(),
         }
     }

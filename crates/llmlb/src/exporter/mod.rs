@@ -27,7 +27,7 @@ use crate::config::{UsageConfig, env};
 use crate::{meter, receiver, sys};
 pub(crate) use alerts::{Alerts, RunEnd};
 pub(crate) use retention::Housekeeping;
-pub(crate) use state::State;
+pub(crate) use state::ExportState;
 
 /// Maximum duration of the last run. `serve` must exit within its drain timeout plus five seconds,
 /// or `llmlb stop` reports a timeout.
@@ -44,7 +44,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 /// Handle of the exporter's thread.
 #[derive(Debug)]
 pub(crate) struct Exporter {
-    state: Arc<State>,
+    state: Arc<ExportState>,
     /// Dropped to start the last run.
     shutdown: mpsc::Sender<()>,
     cancels: Cancels,
@@ -63,7 +63,7 @@ impl Exporter {
     /// Starts the exporter's thread. Its first run starts at once.
     pub(crate) fn start(usage: &UsageConfig, data: &Path) -> io::Result<Self> {
         let to = http(usage).map_err(io::Error::other)?;
-        let state = Arc::new(State::new(to.as_ref().map(Sink::name)));
+        let state = Arc::new(ExportState::new(to.as_ref().map(Sink::name)));
         let (shutdown, until_shutdown) = mpsc::channel();
         let (sender, ended) = oneshot::channel();
         let mut options = Options::default();
@@ -99,7 +99,7 @@ impl Exporter {
     }
 
     /// Returns the state that `/status` shows.
-    pub(crate) fn state(&self) -> Arc<State> {
+    pub(crate) fn state(&self) -> Arc<ExportState> {
         Arc::clone(&self.state)
     }
 
@@ -150,7 +150,7 @@ struct ExportWorker {
     data: PathBuf,
     options: Options,
     runner: Runner,
-    state: Arc<State>,
+    state: Arc<ExportState>,
     alerts: Alerts,
     housekeeping: Housekeeping,
 }

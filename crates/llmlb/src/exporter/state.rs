@@ -11,7 +11,7 @@ use crate::lock::rfc3339;
 
 /// Shared state: the exporter's thread writes it, `/status` reads it.
 #[derive(Debug)]
-pub(crate) struct State(Mutex<ExportReport>);
+pub(crate) struct ExportState(Mutex<ExportReport>);
 
 /// Data of the object `usage` in `/status`: docs/status-json.md.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct ExportReport {
     pub(crate) sizes: Option<Sizes>,
 }
 
-impl State {
+impl ExportState {
     /// Returns the state of an exporter that has not run yet.
     pub(crate) fn new(to: Option<&str>) -> Self {
         Self(Mutex::new(ExportReport {

@@ -9,19 +9,20 @@ use tokio::time::timeout;
 
 use super::head::{self, BodyFraming, ProxyHeaders};
 use super::response::UpstreamResponse;
-use super::{ForwardContext, MOST_ATTEMPTS, Outbound, usage_rejection};
+use super::{ForwardContext, MAX_ATTEMPTS, Outbound, usage_rejection};
 use crate::balance::Slot;
 use crate::meter::sse::UsageEvents;
 use crate::meter::usage_option::UsageOption;
-use crate::request::{Payload, RequestGuard};
+use crate::request::{AskUsage, Payload, RequestGuard};
 use crate::upstream::{Exchange, Head, Stream, Upload, UpstreamError};
 
-/// How often a request that waits for its answer looks whether the backend is still up.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How soon a connection that was stale is known to be.
+/// Interval at which a waiting request checks that its backend is not hung.
+const CHECK_EVERY: Duration = Duration::from_millis(250);
+/// Maximum time after which a closed connection counts as stale. A later close means that the backend
+/// has worked on the request.
 const STALE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Sends the request to the backend that has a place for it, as of `now`.
+/// Sends the request to the backend of this slot. `now` is the start of the attempt.
 pub(super) async fn attempt(
     context: &ForwardContext,
     slot: Slot,
@@ -29,24 +30,31 @@ pub(super) async fn attempt(
     guard: &mut RequestGuard,
     now: Instant,
 ) -> Result<UpstreamResponse, UpstreamError> {
-    let mut asks = context.accounting.meter.is_on()
-        && matches!(outbound.parsed.asking, UsageOption::Added(_))
-        && slot.backend().takes_usage_option(model(&slot, guard));
-    let (mut head, mut exchange) = send(context, &slot, outbound, guard, asks, now).await?;
-    if asks && usage_rejection::rejects_stream_options(head.status, &mut exchange).await {
-        // What the client asked for is asked again without our question.
+    let adds_usage = context.accounting.meter.is_on()
+        && matches!(outbound.parsed.usage_option, UsageOption::Added(_))
+        && slot.backend().accepts_usage_option(model(&slot, guard));
+    let mut usage = if adds_usage {
+        AskUsage::Yes
+    } else {
+        AskUsage::No
+    };
+    let (mut head, mut exchange) = send(context, &slot, outbound, guard, usage, now).await?;
+    if usage == AskUsage::Yes
+        && usage_rejection::rejects_stream_options(head.status, &mut exchange).await
+    {
+        // Retry without the option that llmlb added.
         drop(exchange);
-        asks = false;
-        (head, exchange) = send(context, &slot, outbound, guard, asks, Instant::now()).await?;
-        // A stream that is asked for in other words may be none to the backend. And an error may
-        // repeat what the client wrote.
+        usage = AskUsage::No;
+        (head, exchange) = send(context, &slot, outbound, guard, usage, Instant::now()).await?;
+        // The backend is opted out only if the option caused the error. A backend may not read the
+        // request as a stream, and an error may repeat the client's own text.
         if head.status.is_success()
             && outbound.parsed.stream
             && !outbound.parsed.names_usage_option()
         {
             let why = "rejects stream_options";
             let model = model(&slot, guard);
-            slot.backend().refuses_usage_option(model, why);
+            slot.backend().opt_out_of_usage(model, why);
         }
     }
     Ok(UpstreamResponse {
@@ -54,95 +62,95 @@ pub(super) async fn attempt(
         exchange,
         backend: Arc::clone(slot.backend()),
         model: slot.model().map(str::to_owned),
-        usage_events: if asks {
-            UsageEvents::Hide
-        } else {
-            UsageEvents::Forward
+        usage_events: match usage {
+            AskUsage::Yes => UsageEvents::Hide,
+            AskUsage::No => UsageEvents::Forward,
         },
         slot: Some(slot),
     })
 }
 
-/// What the backend calls the model.
+/// Model as the backend names it.
 fn model<'a>(slot: &'a Slot, guard: &'a RequestGuard) -> &'a str {
     slot.model()
         .or(guard.route.model.as_deref())
         .unwrap_or_default()
 }
 
-/// Sends it on a connection that has been idle, or on a new one.
+/// Sends the request on an idle connection, or on a new one.
 async fn send(
     context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
     guard: &mut RequestGuard,
-    ask_usage: bool,
+    usage: AskUsage,
     now: Instant,
 ) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let backend = slot.backend();
-    // A connection that has been idle may be closed by the backend this very moment. Only what may
-    // be sent twice is sent on one.
+    // The backend may close an idle connection at the same moment. Only a request that may be sent
+    // twice is sent on one.
     if outbound.repeatable
         && let Some(stream) = context.idle.take(backend.id)
-        && let Some(upload) = upload(context, slot, outbound, guard, ask_usage)
+        && let Some(upload) = upload(context, slot, outbound, guard, usage)
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
         outbound.is_delivered = true;
-        guard.route.delivered();
-        match first(context, slot, &mut exchange, outbound, now).await {
-            // Later than this it was no race: the backend has worked on it.
+        guard.route.note_delivered();
+        match read_head(context, slot, &mut exchange, outbound, now).await {
             Err(UpstreamError::Closed(why))
                 if !exchange.has_received_any() && now.elapsed() < STALE_WITHIN =>
             {
                 tracing::debug!("backend {}: {why}; trying a new connection", backend.name);
             }
-            Err(error) => return Err(judged(slot, error)),
+            Err(error) => return Err(note_fault(slot, error)),
             Ok(head) => return Ok((head, exchange)),
         }
     }
     // Boxed because it is rare and takes much memory.
-    Box::pin(fresh(context, slot, outbound, guard, ask_usage))
-        .await
-        .map_err(|error| judged(slot, error))
+    Box::pin(send_on_new_connection(
+        context, slot, outbound, guard, usage,
+    ))
+    .await
+    .map_err(|error| note_fault(slot, error))
 }
 
-async fn fresh(
+async fn send_on_new_connection(
     context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
     guard: &mut RequestGuard,
-    ask_usage: bool,
+    usage: AskUsage,
 ) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let stream: Stream = context.connector.connect(&slot.backend().url).await?;
-    let Some(upload) = upload(context, slot, outbound, guard, ask_usage) else {
-        // It passed through already.
+    let Some(upload) = upload(context, slot, outbound, guard, usage) else {
+        // The body passed through already, and the client sends it once.
         return Err(UpstreamError::ClientBody(
             "it cannot be sent again".to_owned(),
         ));
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
     outbound.is_delivered = true;
-    guard.route.delivered();
-    let head = first(context, slot, &mut exchange, outbound, Instant::now()).await?;
+    guard.route.note_delivered();
+    let head = read_head(context, slot, &mut exchange, outbound, Instant::now()).await?;
     Ok((head, exchange))
 }
 
-/// What is the backend's fault counts against it.
-fn judged(slot: &Slot, error: UpstreamError) -> UpstreamError {
+/// Counts an error against the backend if it is the backend's fault. Returns the error.
+fn note_fault(slot: &Slot, error: UpstreamError) -> UpstreamError {
     if !error.is_clients_fault() && !error.is_local_fault() {
-        slot.failed();
+        slot.note_failed();
         slot.backend().health.note_error(None, error.why());
     }
     error
 }
 
-/// What to send this time; `None` if it was sent and cannot be sent again.
+/// Returns the bytes of this attempt; `None` if the body was sent already and cannot be sent again.
 fn upload(
     context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
     guard: &RequestGuard,
-    ask_usage: bool,
+    usage: AskUsage,
 ) -> Option<Upload> {
     let upgrade = outbound.upgrade.is_some();
     let proxy = ProxyHeaders {
@@ -158,7 +166,7 @@ fn upload(
     };
     let target =
         (outbound.parsed).target_for(outbound.path, outbound.head.uri.query(), slot.model());
-    let body = outbound.parsed.body_for(slot.model(), ask_usage);
+    let body = outbound.parsed.body_for(slot.model(), usage);
     match (body, &mut outbound.parsed.payload) {
         (Some(bytes), _) => {
             let framing = BodyFraming {
@@ -185,8 +193,9 @@ fn upload(
     }
 }
 
-/// The head of the answer, unless it takes too long or the backend is found to be down meanwhile.
-async fn first(
+/// Reads the head of the response. Fails if it does not arrive in time, or if a probe finds the backend
+/// hung and another backend is available.
+async fn read_head(
     context: &ForwardContext,
     slot: &Slot,
     exchange: &mut Exchange,
@@ -196,39 +205,41 @@ async fn first(
     let limit = context.timeouts.first_byte;
     let mut left = limit;
     let head = loop {
-        if let Ok(head) = timeout(left.min(LOOK_EVERY), exchange.head()).await {
+        if let Ok(head) = timeout(left.min(CHECK_EVERY), exchange.head()).await {
             break head?;
         }
-        // Somebody else may answer. If nobody can, it may still be answered here.
-        if slot.backend().health.is_hung() && may_go_on(context, slot, outbound) {
-            return Err(UpstreamError::Hung("it hangs".to_owned()));
+        // Without another backend the wait goes on: the hung one may still respond.
+        if slot.backend().health.is_hung() && has_another(context, slot, outbound) {
+            return Err(UpstreamError::Hung(
+                "it does not respond to probes".to_owned(),
+            ));
         }
         left = if exchange.is_paused() {
-            LOOK_EVERY
+            CHECK_EVERY
         } else {
-            // What the client took to send is not the backend's time.
+            // The time that the client took to send its body is not the backend's.
             let since = exchange.last_write_at().unwrap_or(sent_at);
             limit.saturating_sub(since.elapsed())
         };
         if left.is_zero() {
             let seconds = limit.as_secs_f32();
             return Err(UpstreamError::Timeout(format!(
-                "no answer within {seconds} s"
+                "no response within {seconds} s"
             )));
         }
     };
     if head.status == StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {
-        let why = "it wants to speak another protocol";
+        let why = "it responded 101 to a request without an upgrade";
         return Err(UpstreamError::InvalidResponse(why.to_owned()));
     }
     Ok(head)
 }
 
-/// Whether the request may be sent to another backend, and there is one.
-fn may_go_on(context: &ForwardContext, slot: &Slot, outbound: &Outbound<'_>) -> bool {
+/// True if the request may be sent to another backend, and one is available.
+fn has_another(context: &ForwardContext, slot: &Slot, outbound: &Outbound<'_>) -> bool {
     let tried = &outbound.tried;
     let pool = &context.pool;
     outbound.repeatable
-        && tried.len() < MOST_ATTEMPTS
+        && tried.len() < MAX_ATTEMPTS
         && pool.has_another(slot.route(), outbound.hints, tried)
 }

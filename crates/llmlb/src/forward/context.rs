@@ -1,4 +1,4 @@
-//! What forwarding needs of the worker that serves a request.
+//! State of a worker that forwarding uses.
 
 use std::sync::Arc;
 use std::time::Duration;

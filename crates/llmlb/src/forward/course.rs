@@ -12,10 +12,10 @@ use super::{ForwardContext, ForwardError, Outbound, judge};
 use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
 use crate::upstream::UpstreamError;
 
-/// How long a connection may take that only shows whether a backend refuses connections.
+/// Timeout of the connection that checks if a backend refuses connections.
 const REFUSES_WITHIN: Duration = Duration::from_secs(1);
 
-/// What has come of a request so far.
+/// Outcome of the attempts of a request so far.
 #[derive(Debug)]
 pub(super) struct Course {
     /// A response that the client gets if no other backend has a better one.
@@ -23,26 +23,26 @@ pub(super) struct Course {
     pub(super) error: ForwardError,
     /// A backend that responded 500.
     suspect: Option<Arc<Backend>>,
-    /// The number of backends that received the request.
+    /// Number of backends that received the request.
     deliveries: usize,
-    /// No attempt is made after so many.
-    last_delivery: usize,
+    /// Maximum number of backends that may receive the request.
+    max_deliveries: usize,
     /// The first backend that received the request and closed the connection, and the number of
     /// deliveries by then.
     closed: Option<(Arc<Backend>, usize)>,
 }
 
-/// What follows a response.
+/// The step that follows a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It reaches the client.
-    Answer,
-    /// Another backend is tried. The response reaches the client if that is no better.
+    /// The client gets the response.
+    Respond,
+    /// Another backend is tried. The client gets the response if no other one is better.
     Hold,
-    /// Another backend is tried.
-    Another,
-    /// No other backend is tried.
-    Over,
+    /// Another backend is tried, and the response is dropped.
+    Retry,
+    /// The response is dropped, and no other backend is tried.
+    Stop,
 }
 
 impl Course {
@@ -52,19 +52,20 @@ impl Course {
             error: ForwardError::Unreachable(None),
             suspect: None,
             deliveries: 0,
-            last_delivery: usize::MAX,
+            max_deliveries: usize::MAX,
             closed: None,
         }
     }
 
-    /// True if the request may be sent to one more backend.
-    pub(super) async fn may_go_on(&self, context: &ForwardContext) -> bool {
-        if self.deliveries >= self.last_delivery {
+    /// Returns true if the request may be sent to one more backend. May connect to a backend that closed
+    /// its connection, to check that the request did not crash it.
+    pub(super) async fn check_retry(&self, context: &ForwardContext) -> bool {
+        if self.deliveries >= self.max_deliveries {
             return false;
         }
         match &self.closed {
-            // The request may have crashed that backend. It was tried once more since; a third
-            // backend is not put at risk.
+            // The request may have crashed that backend, and was sent to another one since. If the
+            // first backend is down, a third one is not put at risk.
             Some((backend, by_then)) if self.deliveries > *by_then => {
                 !refuses_connections(context, backend).await
             }
@@ -73,7 +74,7 @@ impl Course {
     }
 
     /// Notes a response of the backend with this slot.
-    pub(super) fn responded(
+    pub(super) fn note_response(
         &mut self,
         slot: &Slot,
         status: StatusCode,
@@ -82,67 +83,67 @@ impl Course {
     ) -> Next {
         self.deliveries += 1;
         if status.is_success() {
-            return Next::Answer;
+            return Next::Respond;
         }
         let backend = slot.backend();
         let is_500 = status == StatusCode::INTERNAL_SERVER_ERROR;
         let may_repeat = outbound.endpoint.is_inference && outbound.repeatable && slot.has_model();
         if is_500 && may_repeat {
             if let Some(first) = self.suspect.take() {
-                // The same request fails elsewhere too: it is the request's fault.
-                pool.acquit(&first);
-                pool.acquit(backend);
-                return Next::Over;
+                // Two backends respond 500 to the same request: it is the request's fault.
+                pool.note_inconclusive(&first);
+                pool.note_inconclusive(backend);
+                return Next::Stop;
             }
             self.suspect = Some(Arc::clone(backend));
-            self.last_delivery = self.deliveries + 1;
+            self.max_deliveries = self.deliveries + 1;
             return Next::Hold;
         }
         if judge::is_suspect(status) {
             if outbound.endpoint.is_inference {
                 pool.suspect(backend, outbound.evidence(Fault::Status(status)));
             } else {
-                pool.acquit(backend);
+                pool.note_inconclusive(backend);
             }
         }
         let is_rejected = judge::rejects_credential(status);
         if is_rejected && backend.settings.credential.is_some() {
             backend.note_rejected_key(status);
             self.error = ForwardError::BackendAuth(status);
-            return Next::Over;
+            return Next::Stop;
         }
         if outbound.repeatable && judge::is_retryable_status(status) {
             return match self.suspect {
-                Some(_) => Next::Another,
+                Some(_) => Next::Retry,
                 None => Next::Hold,
             };
         }
         match self.suspect {
-            Some(_) if is_rejected || status.is_server_error() => Next::Over,
-            _ => Next::Answer,
+            Some(_) if is_rejected || status.is_server_error() => Next::Stop,
+            _ => Next::Respond,
         }
     }
 
-    /// Keeps a response that another backend may better.
+    /// Keeps a response while another backend is tried.
     pub(super) fn hold(&mut self, response: UpstreamResponse) {
         self.held = Some(Box::new(response));
     }
 
-    /// Notes that there was no response. `answers` is the number of the backend's responses when it
-    /// was chosen. True if another backend may be tried.
-    pub(super) fn broke(
+    /// Notes that an attempt failed without a response. `responses` is the number of the backend's
+    /// responses when it was chosen. True if another backend may be tried.
+    pub(super) fn note_error(
         &mut self,
         context: &ForwardContext,
         backend: &Arc<Backend>,
         error: UpstreamError,
-        answers: u64,
+        responses: u64,
         outbound: &Outbound<'_>,
     ) -> Result<bool, ForwardError> {
         if outbound.is_delivered {
             self.deliveries += 1;
             self.note_closed(backend, &error);
         }
-        // Clients are not told host and port.
+        // The message for the client does not contain the backend's host and port.
         let why = format!("backend {}: {error}", backend.label());
         let logged = format!("backend {}: {error}", backend.name);
         match error {
@@ -165,15 +166,15 @@ impl Course {
                 // Ignore the failure if the backend has responded to any request since this attempt
                 // started. DNS errors are often transient and do not mark it down.
                 let is_down = !matches!(error, UpstreamError::ConnectFailed(_));
-                if is_down && backend.health.answers() == answers {
+                if is_down && backend.health.responses() == responses {
                     backend.set_refuses_connections(matches!(
                         error,
                         UpstreamError::ConnectionRefused(_)
                     ));
-                    context.pool.note_down(backend, reason);
+                    context.pool.mark_down(backend, reason);
                 }
                 backend.health.recheck.notify_one();
-                // That one was reached and did not answer says more.
+                // Keep the error of a backend that was reached: it says more.
                 if matches!(self.error, ForwardError::Unreachable(_)) {
                     self.error = ForwardError::Unreachable(Some(why));
                 }
@@ -190,14 +191,14 @@ impl Course {
             | UpstreamError::InvalidResponse(_) => {
                 backend.health.recheck.notify_one();
                 tracing::warn!("{logged}");
-                self.error = ForwardError::NoAnswer(why);
+                self.error = ForwardError::NoResponse(why);
                 Ok(outbound.repeatable)
             }
         }
     }
 
     fn note_closed(&mut self, backend: &Arc<Backend>, error: &UpstreamError) {
-        // A crash may close a connection that was idle, and the new one is refused.
+        // A crash closes the idle connection, and the new connection is refused.
         let is_closed = matches!(
             error,
             UpstreamError::Closed(_)
@@ -209,15 +210,15 @@ impl Course {
         }
     }
 
-    /// A 500 counts against its backend, unless another one responded 500 to the same request.
-    pub(super) fn settle(&mut self, pool: &Pool, outbound: &Outbound<'_>) {
+    /// Counts a 500 against its backend, unless another backend responded 500 to the same request.
+    pub(super) fn report_suspect(&mut self, pool: &Pool, outbound: &Outbound<'_>) {
         if let Some(backend) = self.suspect.take() {
             let status = StatusCode::INTERNAL_SERVER_ERROR;
             pool.suspect(&backend, outbound.evidence(Fault::Status(status)));
         }
     }
 
-    /// The response that no other one has bettered, or why there is none.
+    /// Returns the held response, or the reason why there is none.
     pub(super) fn end(self) -> Result<UpstreamResponse, ForwardError> {
         self.held.map(|held| *held).ok_or(self.error)
     }

@@ -11,7 +11,7 @@ pub(crate) enum ForwardError {
     /// All backends that could serve the request are down or cannot be reached. Nothing was sent.
     Unreachable(Option<String>),
     /// A backend received the request and did not respond.
-    NoAnswer(String),
+    NoResponse(String),
     /// A backend rejected the credential that it is configured with.
     BackendAuth(StatusCode),
     /// The response did not begin in time.
@@ -44,10 +44,10 @@ pub(crate) fn refusal(error: ForwardError, model: Option<&str>) -> Refusal {
             Some(model) => format!("Every backend that serves `{model}` is down."),
             None => "No backend is up.".to_owned(),
         }),
-        ForwardError::NoAnswer(why) => Refusal::new(
+        ForwardError::NoResponse(why) => Refusal::new(
             StatusCode::BAD_GATEWAY,
             "upstream_error",
-            format!("The backend gave no answer ({why})."),
+            format!("The backend did not respond ({why})."),
         ),
         ForwardError::BackendAuth(status) => backend_auth(status),
         ForwardError::TimedOut(why) => Refusal::new(

@@ -1,4 +1,4 @@
-//! The head of a request as a backend gets it.
+//! Writes the head of a request to a backend.
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -15,24 +15,24 @@ use crate::headers::{self, HeaderAction, HeaderPatterns, REQUEST_ID, RequestCont
 pub(super) struct ProxyHeaders<'a> {
     pub(super) via: &'a Via,
     pub(super) id: &'a HeaderValue,
-    /// The client wants to speak another protocol on this connection.
+    /// The protocol that the client wants to switch to.
     pub(super) upgrade: Option<&'a HeaderValue>,
-    /// The names that are forwarded besides the usual ones.
+    /// Names that are forwarded in addition to the default ones.
     pub(super) extra: &'a HeaderPatterns,
-    /// The fields that are not forwarded are counted here.
+    /// Counts the fields that are not forwarded.
     pub(super) dropped: &'a DroppedHeaders,
 }
 
 /// The request's body as the head announces it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodyFraming {
-    /// Its length; `None` if it is sent in chunks.
+    /// Length of the body; `None` if it is sent in chunks.
     pub(super) length: Option<u64>,
-    /// It is forwarded without having been read.
+    /// The body is forwarded without having been read.
     pub(super) is_unread: bool,
 }
 
-/// Writes the head. What a client says to us alone, or on this connection alone, is left out.
+/// Writes the head. Fields that are meant for llmlb or for the client's connection are left out.
 pub(super) fn write(
     head: &request::Parts,
     target: &str,
@@ -67,11 +67,11 @@ pub(super) fn write(
             field(&mut out, name.as_str(), value.as_bytes());
         }
     }
-    // The answer will be read here: it must not be compressed.
+    // The meter reads the response, so it must not be compressed.
     field(&mut out, "accept-encoding", b"identity");
     let has_body = body.length != Some(0);
     match body.length {
-        // A request that has no body need not say so.
+        // These methods need no Content-Length if they have no body.
         Some(0) if head.method.is_safe() || head.method == Method::DELETE => {}
         Some(length) => {
             let mut digits = itoa::Buffer::new();
@@ -102,7 +102,7 @@ pub(crate) fn probe_head(backend: &Backend, path: &str) -> Bytes {
     field(&mut out, "accept", b"application/json");
     field(&mut out, "connection", b"close");
     if backend.kind() == Some(Kind::Anthropic) {
-        // It answers nobody who does not say which of its versions is meant.
+        // Anthropic's API rejects requests without a version.
         field(&mut out, "anthropic-version", b"2023-06-01");
     }
     credential(&mut out, backend);
@@ -119,14 +119,14 @@ fn line(out: &mut Vec<u8>, method: &Method, backend: &Backend, target: &str) {
     field(out, "host", host(&backend.url).as_bytes());
 }
 
-/// The usual port is not said.
+/// Value of `Host`, without the scheme's default port.
 fn host(url: &BackendUrl) -> &str {
-    let usual = if url.is_https() { ":443" } else { ":80" };
+    let default_port = if url.is_https() { ":443" } else { ":80" };
     let authority = url.authority().as_str();
-    authority.strip_suffix(usual).unwrap_or(authority)
+    authority.strip_suffix(default_port).unwrap_or(authority)
 }
 
-/// Where browsers put a key that they cannot put elsewhere, besides the protocols that they speak.
+/// Removes the client's key from `Sec-WebSocket-Protocol`.
 fn without_key(protocols: &[u8]) -> Vec<u8> {
     protocols
         .split(|byte| *byte == b',')
@@ -136,7 +136,7 @@ fn without_key(protocols: &[u8]) -> Vec<u8> {
         .join(&b", "[..])
 }
 
-/// True if a protocol of a WebSocket is a key, which browsers cannot send elsewhere.
+/// True if a protocol of a WebSocket is a key. Browsers have no other field for it.
 fn is_key(protocol: &[u8]) -> bool {
     const PREFIX: &[u8] = b"openai-insecure-api-key.";
     let begin = protocol.get(..PREFIX.len());
@@ -156,7 +156,7 @@ fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// `Connection` names further fields that end here.
+/// Returns the fields that `Connection` names: they are not forwarded.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(header::CONNECTION)
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_among_protocols_goes_no_further() {
+    fn key_among_the_protocols_is_not_forwarded() {
         let passed = |text: &str| String::from_utf8(without_key(text.as_bytes())).unwrap();
         let given = "realtime, openai-insecure-api-key.sk-1,openai-beta.realtime-v1, OpenAI-Insecure-API-Key.sk-2";
         assert_eq!(passed(given), "realtime, openai-beta.realtime-v1");

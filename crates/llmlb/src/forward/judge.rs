@@ -7,11 +7,11 @@ use http::{HeaderMap, StatusCode, header};
 use crate::balance::{Evidence, Pool, Slot};
 use crate::upstream::{Head, UpstreamError};
 
-/// No backend is left alone for longer than this, whatever it says.
-const LONGEST_REST: Duration = Duration::from_secs(60);
+/// Maximum pause that a backend may request with `Retry-After`.
+const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// A backend that responds 429 counts as one that takes so long. It is not ejected, but it must not
-/// attract requests by rejecting them quickly.
+/// Minimum latency that a 429 counts with. The backend is not ejected, but it must not attract requests
+/// by rejecting them fast.
 const BUSY_LATENCY: Duration = Duration::from_secs(1);
 
 /// True if another backend may have a better response: this one cannot serve right now.
@@ -28,7 +28,7 @@ pub(super) fn is_suspect(status: StatusCode) -> bool {
     rejects_credential(status)
         || (status.is_server_error()
             && !is_retryable_status(status)
-            // These are about the request, and the backend serves others.
+            // These are about the request; the backend works.
             && status != StatusCode::NOT_IMPLEMENTED
             && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED)
 }
@@ -38,34 +38,40 @@ pub(super) fn rejects_credential(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
-/// Notes a response that began so long after its request. Only a success counts for the latency: a
-/// backend that fails fast must not look like the best of all. A suspect response is judged when it
-/// is known what other backends respond.
-pub(super) fn note(pool: &Pool, slot: &mut Slot, head: &Head, took: Duration, is_inference: bool) {
+/// Notes a response that began `took` after its request. Only a success counts for the latency: a
+/// backend that fails fast must not look like the best one. A suspect response is judged later, when the
+/// responses of other backends are known.
+pub(super) fn note_response(
+    pool: &Pool,
+    slot: &mut Slot,
+    head: &Head,
+    took: Duration,
+    is_inference: bool,
+) {
     let (backend, status) = (slot.backend(), head.status);
-    backend.health.note_answer();
+    backend.health.note_response();
     if status.is_server_error() || is_suspect(status) || status == StatusCode::TOO_MANY_REQUESTS {
         backend
             .health
             .note_error(Some(status), status.canonical_reason().unwrap_or_default());
     }
     if status == StatusCode::TOO_MANY_REQUESTS && is_inference {
-        let long = rest(&head.headers, SystemTime::now());
-        if !long.is_some_and(|long| pool.rest(backend, long)) {
-            slot.began(Some(took.max(BUSY_LATENCY)));
+        let pause = retry_after(&head.headers, SystemTime::now());
+        if !pause.is_some_and(|pause| pool.back_off(backend, pause)) {
+            slot.note_began(Some(took.max(BUSY_LATENCY)));
         }
     } else if is_retryable_status(status) {
-        slot.failed();
+        slot.note_failed();
     } else if !is_suspect(status) {
         if status.is_success() && is_inference {
-            slot.success_began();
+            slot.note_success_began();
         }
-        slot.began(status.is_success().then_some(took));
+        slot.note_began(status.is_success().then_some(took));
     }
 }
 
-/// Notes a success that the backend did not complete. A prompt can make an engine crash, so that this
-/// counts like a 500. A timeout counts whoever the client is.
+/// Notes a success that the backend did not complete. It counts like a 500, because a prompt can crash
+/// an engine. A timeout counts as a failure of the backend.
 pub(super) fn note_cut(
     pool: &Pool,
     slot: &Slot,
@@ -73,23 +79,23 @@ pub(super) fn note_cut(
     evidence: Option<Evidence>,
 ) {
     match evidence {
-        _ if matches!(error, UpstreamError::Timeout(_)) => slot.cut(),
+        _ if matches!(error, UpstreamError::Timeout(_)) => slot.note_cut(),
         Some(evidence) => pool.suspect(slot.backend(), evidence),
-        None => pool.acquit(slot.backend()),
+        None => pool.note_inconclusive(slot.backend()),
     }
 }
 
-/// The time for which the backend wants no requests: seconds, or until a date.
-fn rest(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+/// Returns the pause that `Retry-After` requests, in seconds or until a date.
+fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
-    let rest = match text.parse() {
+    let pause = match text.parse() {
         Ok(seconds) => Duration::from_secs(seconds),
         Err(_) => httpdate::parse_http_date(text)
             .ok()?
             .duration_since(now)
             .ok()?,
     };
-    Some(rest.min(LONGEST_REST)).filter(|rest| !rest.is_zero())
+    Some(pause.min(MAX_BACKOFF)).filter(|pause| !pause.is_zero())
 }
 
 #[cfg(test)]
@@ -97,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rest_is_in_seconds_or_until_a_date_and_is_bounded() {
+    fn retry_after_is_in_seconds_or_a_date_and_is_bounded() {
         let now = httpdate::parse_http_date("Wed, 21 Oct 2026 07:28:00 GMT").unwrap();
         for (text, expected) in [
             ("7", Some(7)),
@@ -117,9 +123,9 @@ mod tests {
         ] {
             let headers = HeaderMap::from_iter([(header::RETRY_AFTER, text.parse().unwrap())]);
             let expected = expected.map(Duration::from_secs);
-            assert_eq!(rest(&headers, now), expected, "{text}");
+            assert_eq!(retry_after(&headers, now), expected, "{text}");
         }
-        assert_eq!(rest(&HeaderMap::new(), now), None);
+        assert_eq!(retry_after(&HeaderMap::new(), now), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Sends a request to a backend, to another one if that fails, and the response to the client.
+//! Sends a request to a backend, retries on another one if that fails, and relays the response to the
+//! client.
 
 mod attempt;
 mod context;
@@ -22,7 +23,7 @@ use http_body_util::{Either, Full};
 use hyper::upgrade::OnUpgrade;
 
 use crate::backend_id::BackendId;
-use crate::balance::{Choice, Pool, Route, SelectHints, Slot, Waited};
+use crate::balance::{Choice, Pool, Route, SelectHints, Slot, WaitError};
 use crate::endpoint::Endpoint;
 use crate::request::{AfterFailure, ParsedRequest, RequestGuard};
 use crate::upstream::UpstreamError;
@@ -36,9 +37,9 @@ pub(crate) use relay::Relay;
 pub(crate) use via::Via;
 
 /// Maximum number of backends that a request is tried on.
-const MOST_ATTEMPTS: usize = 3;
+const MAX_ATTEMPTS: usize = 3;
 
-/// A response to a client: one of llmlb's own, or a backend's.
+/// A response to a client: llmlb's own, or a backend's.
 pub(crate) type ClientResponse = Response<Either<Full<Bytes>, Relay>>;
 
 /// A request that is ready to be sent.
@@ -52,15 +53,15 @@ pub(crate) struct Outbound<'a> {
     pub(crate) hints: &'a SelectHints<'a>,
     /// The request may be sent twice.
     pub(crate) repeatable: bool,
-    /// The backend that is being tried has received it, or part of it.
+    /// The current backend has received the request, or a part of it.
     pub(crate) is_delivered: bool,
     /// Backends that were tried.
     pub(crate) tried: Vec<BackendId>,
-    /// The client wants to speak another protocol on its connection.
+    /// The client wants to switch protocols on its connection.
     pub(crate) upgrade: Option<OnUpgrade>,
 }
 
-/// Sends the request to the best backend, and to the next one as long as that may help.
+/// Sends the request to the best backend, and to further ones while a retry may help.
 pub(crate) async fn forward(
     context: &Arc<ForwardContext>,
     route: &Arc<Route>,
@@ -69,11 +70,12 @@ pub(crate) async fn forward(
 ) -> Result<ClientResponse, (ForwardError, Box<RequestGuard>)> {
     match open(context, route, &mut outbound, &mut guard).await {
         Ok(response) => {
-            let (answer, whole) = response.into_answer(context, outbound, guard);
-            if let Some(mut guard) = whole {
+            let (client_response, complete) =
+                response.into_client_response(context, outbound, guard);
+            if let Some(mut guard) = complete {
                 guard.persisted().await;
             }
-            Ok(answer)
+            Ok(client_response)
         }
         Err(error) => Err((error, guard)),
     }
@@ -88,7 +90,7 @@ async fn open(
 ) -> Result<UpstreamResponse, ForwardError> {
     let mut course = Course::new();
     let response = attempts(context, route, outbound, guard, &mut course).await;
-    course.settle(&context.pool, outbound);
+    course.report_suspect(&context.pool, outbound);
     match response? {
         Some(response) => Ok(response),
         None => course.end().map_err(|error| match error {
@@ -110,7 +112,7 @@ async fn attempts(
     course: &mut Course,
 ) -> Result<Option<UpstreamResponse>, ForwardError> {
     let pool = &context.pool;
-    while outbound.tried.len() < MOST_ATTEMPTS && course.may_go_on(context).await {
+    while outbound.tried.len() < MAX_ATTEMPTS && course.check_retry(context).await {
         let slot = match next_slot(pool, route, outbound).await {
             Ok(Some(slot)) => slot,
             Ok(None) => break,
@@ -124,18 +126,18 @@ async fn attempts(
             course.error = ForwardError::AddressLimit(max);
             break;
         }
-        let (started, answers) = (Instant::now(), slot.backend().health.answers());
+        let (started, responses) = (Instant::now(), slot.backend().health.responses());
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
-        guard.route.sent(&backend, slot.model());
+        guard.route.note_sent(&backend, slot.model());
         match attempt::attempt(context, slot, outbound, guard, started).await {
             Ok(response) => {
                 match evaluate(pool, response, started, outbound, guard, course).await {
-                    (Next::Answer, response) => return Ok(Some(response)),
+                    (Next::Respond, response) => return Ok(Some(response)),
                     (Next::Hold, response) => course.hold(response),
-                    (Next::Another, _) => {}
-                    (Next::Over, _) => break,
+                    (Next::Retry, _) => {}
+                    (Next::Stop, _) => break,
                 }
             }
             Err(error) => {
@@ -143,8 +145,8 @@ async fn attempts(
                     UpstreamError::Timeout(_) | UpstreamError::Hung(_) => AfterFailure::Abandoned,
                     _ => AfterFailure::Ended,
                 };
-                guard.route.failed(&backend, error.why(), after);
-                if !course.broke(context, &backend, error, answers, outbound)? {
+                guard.route.note_failed(&backend, error.why(), after);
+                if !course.note_error(context, &backend, error, responses, outbound)? {
                     break;
                 }
             }
@@ -153,8 +155,7 @@ async fn attempts(
     Ok(None)
 }
 
-/// Notes the head of a response, which is to an attempt that started at `started`, and decides what
-/// follows.
+/// Notes the head of a response, and decides about the next step. `started` is the start of the attempt.
 async fn evaluate(
     pool: &Pool,
     mut response: UpstreamResponse,
@@ -165,25 +166,25 @@ async fn evaluate(
 ) -> (Next, UpstreamResponse) {
     unsupported::learn(&mut response, outbound).await;
     let status = response.head.status;
-    let mut next = Next::Answer;
+    let mut next = Next::Respond;
     if let Some(slot) = &mut response.slot {
         // The time that the client took to send its body is not the backend's.
         let sent = response.exchange.last_write_at().unwrap_or(started);
         let is_inference = outbound.endpoint.is_inference;
-        judge::note(pool, slot, &response.head, sent.elapsed(), is_inference);
-        next = course.responded(slot, status, pool, outbound);
+        judge::note_response(pool, slot, &response.head, sent.elapsed(), is_inference);
+        next = course.note_response(slot, status, pool, outbound);
     }
-    if next != Next::Answer {
+    if next != Next::Respond {
         let (backend, after) = (&response.backend, AfterFailure::Ended);
-        guard.route.failed(backend, status.as_str(), after);
-        // A response that is held costs its backend nothing any more.
+        guard.route.note_failed(backend, status.as_str(), after);
+        // A held response does not occupy a slot of its backend.
         response.slot = None;
     }
     (next, response)
 }
 
-/// A slot at the best backend that was not tried yet. Waits if all are at capacity. `None` if there is
-/// no such backend.
+/// Acquires a slot at the best backend that was not tried yet. Waits if all are at `max_concurrent`.
+/// `None` if no such backend exists.
 async fn next_slot(
     pool: &Pool,
     route: &Arc<Route>,
@@ -195,16 +196,16 @@ async fn next_slot(
         route
     } else {
         // Backends may have changed during the attempts.
-        newer = pool.as_it_is_now(route);
+        newer = pool.current_route(route);
         &newer
     };
     let slot = match pool.choose(route, hints, tried) {
         Choice::Slot(slot) => Some(slot),
         Choice::Busy => match pool.wait(route, hints, tried).await {
             Ok(slot) => Some(slot),
-            Err(Waited::Full) => return Err(ForwardError::QueueFull),
-            Err(Waited::TooLong) => return Err(ForwardError::WaitedTooLong),
-            Err(Waited::Down) => None,
+            Err(WaitError::Full) => return Err(ForwardError::QueueFull),
+            Err(WaitError::TimedOut) => return Err(ForwardError::WaitedTooLong),
+            Err(WaitError::Down) => None,
         },
         Choice::Down => None,
     };

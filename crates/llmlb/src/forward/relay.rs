@@ -1,4 +1,4 @@
-//! An answer on its way to the client.
+//! Relays a backend's response to the client.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use crate::meter::usage_tap::concat;
 use crate::request::{End, RequestGuard};
 use crate::upstream::{Exchange, UpstreamError};
 
-type Answered = Result<Frame<Bytes>, UpstreamError>;
+type RelayedFrame = Result<Frame<Bytes>, UpstreamError>;
 
-/// The backend's answer, passed on as it comes. While it exists the request is in flight: dropped
-/// before its end, because the client left, it closes the connection to the backend.
+/// Body of a backend's response, relayed as it arrives. The request is in flight while it exists. If the
+/// client disconnects early, dropping it closes the connection to the backend.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    /// `None` when the answer is over.
+    /// `None` after the end of the response.
     exchange: Option<Box<Exchange>>,
     context: Arc<ForwardContext>,
     backend: Arc<Backend>,
     slot: Option<Slot>,
     /// Evidence against the backend if it ends a success on an inference endpoint early.
     if_cut: Option<Evidence>,
-    silence: Silence,
+    idle: IdleTimer,
     issued: Option<IssuedIdFinder>,
-    /// Less may go to the client than comes.
+    /// The client may get fewer bytes than the backend sends.
     may_shorten: bool,
-    /// What follows when the answer is over: its trailers, or why it ended early.
-    last: Option<Box<Answered>>,
+    /// Last frame after the end of the response: its trailers, or the error that ended it early.
+    last: Option<Box<RelayedFrame>>,
     /// Memory for large reads, while there are any.
     reading: Option<Share>,
     guard: Box<RequestGuard>,
@@ -57,14 +57,14 @@ impl Relay {
             ..
         } = response;
         let may_shorten = guard.metering.may_shorten();
-        let silence = Silence::new(context.timeouts.idle);
+        let idle = IdleTimer::new(context.timeouts.idle);
         Self {
             exchange: Some(exchange),
             context,
             backend,
             slot,
             if_cut,
-            silence,
+            idle,
             issued,
             may_shorten,
             last: None,
@@ -73,19 +73,19 @@ impl Relay {
         }
     }
 
-    /// Notes that the client did not take the answer in time.
-    pub(crate) fn give_up(&mut self) {
-        self.guard.not_taken();
+    /// Notes that the client did not read the response in time.
+    pub(crate) fn note_send_timeout(&mut self) {
+        self.guard.note_send_timeout();
     }
 
-    /// True if the backend has not ended its answer: whoever drops it now leaves before its end.
-    pub(crate) fn is_left(&self) -> bool {
-        self.guard.is_left()
+    /// True if the response has not ended: dropping the relay now means that the client cancelled it.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.guard.is_unfinished()
     }
 
-    /// When the answer is over the connection is for the next request.
-    /// Returns what was held back of it.
-    fn end_if_over(&mut self) -> Bytes {
+    /// Ends the response if it is complete, and keeps the connection for the next request. Returns the
+    /// bytes that were held back.
+    fn end_if_complete(&mut self) -> Bytes {
         let Some(exchange) = self.exchange.take_if(|exchange| exchange.is_ended()) else {
             return Bytes::new();
         };
@@ -93,28 +93,28 @@ impl Relay {
             self.context.idle.keep(self.backend.id, stream);
         }
         if let Some(slot) = self.slot.take() {
-            slot.ended();
+            slot.note_ended();
         }
         self.guard.finish(End::Complete)
     }
 
-    /// What goes on to the client of a piece of the answer.
+    /// Reads a chunk of the response. Returns the bytes for the client.
     fn pass(&mut self, data: Bytes) -> Bytes {
         if let Some(finder) = &mut self.issued {
             let pool = &self.context.pool;
-            finder.read(&data, |id| pool.issued(id, &self.backend));
+            finder.read(&data, |id| pool.note_issued(id, &self.backend));
         }
         let passed = self.guard.pass(data);
-        concat(passed, self.end_if_over())
+        concat(passed, self.end_if_complete())
     }
 
-    /// The client sees it too: its connection is closed without the end of the answer. But first it
-    /// gets what there is: an error makes hyper forget what it has not sent.
-    fn cut(&mut self, error: UpstreamError, cx: &Context<'_>) -> Poll<Option<Answered>> {
+    /// Ends a response that its backend cut. The error closes the client's connection without the end of
+    /// the response. It is returned by the next poll: hyper discards unsent bytes on an error.
+    fn cut(&mut self, error: UpstreamError, cx: &Context<'_>) -> Poll<Option<RelayedFrame>> {
         self.exchange = None;
         let slot = self.slot.take();
         if error.is_clients_fault() {
-            self.guard.finish(End::Left);
+            self.guard.finish(End::Unfinished);
         } else {
             if let Some(slot) = slot {
                 let pool = &self.context.pool;
@@ -124,14 +124,14 @@ impl Relay {
             self.backend.health.note_error(None, error.why());
             self.guard.finish(End::Cut);
             let name = &self.backend.name;
-            tracing::warn!("backend {name} cut its answer: {error}");
+            tracing::warn!("backend {name} cut its response: {error}");
         }
         self.last = Some(Box::new(Err(error)));
         cx.waker().wake_by_ref();
         Poll::Pending
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RelayedFrame>> {
         loop {
             let Some(exchange) = &mut self.exchange else {
                 return Poll::Ready(self.last.take().map(|last| *last));
@@ -139,36 +139,36 @@ impl Relay {
             exchange.fit_reads(&mut self.reading, &self.context.budget);
             match exchange.poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
-                    self.silence.heard = true;
+                    self.idle.note_activity();
                     self.backend.health.mark_active();
                     match frame.into_data().map(|data| self.pass(data)) {
-                        // What is kept from the client is no frame.
+                        // Bytes that are hidden from the client yield no frame.
                         Ok(passed) if passed.is_empty() => {}
                         Ok(passed) => return Poll::Ready(Some(Ok(Frame::data(passed)))),
                         Err(trailers) => {
-                            let rest = self.end_if_over();
+                            let rest = self.end_if_complete();
                             if rest.is_empty() {
                                 return Poll::Ready(Some(Ok(trailers)));
                             }
-                            // Nothing may follow trailers.
+                            // Data must come before the trailers.
                             self.last = Some(Box::new(Ok(trailers)));
                             return Poll::Ready(Some(Ok(Frame::data(rest))));
                         }
                     }
                 }
                 Poll::Ready(None) => {
-                    let rest = self.end_if_over();
+                    let rest = self.end_if_complete();
                     if !rest.is_empty() {
                         return Poll::Ready(Some(Ok(Frame::data(rest))));
                     }
                 }
                 Poll::Ready(Some(Err(error))) => return self.cut(error, cx),
                 Poll::Pending => {
-                    // While the client is still sending, and pauses, it is not the backend's turn.
-                    let is_waited_for = !exchange.is_paused();
-                    if is_waited_for && self.silence.is_too_long(cx) {
+                    // While the client pauses within its own body, the backend is not late.
+                    let is_awaited = !exchange.is_paused();
+                    if is_awaited && self.idle.poll_expired(cx).is_ready() {
                         let seconds = self.context.timeouts.idle.as_secs_f32();
-                        let why = format!("it was silent for {seconds} s");
+                        let why = format!("no bytes for {seconds} s");
                         return self.cut(UpstreamError::Timeout(why), cx);
                     }
                     return Poll::Pending;
@@ -182,7 +182,7 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = UpstreamError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Answered>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<RelayedFrame>> {
         self.poll_next(cx)
     }
 
@@ -200,43 +200,48 @@ impl Body for Relay {
     }
 }
 
-/// Measures how long a connection is silent. Its timer is set when it fires, and not for every token.
+/// Expires when a connection is idle for too long. The timer is reset when it fires, and not for every
+/// token.
 #[derive(Debug)]
-pub(super) struct Silence {
+pub(super) struct IdleTimer {
     limit: Duration,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Something was heard since the last look.
-    pub(super) heard: bool,
-    /// The time of the first look after something was heard.
+    /// Bytes arrived since the last poll.
+    was_active: bool,
+    /// Time of the first poll after the last activity.
     since: Instant,
 }
 
-impl Silence {
+impl IdleTimer {
     pub(super) fn new(limit: Duration) -> Self {
         Self {
             limit,
             timer: None,
-            // The time counts from the first look.
-            heard: true,
+            // The time counts from the first poll.
+            was_active: true,
             since: Instant::now(),
         }
     }
 
-    /// True if nothing was heard for longer than the limit. To be called whenever there is nothing
-    /// to read.
-    pub(super) fn is_too_long(&mut self, cx: &mut Context<'_>) -> bool {
-        if std::mem::take(&mut self.heard) {
+    /// Notes that bytes arrived.
+    pub(super) fn note_activity(&mut self) {
+        self.was_active = true;
+    }
+
+    /// Ready if the connection was idle for the limit. To be called whenever there is nothing to read.
+    pub(super) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if std::mem::take(&mut self.was_active) {
             self.since = Instant::now();
         }
         let end = self.since + self.limit;
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(end)));
         while timer.as_mut().poll(cx).is_ready() {
             if timer.deadline() >= end {
-                return true;
+                return Poll::Ready(());
             }
             timer.as_mut().reset(end);
         }
-        false
+        Poll::Pending
     }
 }
 
@@ -249,25 +254,21 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn silence_is_too_long_at_the_limit_after_the_last_byte() {
+    async fn idle_timer_expires_at_the_limit_after_the_last_byte() {
         const LIMIT: Duration = Duration::from_secs(4);
-        let mut silence = Silence::new(LIMIT);
+        let mut idle = IdleTimer::new(LIMIT);
         let began = Instant::now();
         // The last byte arrives after 3.9 s, between any two points of a coarse timer.
         let mut chunks = Box::pin(sleep(Duration::from_millis(1300)));
         let mut left = 3;
         poll_fn(|cx| {
             while left > 0 && chunks.as_mut().poll(cx).is_ready() {
-                silence.heard = true;
+                idle.note_activity();
                 left -= 1;
                 let next = chunks.deadline() + Duration::from_millis(1300);
                 chunks.as_mut().reset(next);
             }
-            if silence.is_too_long(cx) {
-                Poll::Ready(())
-            } else {
-                Poll::Pending
-            }
+            idle.poll_expired(cx)
         })
         .await;
         let took = began.elapsed();

@@ -1,4 +1,4 @@
-//! The response of a backend, and what the client gets of it.
+//! The response of a backend, and its conversion for the client.
 
 use std::sync::Arc;
 
@@ -29,30 +29,30 @@ pub(super) struct UpstreamResponse {
     pub(super) backend: Arc<Backend>,
     /// Model as the backend names it, if that differs from the client's name.
     pub(super) model: Option<String>,
-    /// llmlb requested the usage of the stream, so the client must not see it.
+    /// Hidden if llmlb requested the usage of the stream: the client did not ask for it.
     pub(super) usage_events: UsageEvents,
     /// Slot at the backend; `None` while the response is held for a better one.
     pub(super) slot: Option<Slot>,
 }
 
 impl UpstreamResponse {
-    /// The response as the client gets it. If it is complete already, its guard is returned too: the
+    /// Converts the response for the client. If it is complete already, its guard is returned too: the
     /// record must be persisted before the response is sent.
-    pub(super) fn into_answer(
+    pub(super) fn into_client_response(
         mut self,
         context: &Arc<ForwardContext>,
         outbound: Outbound<'_>,
         mut guard: Box<RequestGuard>,
     ) -> (ClientResponse, Option<Box<RequestGuard>>) {
         let status = self.head.status;
-        guard.route.sent(&self.backend, self.model.as_deref());
-        guard.answered(&self.backend, status);
+        guard.route.note_sent(&self.backend, self.model.as_deref());
+        guard.note_response(&self.backend, status);
         if context.accounting.meter.is_on() {
             self.start_metering(&mut guard);
         }
         let mut response = Response::new(());
-        // Always HTTP/1.1, whatever the backend speaks: in HTTP/1.0 a response that is cut looks like
-        // a complete one.
+        // Always HTTP/1.1, even if the backend uses HTTP/1.0: there a response that is cut looks like a
+        // complete one.
         *response.version_mut() = Version::HTTP_11;
         *response.status_mut() = status;
         *response.headers_mut() = self.client_headers(&guard);
@@ -85,9 +85,9 @@ impl UpstreamResponse {
         if self.usage_events == UsageEvents::Hide && tap.is_compressed() {
             // Usage in a compressed stream cannot be hidden. Do not request it again.
             let model = self.model.as_deref().or(guard.route.model.as_deref());
-            let why = "compresses what it must not";
+            let why = "compresses streams although asked not to";
             self.backend
-                .refuses_usage_option(model.unwrap_or_default(), why);
+                .opt_out_of_usage(model.unwrap_or_default(), why);
         }
         guard.metering.tap = Some(tap);
     }
@@ -115,7 +115,7 @@ impl UpstreamResponse {
         guard: &mut RequestGuard,
     ) -> Bytes {
         if let Some(mut finder) = issued {
-            finder.read(&data, |id| context.pool.issued(id, &self.backend));
+            finder.read(&data, |id| context.pool.note_issued(id, &self.backend));
         }
         let body = guard.pass_whole(data);
         if let Some(stream) = self
@@ -125,7 +125,7 @@ impl UpstreamResponse {
             context.idle.keep(self.backend.id, stream);
         }
         if let Some(slot) = self.slot {
-            slot.ended();
+            slot.note_ended();
         }
         body
     }

@@ -1,4 +1,4 @@
-//! Another protocol on the same connection: WebSocket.
+//! Tunnels for connections that switch to another protocol, such as WebSocket.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,13 +13,13 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
-use super::relay::Silence;
+use super::relay::IdleTimer;
 use super::{ForwardContext, ForwardTimeouts};
 use crate::balance::Slot;
 use crate::request::{End, RequestGuard};
 use crate::upstream::{Exchange, Stream};
 
-/// The two fields without which the client does not believe that the protocol changes.
+/// Adds the two header fields that a client requires to switch protocols.
 pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
@@ -27,7 +27,8 @@ pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) 
     }
 }
 
-/// Carries bytes both ways until both sides have said their last. It is a request in flight.
+/// Starts a task that copies bytes in both directions until both sides have ended. The request is in
+/// flight until then.
 pub(super) fn open(
     context: &Arc<ForwardContext>,
     upgrade: OnUpgrade,
@@ -39,7 +40,7 @@ pub(super) fn open(
     context.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
         let progress = Progress::default();
-        let mut backend = Begun {
+        let mut backend = BackendSide {
             stream,
             first: early,
             progress: &progress,
@@ -47,12 +48,12 @@ pub(super) fn open(
         // The response is the 101. A client can make the backend end the tunnel in any way, so that
         // its end is no evidence for the backend or against it.
         if let Some(slot) = &slot {
-            slot.ended();
+            slot.note_ended();
         }
         let Ok(upgraded) = upgrade.await else {
-            return; // The client left.
+            return; // The client disconnected.
         };
-        let mut client = Client {
+        let mut client = ClientSide {
             guard,
             stream: TokioIo::new(upgraded),
             progress: &progress,
@@ -60,14 +61,14 @@ pub(super) fn open(
         };
         let copying = copy_bidirectional(&mut client, &mut backend);
         let copied = limited(copying, &progress, &limits).await;
-        // Whoever has the backend's last byte has everything, whatever became of its own. And whose
-        // own connection broke has left.
+        // A client that has the backend's last byte has the whole response. If the client's own
+        // connection failed, the client disconnected.
         let is_cut = copied.as_ref().is_some_and(Result::is_err) && !client.has_failed;
-        if is_cut && client.guard.end == End::Left {
+        if is_cut && client.guard.end == End::Unfinished {
             client.guard.finish(End::Cut);
         }
         if copied.is_none() && !progress.has_ended() {
-            client.guard.idled();
+            client.guard.note_tunnel_idle();
         }
         if matches!(copied, Some(Ok(_))) {
             backend.stream.close_in_order();
@@ -82,26 +83,28 @@ pub(super) fn open(
     });
 }
 
-/// Ends a tunnel that carries nothing, so that it does not hold a backend's slot forever: after
-/// `server.tunnel_idle`, or after `upstream.idle_timeout` once one side has ended. Returns `None` in
-/// that case.
+/// Ends an idle tunnel, so that it does not hold a backend's slot forever: after `server.tunnel_idle`, or
+/// after `upstream.idle_timeout` once one side has ended. Returns `None` in that case.
 async fn limited<T>(
     copying: impl Future<Output = T>,
     progress: &Progress,
     limits: &ForwardTimeouts,
 ) -> Option<T> {
     let mut copying = pin!(copying);
-    let mut idle = Silence::new(limits.tunnel_idle);
-    let mut after_end = Silence::new(limits.idle);
+    let mut idle = IdleTimer::new(limits.tunnel_idle);
+    let mut after_end = IdleTimer::new(limits.idle);
     poll_fn(|cx| {
-        let before = progress.moved();
+        let before = progress.reads();
         if let Poll::Ready(copied) = copying.as_mut().poll(cx) {
             return Poll::Ready(Some(copied));
         }
-        let has_moved = progress.moved() != before;
-        idle.heard |= has_moved;
-        after_end.heard |= has_moved;
-        if idle.is_too_long(cx) || (progress.has_ended() && after_end.is_too_long(cx)) {
+        if progress.reads() != before {
+            idle.note_activity();
+            after_end.note_activity();
+        }
+        let is_idle = idle.poll_expired(cx).is_ready()
+            || (progress.has_ended() && after_end.poll_expired(cx).is_ready());
+        if is_idle {
             return Poll::Ready(None);
         }
         Poll::Pending
@@ -109,52 +112,52 @@ async fn limited<T>(
     .await
 }
 
-/// What both sides have done.
+/// Progress of both sides of a tunnel.
 #[derive(Debug, Default)]
 struct Progress {
-    /// How many pieces came from either.
-    moved: AtomicU64,
-    /// One of them has ended.
+    /// Number of reads from either side.
+    reads: AtomicU64,
+    /// At least one side has ended.
     has_ended: AtomicBool,
 }
 
 impl Progress {
-    fn moved(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
+    fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
     }
 
     fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// So much was read from one side; nothing is its end.
-    fn read(&self, count: usize) {
-        self.moved.fetch_add(1, Ordering::Relaxed);
+    /// Notes a read of `count` bytes from one side. A read of 0 bytes is the end of that side.
+    fn note_read(&self, count: usize) {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         if count == 0 {
             self.has_ended.store(true, Ordering::Relaxed);
         }
     }
 }
 
-/// The client's connection. Which bytes are the last is known when they have passed; but the end of
-/// the connection is what the client waits for, and before that the record is kept.
-struct Client<'a> {
-    /// Before the connection, so that it is over first if both are dropped.
+/// The client's connection. The record is persisted before the connection is closed, because a client
+/// takes the close for the end of the response.
+struct ClientSide<'a> {
+    /// In front of the connection, so that it is dropped first.
     guard: Box<RequestGuard>,
     stream: TokioIo<Upgraded>,
     progress: &'a Progress,
-    /// It broke.
+    /// The client's connection failed.
     has_failed: bool,
 }
 
-impl Client<'_> {
-    fn seen<T>(&mut self, result: io::Result<T>) -> Poll<io::Result<T>> {
+impl ClientSide<'_> {
+    fn note_result<T>(&mut self, result: io::Result<T>) -> Poll<io::Result<T>> {
         self.has_failed |= result.is_err();
         Poll::Ready(result)
     }
 }
 
-impl AsyncRead for Client<'_> {
+impl AsyncRead for ClientSide<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -162,12 +165,12 @@ impl AsyncRead for Client<'_> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
-        self.progress.read(buf.filled().len() - before);
-        self.seen(read)
+        self.progress.note_read(buf.filled().len() - before);
+        self.note_result(read)
     }
 }
 
-impl AsyncWrite for Client<'_> {
+impl AsyncWrite for ClientSide<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -177,29 +180,29 @@ impl AsyncWrite for Client<'_> {
         if let Ok(count) = written {
             self.guard.count(count);
         }
-        self.seen(written)
+        self.note_result(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
-        self.seen(flushed)
+        self.note_result(flushed)
     }
 
-    /// The backend has said its last.
+    /// Called after the backend's last byte.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.guard.finish(End::Complete);
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
-/// A connection whose first bytes were read already.
-struct Begun<'a> {
+/// The backend's connection, whose first bytes were read together with the head.
+struct BackendSide<'a> {
     stream: Stream,
     first: Bytes,
     progress: &'a Progress,
 }
 
-impl AsyncRead for Begun<'_> {
+impl AsyncRead for BackendSide<'_> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -208,7 +211,7 @@ impl AsyncRead for Begun<'_> {
         if self.first.is_empty() {
             let before = buf.filled().len();
             let read = ready!(Pin::new(&mut self.stream).poll_read(cx, buf));
-            self.progress.read(buf.filled().len() - before);
+            self.progress.note_read(buf.filled().len() - before);
             return Poll::Ready(read);
         }
         let count = self.first.len().min(buf.remaining());
@@ -218,7 +221,7 @@ impl AsyncRead for Begun<'_> {
     }
 }
 
-impl AsyncWrite for Begun<'_> {
+impl AsyncWrite for BackendSide<'_> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

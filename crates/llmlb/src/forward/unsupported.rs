@@ -1,4 +1,4 @@
-//! Responses by which a backend shows that it does not serve an endpoint.
+//! Detects responses which show that a backend does not serve an endpoint.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::time::timeout;
 use super::Outbound;
 use super::response::UpstreamResponse;
 
-/// The length of the error that is read.
-const LOOKED_AT: usize = 16 << 10;
-/// The time that the error may take. It usually comes with the head.
-const WITHIN: Duration = Duration::from_secs(1);
+/// Maximum number of bytes of an error that are searched.
+const MAX_SEARCHED: usize = 16 << 10;
+/// Maximum time to wait for the error. It usually comes with the head.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Learns from a response whether its backend serves the endpoint of the request.
 pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'_>) {
@@ -26,11 +26,11 @@ pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'
         status,
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
     ) && backend.may_lack(endpoint)
-        // The response may be about the stored thing that the request's body names.
+        // The response may be about the stored object that the request's body names.
         && outbound.parsed.issued.is_none()
     {
-        let whole = timeout(WITHIN, response.exchange.peek(LOOKED_AT)).await;
-        // An error that is not read may be about the model.
+        let whole = timeout(MAX_WAIT, response.exchange.peek(MAX_SEARCHED)).await;
+        // An error that did not arrive in time may be about the model.
         if whole.is_ok() && !names_a_model(&response.exchange.peeked()) {
             backend.note_missing(endpoint, status, outbound.head.uri.path());
         }

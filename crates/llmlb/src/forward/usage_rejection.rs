@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use crate::upstream::Exchange;
 
 /// Maximum number of bytes of an error that are searched.
-const LOOKED_AT: usize = 64 << 10;
+const MAX_SEARCHED: usize = 64 << 10;
 /// Maximum time to wait for the error. It is short, and usually comes with its head.
-const WAITED: Duration = Duration::from_secs(5);
+const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// True if the response with this status rejects `stream_options`. The response can still be passed on
 /// unchanged.
@@ -22,9 +22,9 @@ pub(super) async fn rejects_stream_options(status: StatusCode, exchange: &mut Ex
     ) {
         return false;
     }
-    // After the timeout, only what has arrived is searched.
-    let _ = timeout(WAITED, exchange.peek(LOOKED_AT)).await;
-    let said = exchange.peeked();
-    let names = |name: &str| memmem::find(&said, name.as_bytes()).is_some();
+    // After the timeout, only the bytes that have arrived are searched.
+    let _ = timeout(MAX_WAIT, exchange.peek(MAX_SEARCHED)).await;
+    let error = exchange.peeked();
+    let names = |name: &str| memmem::find(&error, name.as_bytes()).is_some();
     names("stream_options") || names("include_usage")
 }

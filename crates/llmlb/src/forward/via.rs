@@ -1,5 +1,5 @@
-//! Knowing one's own requests: two balancers that name each other as backends would otherwise send
-//! a request in circles until neither has a descriptor left.
+//! Detects requests that this server has forwarded already. Two balancers that are backends of each
+//! other would otherwise forward a request in circles until their descriptors are used up.
 
 use http::header::{self, HeaderMap, HeaderValue};
 
@@ -8,24 +8,24 @@ use http::header::{self, HeaderMap, HeaderValue};
 pub(crate) struct Via(HeaderValue);
 
 impl Via {
-    /// `token` is one that no other server on this port ever had.
+    /// `token` must be unique among all servers on this port.
     pub(crate) fn new(port: u16, token: u64) -> Self {
         let name = format!("1.1 llmlb-{port}-{token}");
         Self(HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("1.1 llmlb")))
     }
 
-    /// Whether this request was here before.
+    /// True if this server has forwarded the request already.
     pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
         entries(headers).any(|entry| entry == self.0.as_bytes())
     }
 
-    /// Writes the field `Via` for a backend: the entries of every llmlb that forwarded the request,
-    /// this one last. Other proxies' entries describe the client's network and stay here.
+    /// Writes the field `Via` for a backend: the entries of every llmlb that forwarded the request, this
+    /// one last. Entries of other proxies describe the client's network and are dropped.
     pub(super) fn write(&self, headers: &HeaderMap, out: &mut Vec<u8>) {
         out.extend_from_slice(b"via: ");
         for entry in entries(headers)
-            .filter(|entry| is_local_fault(entry))
-            .take(MOST)
+            .filter(|entry| is_llmlb_entry(entry))
+            .take(MAX_ENTRIES)
         {
             out.extend_from_slice(entry);
             out.extend_from_slice(b", ");
@@ -35,12 +35,12 @@ impl Via {
     }
 }
 
-/// Maximum number of entries that are forwarded: more balancers do not stand behind each other.
-const MOST: usize = 16;
+/// Maximum number of entries that are forwarded. A longer chain of balancers is not realistic.
+const MAX_ENTRIES: usize = 16;
 
-/// True if an entry has the form of those that llmlb servers add. A client may send such entries too:
-/// they carry two numbers and nothing else.
-fn is_local_fault(entry: &[u8]) -> bool {
+/// True if an entry has the format of llmlb's entries. A client may send such entries too, but they
+/// contain only two numbers.
+fn is_llmlb_entry(entry: &[u8]) -> bool {
     let is_number =
         |text: &[u8]| matches!(text.len(), 1..=20) && text.iter().all(u8::is_ascii_digit);
     let numbers = entry.strip_prefix(b"1.1 llmlb-").unwrap_or_default();
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_that_was_here_before_is_known_among_others() {
+    fn own_entry_is_found_among_others() {
         let (own, other) = (Via::new(8000, 7), Via::new(8000, 77));
         let mut headers = HeaderMap::new();
         headers.insert(header::VIA, HeaderValue::from_static("1.1 proxy,1.0 llmlb"));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use http::header;
 
-use super::probe::{self, ProbeResponse};
-use crate::balance::{Backend, Model, Pool, State};
+use super::probe::{self, ProbeResult};
+use crate::balance::{Backend, BackendState, Model, Pool};
 use crate::config::{self, Kind};
 use crate::sys::{self, ListenerOwner};
 use crate::upstream::Connector;
@@ -42,10 +42,10 @@ pub(super) async fn discover(
     let Ok(url) = config::BackendUrl::parse(&format!("http://127.0.0.1:{port}")) else {
         return Discovery::Nothing;
     };
-    if pool.knows(&url) {
+    if pool.has_backend_at(&url) {
         return Discovery::Nothing;
     }
-    let mut candidate = config::Backend::at(usual.to_owned(), url);
+    let mut candidate = config::Backend::new(usual.to_owned(), url);
     let probed = probe::probe(&Backend::new(candidate.clone()), connector, limits).await;
     let Ok(response) = probed else {
         return Discovery::Nothing;
@@ -66,7 +66,7 @@ pub(super) async fn discover(
     let Some(backend) = pool.add(Backend::discovered(candidate)) else {
         return Discovery::Nothing;
     };
-    pool.note(&backend, State::Up(Arc::new(response.models)));
+    pool.set_state(&backend, BackendState::Up(Arc::new(response.models)));
     Discovery::Added {
         backend,
         is_checked,
@@ -89,17 +89,17 @@ pub(super) fn check_owner(port: u16) -> Result<bool, String> {
     }
 }
 
-fn is_llmlb(response: &ProbeResponse) -> bool {
+fn is_llmlb(response: &ProbeResult) -> bool {
     server(response).starts_with("llmlb")
 }
 
-fn server(response: &ProbeResponse) -> &str {
+fn server(response: &ProbeResult) -> &str {
     let server = response.headers.get(header::SERVER);
     server.and_then(|value| value.to_str().ok()).unwrap_or("")
 }
 
 /// Returns the kind of server, from its `Server` header or the owner of its models.
-pub(super) fn kind(response: &ProbeResponse) -> Option<Kind> {
+pub(super) fn kind(response: &ProbeResult) -> Option<Kind> {
     if server(response).starts_with("llama.cpp") {
         return Some(Kind::LlamaCpp);
     }
@@ -140,10 +140,10 @@ mod tests {
     use super::*;
     use crate::balance::Models;
 
-    fn response(server: &str, owner: &str) -> ProbeResponse {
+    fn response(server: &str, owner: &str) -> ProbeResult {
         let mut headers = HeaderMap::new();
         headers.insert(header::SERVER, server.parse().unwrap());
-        ProbeResponse {
+        ProbeResult {
             models: Models::default(),
             total: 0,
             kind: Kind::from_owner(owner),

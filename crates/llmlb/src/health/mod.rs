@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Models, Pool, State};
+use crate::balance::{Backend, BackendState, Models, Pool};
 use crate::upstream::Connector;
 use discover::Discovery;
 use probe::ProbeError;
@@ -58,7 +58,7 @@ impl Watcher {
         // A backend that does not respond in time is probed again by its own loop.
         let _ = timeout(STARTUP_TIMEOUT, first.wait()).await;
         for backend in backends {
-            if backend.state() == State::unasked() {
+            if backend.state() == BackendState::not_probed() {
                 let (name, url) = (&backend.name, &backend.url);
                 tracing::warn!("backend {name} at {url} has not responded to its first probe yet");
             }
@@ -118,7 +118,7 @@ impl Watcher {
                 backend,
                 is_checked,
             } => {
-                if let State::Up(models) = backend.state() {
+                if let BackendState::Up(models) = backend.state() {
                     let models = discover::in_short(&models);
                     let note = if is_checked {
                         ""
@@ -160,7 +160,7 @@ impl Watcher {
                 *failed_probes = 0;
                 backend.health.set_hung(false);
                 backend.set_refuses_connections(false);
-                backend.health.note_answer();
+                backend.health.note_response();
                 backend.health.set_rejected_key(None);
                 if let Some(kind) = discover::kind(&response) {
                     backend.note_kind(kind);
@@ -169,7 +169,7 @@ impl Watcher {
             }
             Err(ProbeError::LocalFault(why)) => tracing::debug!("backend {}: {why}", backend.name),
             Err(failure) => {
-                let was_active = backend.health.was_active();
+                let was_active = backend.health.take_active();
                 *failed_probes = match failure {
                     // A backend that responds to requests is busy, not down.
                     ProbeError::Timeout(_) if was_active => 1,
@@ -196,7 +196,7 @@ impl Watcher {
                     ProbeError::KeyRejected(status, _) => Some(status),
                     _ => None,
                 });
-                self.pool.note_down(backend, failure.why());
+                self.pool.mark_down(backend, failure.why());
                 // Requests that wait for a hung backend are retried on another one.
                 let is_silent = matches!(
                     failure,
@@ -210,17 +210,20 @@ impl Watcher {
     fn note_up(&self, backend: &Backend, models: &Arc<Models>, total: usize) {
         let (name, url) = (&backend.name, &backend.url);
         let summary = discover::in_short(models);
-        match self.pool.note(backend, State::Up(Arc::clone(models))) {
-            State::Down(_) => tracing::info!("backend {name} at {url} is up, {summary}"),
-            State::Up(before) if before != *models => {
+        match self
+            .pool
+            .set_state(backend, BackendState::Up(Arc::clone(models)))
+        {
+            BackendState::Down(_) => tracing::info!("backend {name} at {url} is up, {summary}"),
+            BackendState::Up(before) if before != *models => {
                 tracing::info!("backend {name} at {url} now serves {summary}");
             }
-            State::Up(_) => return,
+            BackendState::Up(_) => return,
         }
-        let most = self.limits.models;
-        if total > most && backend.settings.fixed_models.is_none() {
+        let max = self.limits.models;
+        if total > max && backend.settings.fixed_models.is_none() {
             tracing::warn!(
-                "backend {name} at {url} lists {total} models; only the first {most} are used \
+                "backend {name} at {url} lists {total} models; only the first {max} are used \
                  (upstream.max_models)"
             );
         }

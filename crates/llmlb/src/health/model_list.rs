@@ -35,9 +35,9 @@ const OWNER: &str = "owned_by";
 const META: &str = "meta";
 
 /// Maximum length of a model's id, in bytes. A model with a longer id is left out.
-const LONGEST_ID: usize = 512;
+const MAX_ID: usize = 512;
 /// Maximum length of any other value, in bytes. A longer value is left out.
-const LONGEST_VALUE: usize = 512;
+const MAX_VALUE: usize = 512;
 
 /// Parsed list of models.
 #[derive(Debug, Default)]
@@ -49,8 +49,8 @@ pub(super) struct ModelList {
     pub(super) kind: Option<Kind>,
 }
 
-/// Parses a response to `/v1/models`. Keeps at most `most` models.
-pub(super) fn parse(body: &[u8], most: usize) -> Result<ModelList, String> {
+/// Parses a response to `/v1/models`. Keeps at most `max` models.
+pub(super) fn parse(body: &[u8], max: usize) -> Result<ModelList, String> {
     let response: ModelsResponse<'_> = serde_json::from_slice(body)
         .map_err(|_| "its response to /v1/models is not a JSON object".to_owned())?;
     let data = response.0.map(RawValue::get).filter(|data| *data != "null");
@@ -59,7 +59,7 @@ pub(super) fn parse(body: &[u8], most: usize) -> Result<ModelList, String> {
         (Some(_), None) => Ok(ModelList::default()),
         (_, Some(data)) if data.starts_with('[') => {
             let mut json = serde_json::Deserializer::from_str(data);
-            let list = ModelsVisitor { most }.deserialize(&mut json);
+            let list = ModelsVisitor { max }.deserialize(&mut json);
             list.map_err(|_| "its response to /v1/models has an invalid list of models".to_owned())
         }
         _ => Err("its response to /v1/models has no list of models".to_owned()),
@@ -107,7 +107,7 @@ impl<'de, const N: usize> Visitor<'de> for FieldsVisitor<N> {
 /// Visitor of the list. Each element is parsed on its own, so that an invalid one is left out
 /// without losing the others.
 struct ModelsVisitor {
-    most: usize,
+    max: usize,
 }
 
 impl<'de> DeserializeSeed<'de> for ModelsVisitor {
@@ -128,7 +128,7 @@ impl<'de> Visitor<'de> for ModelsVisitor {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ModelList, A::Error> {
         let mut found = ModelList::default();
         let mut models = Vec::new();
-        while models.len() < self.most {
+        while models.len() < self.max {
             let Some(element) = list.next_element::<&RawValue>()? else {
                 break;
             };
@@ -151,7 +151,7 @@ fn model(element: &RawValue) -> Option<(Model, Option<Kind>)> {
     let mut json = serde_json::Deserializer::from_str(element.get());
     let [id, created, others @ ..] = json.deserialize_map(FieldsVisitor(KEPT)).ok()?;
     let id: String = serde_json::from_str(id?.get()).ok()?;
-    if id.len() > LONGEST_ID {
+    if id.len() > MAX_ID {
         return None;
     }
     let created = created.and_then(|text| serde_json::from_str(text.get()).ok());
@@ -177,7 +177,7 @@ fn model(element: &RawValue) -> Option<(Model, Option<Kind>)> {
 
 fn is_kept(name: &str, value: &str) -> bool {
     let is_nested = value.starts_with(['[', '{']);
-    value.len() <= LONGEST_VALUE && (!is_nested || name == META)
+    value.len() <= MAX_VALUE && (!is_nested || name == META)
 }
 
 #[cfg(test)]

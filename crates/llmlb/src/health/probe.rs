@@ -15,11 +15,11 @@ use crate::upstream::{self, Connector, UpstreamError};
 /// Path that a probe requests: the list of models.
 const MODELS: &str = "/v1/models";
 /// Maximum size of a response to `/v1/models`.
-const MOST_BYTES: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// Result of a successful probe.
 #[derive(Debug)]
-pub(super) struct ProbeResponse {
+pub(super) struct ProbeResult {
     /// Models that the backend offers.
     pub(super) models: Models,
     /// Number of models in the backend's list, including those that are left out.
@@ -80,12 +80,12 @@ pub(super) async fn probe(
     backend: &Backend,
     connector: &Connector,
     limits: ProbeLimits,
-) -> Result<ProbeResponse, ProbeError> {
+) -> Result<ProbeResult, ProbeError> {
     // The timeout starts after the permit: the wait for other probes is not the backend's fault.
     let permit = connector.permit_for_probe().await;
     let permit = permit.map_err(|error| ProbeError::LocalFault(error.to_string()))?;
     let head = forward::probe_head(backend, MODELS);
-    let request = upstream::get(connector, permit, &backend.url, MODELS, head, MOST_BYTES);
+    let request = upstream::get(connector, permit, &backend.url, MODELS, head, MAX_BYTES);
     let got = match timeout(limits.timeout, request).await {
         Ok(Ok(got)) => got,
         Ok(Err(error)) if error.is_local_fault() => {
@@ -134,8 +134,8 @@ pub(super) async fn probe(
     {
         discover::check_owner(port).map_err(ProbeError::OtherUser)?;
     }
-    Ok(ProbeResponse {
-        models: backend.offered(list.models),
+    Ok(ProbeResult {
+        models: backend.allowed_models(list.models),
         total: list.total,
         kind: list.kind,
         headers: got.headers,
@@ -151,7 +151,7 @@ fn responded(status: StatusCode) -> String {
 }
 
 /// Returns the models in a response to `/v1/models`.
-fn models(status: StatusCode, body: &[u8], most: usize) -> Result<ModelList, String> {
+fn models(status: StatusCode, body: &[u8], max: usize) -> Result<ModelList, String> {
     if rejects_credential(status) {
         let responded = responded(status);
         return Err(format!(
@@ -161,7 +161,7 @@ fn models(status: StatusCode, body: &[u8], most: usize) -> Result<ModelList, Str
     if !status.is_success() {
         return Err(format!("it responded {status} to /v1/models"));
     }
-    model_list::parse(body, most)
+    model_list::parse(body, max)
 }
 
 #[cfg(test)]

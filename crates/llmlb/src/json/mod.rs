@@ -18,16 +18,16 @@ use memchr::{memchr, memchr2};
 pub(crate) struct Malformed;
 
 /// Maximum nesting of values. The scanner stores the kind of each open bracket in one bit of a `u128`.
-pub(crate) const DEEPEST: u32 = u128::BITS;
+pub(crate) const MAX_DEPTH: u32 = u128::BITS;
 
 /// Maximum number of fields of an object. Reading a field name costs a hundred times the search for its
 /// end, so an object with millions of fields would block the worker. No API has this many fields.
-pub(crate) const MOST_FIELDS: u32 = 10_000;
+pub(crate) const MAX_FIELDS: u32 = 10_000;
 
 /// Calls `each` with the name of every top-level field and the range of its value, in order. A duplicate
 /// field is passed again; callers use the last one.
 ///
-/// For valid JSON the fields are those that any parser finds, except beyond [`DEEPEST`] levels. Text with
+/// For valid JSON the fields are those that any parser finds, except beyond [`MAX_DEPTH`] levels. Text with
 /// unbalanced brackets or strings, or invalid top-level fields, is rejected. Errors inside a value are not
 /// detected here.
 pub(crate) fn fields(
@@ -87,7 +87,7 @@ fn read_fields_from(
     mut at: usize,
     mut read: impl FnMut(&[u8], usize) -> Result<usize, Malformed>,
 ) -> Result<(), Malformed> {
-    for _ in 0..MOST_FIELDS {
+    for _ in 0..MAX_FIELDS {
         let name = expect(body, at, b'"')?;
         at = string(body, name)?;
         let name = decoded_name(&body[name..at - 1])?;
@@ -189,7 +189,7 @@ fn nested<V: Visitor>(body: &[u8], mut at: usize, visitor: &mut V) -> Result<usi
         match byte {
             b'"' => at = visit_string(body, at, visitor)?,
             b'{' | b'[' => {
-                if depth == DEEPEST {
+                if depth == MAX_DEPTH {
                     return Err(Malformed);
                 }
                 open = (open << 1) | u128::from(byte == b'{');

@@ -52,14 +52,14 @@ fn parsed(body: &[u8]) -> Result<Vec<(String, String)>, serde_json::Error> {
 
 fn push_space(dice: &mut Dice, text: &mut String) {
     for _ in 0..dice.below(8).saturating_sub(5) {
-        text.push_str(dice.of(&[" ", "\n", "\t", "\r"]));
+        text.push_str(dice.pick(&[" ", "\n", "\t", "\r"]));
     }
 }
 
 fn push_string(dice: &mut Dice, text: &mut String) {
     text.push('"');
     for _ in 0..dice.below(12) {
-        text.push_str(dice.of(&[
+        text.push_str(dice.pick(&[
             "a",
             "model",
             "stream",
@@ -94,8 +94,17 @@ fn push_value(dice: &mut Dice, text: &mut String, deep: usize) {
     let kinds = if deep == 0 { 3 } else { 5 };
     match dice.below(kinds) {
         0 => push_string(dice, text),
-        1 => text.push_str(dice.of(&["true", "false", "null"])),
-        2 => text.push_str(dice.of(&["0", "-1", "12.5", "1e9", "-0.0E-7", "18446744073709551616"])),
+        1 => text.push_str(dice.pick(&["true", "false", "null"])),
+        2 => {
+            text.push_str(dice.pick(&[
+                "0",
+                "-1",
+                "12.5",
+                "1e9",
+                "-0.0E-7",
+                "18446744073709551616",
+            ]));
+        }
         3 => push_object(dice, text, deep - 1),
         _ => {
             text.push('[');
@@ -121,7 +130,7 @@ fn push_object(dice: &mut Dice, text: &mut String, deep: usize) {
         }
         push_space(dice, text);
         if dice.below(2) == 0 {
-            text.push_str(dice.of(&["\"model\"", "\"stream\"", "\"mod\\u0065l\"", "\"\""]));
+            text.push_str(dice.pick(&["\"model\"", "\"stream\"", "\"mod\\u0065l\"", "\"\""]));
         } else {
             push_string(dice, text);
         }
@@ -160,7 +169,10 @@ fn scanner_accepts_damaged_json_that_a_parser_accepts_and_never_panics() {
             let at = dice.below(bytes.len());
             match dice.below(3) {
                 0 => drop(bytes.remove(at)),
-                1 => bytes.insert(at, dice.of(&[b"{}[]\",:\\ 1a".as_slice()])[dice.below(11)]),
+                1 => bytes.insert(
+                    at,
+                    dice.pick(&[b"{}[]\",:\\ 1a".as_slice()])[dice.below(11)],
+                ),
                 _ => bytes.truncate(at.max(1)),
             }
             if bytes.is_empty() {

@@ -13,7 +13,7 @@ use super::rfc3339;
 /// ```
 /// use llmlb::lock::{LockError, ServerLock};
 ///
-/// # let port = 10 * (std::process::id() % 6000) as u16 + 4; // nobody else's
+/// # let port = 10 * (std::process::id() % 6000) as u16 + 4; // of this example alone
 /// let first = ServerLock::acquire(port)?;
 /// let refused = ServerLock::acquire(port).unwrap_err();
 /// assert_eq!(refused.holder().and_then(|holder| holder.pid()), Some(std::process::id()));

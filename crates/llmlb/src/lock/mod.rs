@@ -8,7 +8,7 @@
 //! ```
 //! use llmlb::lock::{self, LockError, ServerLock};
 //!
-//! # let port = 10 * (std::process::id() % 6000) as u16 + 1; // nobody else's
+//! # let port = 10 * (std::process::id() % 6000) as u16 + 1; // of this example alone
 //! let lock = ServerLock::acquire(port)?;
 //! assert_eq!(lock::read_lock_info(port)?.as_ref(), Some(lock.info()));
 //!
@@ -42,7 +42,7 @@ pub(crate) use info::rfc3339;
 /// The lock covers the port number only; it does not bind a socket.
 ///
 /// ```
-/// # let port = 10 * (std::process::id() % 6000) as u16 + 2; // nobody else's
+/// # let port = 10 * (std::process::id() % 6000) as u16 + 2; // of this example alone
 /// let lock = llmlb::lock::ServerLock::acquire(port)?;
 /// assert_eq!(lock.info().port, port);
 /// assert_eq!(lock.info().pid, std::process::id());
@@ -155,7 +155,7 @@ pub fn lock_path(port: u16) -> PathBuf {
 /// file does not block the next server, which takes it over.
 ///
 /// ```
-/// # let port = 10 * (std::process::id() % 6000) as u16 + 3; // nobody else's
+/// # let port = 10 * (std::process::id() % 6000) as u16 + 3; // of this example alone
 /// assert_eq!(llmlb::lock::read_lock_info(port)?, None);
 /// # Ok::<(), llmlb::lock::LockError>(())
 /// ```

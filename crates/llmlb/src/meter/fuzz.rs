@@ -34,10 +34,10 @@ pub fn estimate(data: &[u8]) {
     let _ = super::estimate::images(data, 0);
     let _ = super::estimate::embedded(data, 0);
     let strings = memchr::memchr_iter(b'"', data).count() as u64;
-    let most = 2 * data.len() as u64 + 501 * strings + 1;
+    let max = 2 * data.len() as u64 + 501 * strings + 1;
     let tokens = super::estimate::prompt(data, 0);
     assert!(
-        tokens.is_ok_and(|(tokens, end)| tokens <= most && end <= data.len()) || tokens.is_err()
+        tokens.is_ok_and(|(tokens, end)| tokens <= max && end <= data.len()) || tokens.is_err()
     );
     let parts = super::estimate::parts(data);
     assert!(parts <= 24 * data.len() as u64);
@@ -121,8 +121,8 @@ fn field<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
 
 fn bounded(report: Option<UsageReport>) {
     if let Some(report) = report {
-        let most = 3_000_000_000;
-        assert!(report.prompt.unwrap_or(0) <= most && report.completion.unwrap_or(0) <= most);
+        let max = 3_000_000_000;
+        assert!(report.prompt.unwrap_or(0) <= max && report.completion.unwrap_or(0) <= max);
     }
 }
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::sys::data_file;
 
 /// Maximum number of bytes that are read from the file. The rest of a longer file is ignored.
-const LONGEST_FILE: u64 = 64 << 20;
+const MAX_FILE: u64 = 64 << 20;
 
 /// Name of the file in the data directory.
 pub(crate) const FILE: &str = "lost.jsonl";
@@ -45,7 +45,7 @@ pub(crate) fn total(data: &Path) -> u64 {
     let Ok(file) = data_file::open(&data.join(FILE)) else {
         return 0;
     };
-    let lines = BufReader::new(file.take(LONGEST_FILE)).lines();
+    let lines = BufReader::new(file.take(MAX_FILE)).lines();
     let lines = lines.map_while(Result::ok);
     let noted = lines.filter_map(|line| serde_json::from_str::<LossEntry>(&line).ok());
     noted.fold(0, |total, line| total.saturating_add(line.records))

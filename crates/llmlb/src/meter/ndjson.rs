@@ -11,7 +11,7 @@ use super::sse::StreamSummary;
 use crate::endpoint::Api;
 
 /// Maximum length of a line that is buffered. A longer line is read in chunks by a [`Finder`].
-const LONGEST_BUFFERED: usize = 64 * 1024;
+const MAX_BUFFERED: usize = 64 * 1024;
 
 /// Reads one stream, which passes to the client unchanged.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ impl Ndjson {
             return long.read(more);
         }
         self.partial.extend_from_slice(more);
-        if self.partial.len() > LONGEST_BUFFERED {
+        if self.partial.len() > MAX_BUFFERED {
             let mut finder = Box::<Finder>::default();
             finder.read(&self.partial);
             self.partial = Vec::new();
@@ -170,7 +170,7 @@ mod tests {
         let mut stream = Ndjson::new(Api::OllamaChat);
         for piece in text.as_bytes().chunks(999) {
             stream.read(piece);
-            assert!(stream.partial.len() <= LONGEST_BUFFERED);
+            assert!(stream.partial.len() <= MAX_BUFFERED);
         }
         assert!(stream.summary().counts.usage(Api::OllamaChat).is_some());
         assert!(stream.summary().saw_end);

@@ -11,11 +11,11 @@ use crate::meter::record::Outcome;
 use crate::meter::usage::UsageSource;
 
 /// Size of the buffer, in bytes, at which it is flushed at once.
-const ENOUGH: usize = 16 << 10;
+const FLUSH_AT: usize = 16 << 10;
 
-/// Maximum number of characters of a text that a client chose, as in a record. The buffer keeps its
-/// memory, and such texts can be megabytes long.
-const LONGEST: usize = 200;
+/// Maximum number of characters of a text that a client chose, as in a record. Such texts can be
+/// megabytes long, and the buffer never frees its memory.
+const MAX_TEXT: usize = 200;
 
 /// Receives the text of whole lines.
 pub(crate) type LogSink = Arc<dyn Fn(&[u8]) + Send + Sync>;
@@ -23,25 +23,26 @@ pub(crate) type LogSink = Arc<dyn Fn(&[u8]) + Send + Sync>;
 /// The access log of one worker.
 pub(crate) struct AccessLog {
     to: Option<LogSink>,
-    /// Each line begins with the time.
+    /// Lines begin with the time.
     timed: bool,
-    gathered: Mutex<Gathered>,
+    buffer: Mutex<LineBuffer>,
 }
 
+/// Lines that are not flushed yet.
 #[derive(Default)]
-struct Gathered {
+struct LineBuffer {
     text: String,
-    /// The second that was written last, and how.
+    /// The last second that was formatted, as Unix time and as text.
     second: (u64, String),
 }
 
 impl AccessLog {
-    /// `None`: nobody wants to know.
+    /// A log that writes to `to`. `None` turns it off.
     pub(crate) fn new(to: Option<LogSink>, timed: bool) -> Self {
         Self {
             to,
             timed,
-            gathered: Mutex::default(),
+            buffer: Mutex::default(),
         }
     }
 
@@ -49,31 +50,31 @@ impl AccessLog {
         if self.to.is_none() {
             return;
         }
-        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-        let Gathered { text, second } = &mut *gathered;
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let LineBuffer { text, second } = &mut *buffer;
         if self.timed {
             write_time(text, second);
         }
         // Writing into memory cannot fail.
         let _ = line(text, guard);
-        if gathered.text.len() >= ENOUGH {
-            self.hand_on(&mut gathered);
+        if buffer.text.len() >= FLUSH_AT {
+            self.flush_buffer(&mut buffer);
         }
     }
 
-    /// Hands on what has been gathered.
+    /// Writes the buffered lines.
     pub(crate) fn flush(&self) {
-        let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-        if !gathered.text.is_empty() {
-            self.hand_on(&mut gathered);
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        if !buffer.text.is_empty() {
+            self.flush_buffer(&mut buffer);
         }
     }
 
-    fn hand_on(&self, gathered: &mut Gathered) {
+    fn flush_buffer(&self, buffer: &mut LineBuffer) {
         if let Some(to) = &self.to {
-            to(gathered.text.as_bytes());
+            to(buffer.text.as_bytes());
         }
-        gathered.text.clear();
+        buffer.text.clear();
     }
 }
 
@@ -92,32 +93,32 @@ impl Debug for AccessLog {
 fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
     let (identity, route, metering) = (&guard.identity, &guard.route, &guard.metering);
     text.push_str("llmlb: ");
-    plain(text, identity.method.as_str(), method::SHOWN)?;
+    plain(text, identity.method.as_str(), method::MAX_SHOWN)?;
     text.push(' ');
-    plain(text, &identity.path, LONGEST)?;
+    plain(text, &identity.path, MAX_TEXT)?;
     match guard.status {
         0 => text.push_str(" -"),
         status => number(text, " ", status),
     }
     match (guard.outcome, guard.code) {
         (_, Some(code)) => push_all(text, [" ", code]),
-        (Some(Outcome::Cancelled), _) => text.push_str(" the client left"),
-        (Some(Outcome::Cut), _) if guard.end == End::Left => {
-            text.push_str(" cut at the end of the server");
+        (Some(Outcome::Cancelled), _) => text.push_str(" client disconnected"),
+        (Some(Outcome::Cut), _) if guard.end == End::Unfinished => {
+            text.push_str(" cut by the shutdown");
         }
         (Some(Outcome::Cut), _) => text.push_str(" cut by the backend"),
         _ => {}
     }
     if let Some(model) = &route.model {
         text.push_str(" model=");
-        plain(text, model, LONGEST)?;
+        plain(text, model, MAX_TEXT)?;
     }
     if let Some(backend) = &route.backend {
         push_all(text, [" backend=", &backend.name]);
     }
     for attempt in &route.failed {
         push_all(text, [" failed=", &attempt.backend.name, " error="]);
-        plain(text, &attempt.why, LONGEST)?;
+        plain(text, &attempt.why, MAX_TEXT)?;
     }
     number(text, " ms=", identity.ms_until(Instant::now()));
     if let Some(first_byte) = metering.first_byte {
@@ -135,12 +136,12 @@ fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
     }
     number(text, " bytes=", metering.bytes);
     text.push_str(" id=");
-    plain(text, identity.id.to_str().unwrap_or("?"), LONGEST)?;
+    plain(text, identity.id.to_str().unwrap_or("?"), MAX_TEXT)?;
     text.push('\n');
     Ok(())
 }
 
-/// A third of the instructions that `write!` takes.
+/// Appends a number, with a third of the instructions of `write!`.
 fn number(text: &mut String, before: &str, value: impl itoa::Integer) {
     push_all(text, [before, itoa::Buffer::new().format(value)]);
 }
@@ -151,28 +152,28 @@ fn push_all<const N: usize>(text: &mut String, parts: [&str; N]) {
     }
 }
 
-/// What a client says must not look like lines, or fields, of ours. At most `most` characters of it
-/// are written.
-fn plain(text: &mut String, said: &str, most: usize) -> fmt::Result {
-    // There are at most as many characters as bytes.
-    let end = if said.len() > most {
-        said.char_indices().nth(most)
+/// Appends at most `max` characters of a text that a client chose. The text is quoted if it could be
+/// mistaken for a line or a field of the log.
+fn plain(text: &mut String, value: &str, max: usize) -> fmt::Result {
+    // A text has at most as many characters as bytes.
+    let end = if value.len() > max {
+        value.char_indices().nth(max)
     } else {
         None
     };
-    let said = end.map_or(said, |(end, _)| &said[..end]);
-    if said
+    let value = end.map_or(value, |(end, _)| &value[..end]);
+    if value
         .bytes()
         .all(|byte| byte.is_ascii_graphic() && byte != b'"')
     {
-        text.push_str(said);
+        text.push_str(value);
         Ok(())
     } else {
-        write!(text, "{said:?}")
+        write!(text, "{value:?}")
     }
 }
 
-/// The date and the second are written anew once a second.
+/// Appends the time. The date and the second are formatted once a second.
 fn write_time(text: &mut String, (last, written): &mut (u64, String)) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Reading a request's body whole, within limits.
+//! Reads the whole body of a request, within limits.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -15,30 +15,31 @@ use super::error::Refusal;
 use crate::body_deadline::{BodyDeadline, BodyPace};
 use crate::memory_budget::{BodyShare, Budget};
 
-/// What a client is told, if it is still there, that broke off its request.
+/// Error code if the client sent only a part of the body.
 pub(super) const INCOMPLETE: &str = "incomplete_body";
-/// What one is told for whom there is no room.
+/// Error code if `server.body_memory` is used up.
 pub(super) const OVERLOADED: &str = "overloaded";
-/// What one is told that stopped sending.
+/// Error code if the client sent the body too slowly.
 pub(super) const STALLED: &str = "body_timeout";
 
-/// Maximum size of a body that is not charged: most are smaller, and the charge of the connection
-/// covers it.
+/// Maximum size of a body that is not charged to the memory budget: the charge of the connection covers
+/// it. Most bodies are smaller.
 pub(crate) const SMALL_BODY: usize = 16 << 10;
 /// Size of each buffer of an HTTP/1.1 connection that does not send large bodies.
 pub(crate) const H1_BUFFER: usize = 16 << 10;
-/// Room for a body of this size is made at once; a larger one grows with what arrives.
-const USUAL: usize = 64 << 10;
-/// Memory that the protocol's buffers take while a larger body arrives: a piece of HTTP/1.1 and the
-/// buffer that the next one is read into. Larger buffers, and the window of an HTTP/2 connection, are
-/// charged to the connection.
+/// Maximum size of a buffer that is allocated because of an announced length. A larger buffer grows
+/// with the bytes that arrive.
+const USUAL_BODY: usize = 64 << 10;
+/// Memory of the protocol's buffers while a large body arrives: one chunk of HTTP/1.1 and the buffer
+/// for the next one. Larger buffers, and the window of an HTTP/2 connection, are charged to the
+/// connection.
 pub(crate) const RECEIVING: usize = 2 * H1_BUFFER;
 
-/// Reads all of a body, of at most so many bytes, which arrives at this pace, within what there is
-/// for all bodies.
+/// Reads a body of at most `max` bytes. The client must keep the pace, and the memory is charged to the
+/// budget.
 pub(super) async fn read_whole<B>(
     mut body: B,
-    most: usize,
+    max: usize,
     pace: BodyPace,
     budget: &Arc<Budget>,
 ) -> Result<Bytes, Refusal>
@@ -46,8 +47,8 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: fmt::Display,
 {
-    if body.size_hint().lower() > most as u64 {
-        return Err(too_large(most));
+    if body.size_hint().lower() > max as u64 {
+        return Err(too_large(max));
     }
     let mut first: Option<Bytes> = None;
     let mut whole = BytesMut::new();
@@ -59,8 +60,8 @@ where
             continue;
         };
         length += data.len();
-        if length > most {
-            return Err(too_large(most));
+        if length > max {
+            return Err(too_large(max));
         }
         if length > SMALL_BODY
             && !share
@@ -69,16 +70,16 @@ where
         {
             return Err(too_many(budget));
         }
-        // Most bodies come in one piece, which then need not be copied.
+        // Most bodies arrive as one chunk, which need not be copied.
         match first.take() {
             None if whole.is_empty() => first = Some(data),
             None => whole.extend_from_slice(&data),
-            Some(piece) => {
-                // An announced length costs a client nothing, so it does not decide how much memory
-                // is taken beyond what a usual body needs.
+            Some(chunk) => {
+                // Announcing a length costs a client nothing. It must not make the server allocate
+                // more memory than a usual body needs.
                 let announced = usize::try_from(body.size_hint().lower()).unwrap_or(0);
-                whole.reserve(length + announced.min(length.max(USUAL)));
-                whole.extend_from_slice(&piece);
+                whole.reserve(length + announced.min(length.max(USUAL_BODY)));
+                whole.extend_from_slice(&chunk);
                 whole.extend_from_slice(&data);
             }
         }
@@ -91,7 +92,7 @@ where
 }
 
 /// Rejects a body on a method whose body has no meaning: servers that do not read it parse it as the
-/// next request. A body that is announced but turns out to be empty is none.
+/// next request. An announced body that is empty is accepted.
 pub(crate) async fn expect_none(
     method: &Method,
     body: &mut Incoming,
@@ -115,7 +116,7 @@ pub(crate) async fn expect_none(
 struct FrameTimeout {
     pace: BodyPace,
     deadline: BodyDeadline,
-    /// Bytes that had arrived before the last wait.
+    /// Number of bytes that had arrived before the last wait.
     length: usize,
 }
 
@@ -128,15 +129,15 @@ impl FrameTimeout {
         }
     }
 
-    /// Waits for the next piece, if so many bytes are here.
-    async fn wait_for<F>(&mut self, mut piece: F, length: usize) -> Result<F::Output, Refusal>
+    /// Waits for the next frame, after `length` bytes have arrived.
+    async fn wait_for<F>(&mut self, mut frame: F, length: usize) -> Result<F::Output, Refusal>
     where
         F: Future + Unpin,
     {
         self.deadline.note(length - self.length);
         self.length = length;
-        poll_fn(|cx| match Pin::new(&mut piece).poll(cx) {
-            Poll::Ready(piece) => Poll::Ready(Ok(piece)),
+        poll_fn(|cx| match Pin::new(&mut frame).poll(cx) {
+            Poll::Ready(frame) => Poll::Ready(Ok(frame)),
             Poll::Pending => {
                 ready!(self.deadline.poll_expired(cx));
                 Poll::Ready(Err(too_slow(self.pace)))
@@ -146,15 +147,15 @@ impl FrameTimeout {
     }
 }
 
-fn too_large(most: usize) -> Refusal {
+fn too_large(max: usize) -> Refusal {
     Refusal::new(
         StatusCode::PAYLOAD_TOO_LARGE,
         "body_too_large",
-        format!("The request's body is larger than the {most} bytes that server.max_body allows."),
+        format!("The request's body is larger than the {max} bytes that server.max_body allows."),
     )
 }
 
-/// There is no room for it.
+/// Refusal of a request for lack of memory in the budget.
 pub(crate) fn too_many(budget: &Budget) -> Refusal {
     budget.note_refusal();
     Refusal::new(
@@ -165,7 +166,7 @@ pub(crate) fn too_many(budget: &Budget) -> Refusal {
     .retry_after(1)
 }
 
-/// The client sends nothing, or too little.
+/// Refusal of a request whose client sends its body too slowly.
 pub(crate) fn too_slow(pace: BodyPace) -> Refusal {
     let (seconds, rate) = (pace.window.as_secs_f32(), pace.rate);
     Refusal::new(
@@ -178,7 +179,7 @@ pub(crate) fn too_slow(pace: BodyPace) -> Refusal {
     )
 }
 
-/// The client did not send what it had announced.
+/// Refusal of a request whose body ended early.
 pub(crate) fn incomplete(why: &str) -> Refusal {
     Refusal::new(
         StatusCode::BAD_REQUEST,
@@ -198,18 +199,18 @@ mod tests {
     use hyper::body::Frame;
     use tokio::time::{Instant, Sleep, sleep};
 
-    /// A body whose pieces come at this pace.
+    /// A body with one chunk at each interval of `pace`.
     struct Paced {
-        /// How many bytes each has, the last one first.
+        /// Sizes of the chunks, the last chunk first.
         sizes: Vec<usize>,
         pace: Duration,
         next: Pin<Box<Sleep>>,
     }
 
     impl Paced {
-        fn new(pieces: usize, size: usize, pace: Duration) -> Self {
+        fn new(chunks: usize, size: usize, pace: Duration) -> Self {
             Self {
-                sizes: vec![size; pieces],
+                sizes: vec![size; chunks],
                 pace,
                 next: Box::pin(sleep(pace)),
             }
@@ -249,7 +250,7 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_stops_sending_is_not_waited_for() {
+    async fn body_times_out_when_the_client_stops_sending() {
         let never = Paced::new(1, 1, 1000 * SECOND);
         assert_eq!(read(never).await, Err(StatusCode::REQUEST_TIMEOUT));
         let late = Paced::new(2, 100 << 10, 31 * SECOND);
@@ -257,12 +258,12 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_sends_a_little_now_and_then_is_not_waited_for() {
+    async fn body_times_out_when_the_client_sends_too_slowly() {
         let mut drops = Paced::new(1000, 1, SECOND);
         let started = Instant::now();
         assert_eq!(read(drops).await, Err(StatusCode::REQUEST_TIMEOUT));
         assert_eq!(started.elapsed(), PAUSE);
-        // Nor one that begins well, though it may take longer for that.
+        // A fast beginning does not help for long.
         drops = Paced::new(1000, 1, SECOND);
         drops.sizes.push(40 << 10);
         let started = Instant::now();
@@ -271,18 +272,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_client_that_is_slow_but_steady_is() {
+    async fn body_is_read_when_the_client_is_slow_but_steady() {
         let steady = Paced::new(500, 1100, SECOND);
         assert_eq!(read(steady).await, Ok(550_000));
-        // What is small may take its time.
+        // The minimum rate does not apply within the first window.
         let small = Paced::new(29, 1, SECOND);
         assert_eq!(read(small).await, Ok(29));
     }
 
     #[tokio::test]
-    async fn what_a_body_takes_is_given_back_however_it_ends() {
+    async fn memory_of_a_body_is_released_however_it_ends() {
         let budget = Arc::new(Budget::without_reserve(RECEIVING + (100 << 10)));
-        let fast = |pieces| Paced::new(pieces, 10 << 10, Duration::ZERO);
+        let fast = |chunks| Paced::new(chunks, 10 << 10, Duration::ZERO);
         let kept = read_whole(fast(6), 1 << 20, PACE, &budget).await.unwrap();
         for _ in 0..3 {
             let refusal = read_whole(fast(5), 1 << 20, PACE, &budget)
@@ -293,11 +294,11 @@ mod tests {
                 .await
                 .unwrap_err();
             assert_eq!(refusal.status, StatusCode::PAYLOAD_TOO_LARGE);
-            // Left by the client.
+            // The client disconnects.
             let stuck = Paced::new(4, 10 << 10, Duration::from_millis(1));
             let reading = read_whole(stuck, 1 << 20, PACE, &budget);
             let _ = tokio::time::timeout(Duration::from_millis(3), reading).await;
-            // Small ones need nothing.
+            // Small bodies are not charged.
             read_whole(fast(1), 1 << 20, PACE, &budget).await.unwrap();
         }
         let rest = read_whole(fast(4), 1 << 20, PACE, &budget).await.unwrap();

@@ -1,6 +1,6 @@
-//! Keeping web pages off a server that is meant for programs on this machine. A page can make its
-//! visitor's browser send requests to loopback addresses, and with a name that it points there
-//! (DNS rebinding) even read the answers.
+//! Rejects requests of web pages to a server that is meant for programs on this machine. A page can
+//! make its visitor's browser send requests to loopback addresses. With DNS rebinding it can even
+//! read the responses.
 
 use std::net::IpAddr;
 
@@ -9,8 +9,7 @@ use http::{HeaderValue, StatusCode, header, request};
 use super::Refusal;
 use crate::text::{plain, shortened};
 
-/// The names and addresses by which this server is known, besides `localhost` and the address of
-/// the connection.
+/// Names and addresses of this server, besides `localhost` and the address of the connection.
 #[derive(Debug, Default)]
 pub(crate) struct KnownHosts {
     names: Vec<String>,
@@ -18,7 +17,7 @@ pub(crate) struct KnownHosts {
 }
 
 impl KnownHosts {
-    /// `configured` is `server.hosts`, `machine` the name of this machine.
+    /// `configured` is `server.hosts`, and `machine` is the name of this machine.
     pub(crate) fn new(configured: &[String], machine: Option<String>) -> Self {
         let mut known = Self::default();
         for host in configured.iter().cloned().chain(machine) {
@@ -30,12 +29,12 @@ impl KnownHosts {
         known
     }
 
-    /// True if a request may name this as the host that it is for. Any address may be named: a page
-    /// cannot point one elsewhere.
-    fn may_be_called(&self, host: &str) -> bool {
+    /// True if a request may have this `Host`. Any address is allowed, because DNS rebinding needs a
+    /// name.
+    fn may_be_host(&self, host: &str) -> bool {
         match Host::parse(host) {
             Host::Address(_) => true,
-            // Some clients leave it empty.
+            // Some clients send an empty `Host`.
             Host::Name(name) => name.is_empty() || self.has_name(name),
         }
     }
@@ -53,8 +52,8 @@ impl KnownHosts {
         }
     }
 
-    /// Names that no page can point elsewhere. (Names without a dot and those under `.local` are
-    /// resolved by whoever answers first on the local network.)
+    /// True for `localhost` and the configured names, which DNS rebinding cannot use. Other names
+    /// without a dot, and names under `.local`, can be claimed by any device on the local network.
     fn has_name(&self, name: &str) -> bool {
         let last = name.rsplit('.').next().unwrap_or(name);
         last.eq_ignore_ascii_case("localhost")
@@ -97,7 +96,7 @@ pub(crate) fn refuse_foreign_pages(
         .uri
         .host()
         .or_else(|| text(head.headers.get(header::HOST)?));
-    if let Some(host) = host.filter(|host| !known.may_be_called(host)) {
+    if let Some(host) = host.filter(|host| !known.may_be_host(host)) {
         return Err(refused(
             "forbidden_host",
             format!(
@@ -110,8 +109,8 @@ pub(crate) fn refuse_foreign_pages(
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     let is_foreign = |origin: &HeaderValue| match page(origin) {
         Some(host) => !known.may_be_origin(host, local),
-        // Programs may call themselves anything. But whoever opens a WebSocket reads what comes:
-        // no browser asks us first whether a page may.
+        // Programs may send any origin. But a page may read a WebSocket without permission of the
+        // server, so that an upgrade needs a known origin.
         None => is_upgrade,
     };
     if let Some(origin) = origins.find(|origin| is_foreign(origin)) {
@@ -124,7 +123,7 @@ pub(crate) fn refuse_foreign_pages(
             ),
         ));
     }
-    // A page in a sandbox does not say where it is from.
+    // A sandboxed page sends no origin, or `null`.
     let origin = head.headers.get(header::ORIGIN).and_then(text);
     let is_hidden = origin.is_none_or(|origin| origin == "null");
     let site = head.headers.get("sec-fetch-site");
@@ -142,7 +141,7 @@ fn text(value: &HeaderValue) -> Option<&str> {
     value.to_str().ok()
 }
 
-/// The host of the web page that this origin is.
+/// Host of an origin, if the origin is a web page.
 fn page(origin: &HeaderValue) -> Option<&str> {
     let (scheme, host) = text(origin)?.split_once("://")?;
     let is_web = ["http", "https"]
@@ -155,7 +154,7 @@ fn refused(code: &'static str, message: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, code, message)
 }
 
-/// A name that the client chose, safe to print and of a length that one can read.
+/// A name that the client chose, shortened and safe to print.
 fn shown(name: &str) -> String {
     plain(&shortened(name, 100)).into_owned()
 }
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_called_by_addresses_and_by_names_of_its_own() {
+    fn host_may_be_an_address_or_a_known_name() {
         for host in [
             "",
             "localhost",
@@ -184,7 +183,7 @@ mod tests {
             "my-machine:32768",
             "llm.example.com:443",
         ] {
-            assert!(known().may_be_called(host), "{host}");
+            assert!(known().may_be_host(host), "{host}");
         }
         for host in [
             "evil.example",
@@ -198,7 +197,7 @@ mod tests {
             "[evil",
             "..",
         ] {
-            assert!(!known().may_be_called(host), "{host}");
+            assert!(!known().may_be_host(host), "{host}");
         }
     }
 

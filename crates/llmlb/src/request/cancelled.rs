@@ -1,10 +1,10 @@
-//! Requests that clients cancel before the end of their response, counted for each address.
+//! Counts the requests that each client address cancels before the end of the response.
 //!
-//! A backend works on a request until it is cancelled, so a client that sends and cancels makes
-//! backends work at no cost of its own. `server.max_resets` ends an HTTP/2 connection that does so.
-//! A client that opens a new connection each time is slowed down: the requests of an address that
-//! has cancelled too many wait before they are forwarded. They are not rejected, because many users
-//! may share an address.
+//! A client that sends requests and cancels them makes backends work at no cost of its own.
+//! `server.max_resets` ends an HTTP/2 connection that cancels too many requests. A client that opens
+//! a new connection each time is slowed down: after too many cancelled requests, further requests of
+//! its address wait before they are forwarded. They are not rejected, because many users may share an
+//! address.
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -15,29 +15,29 @@ use foldhash::quality::RandomState;
 
 use crate::client_network::ClientNetwork;
 
-/// Requests that one address may cancel, compared with one connection.
+/// Factor by which an address may cancel more requests than one connection.
 const CONNECTIONS: u32 = 10;
 /// An address may cancel as many requests at once as its limit allows in this time.
 const BURST: Duration = Duration::from_secs(6);
-/// Maximum time that a request waits.
+/// Maximum delay of a request.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// Number of counters. Addresses that share one are delayed together, which is rare and harmless.
+/// Number of counters. Addresses that share a counter are delayed together, which is rare and harmless.
 const CELLS: usize = 1024;
 
-/// The cancelled requests of all addresses.
+/// Counters of cancelled requests, for all addresses.
 #[derive(Debug)]
 pub(crate) struct Cancelled {
-    /// Time that one cancelled request uses up; zero if there is no limit.
+    /// Time per cancelled request at the limit; zero if there is no limit.
     interval: Duration,
     started: Instant,
     hasher: RandomState,
-    /// For each counter the time up to which its cancelled requests have used up, in microseconds
+    /// For each counter the time up to which its cancelled requests use up the limit, in microseconds
     /// since the start.
     used_up: Box<[AtomicU64]>,
 }
 
 impl Cancelled {
-    /// The limit of one connection, in requests per minute; 0 is no limit.
+    /// `per_minute` is the limit of one connection; 0 is no limit.
     pub(crate) fn new(per_minute: u32) -> Self {
         let interval = Duration::from_secs(60).checked_div(per_minute.saturating_mul(CONNECTIONS));
         Self {
@@ -52,12 +52,12 @@ impl Cancelled {
     pub(crate) fn note(&self, address: IpAddr, now: Instant) {
         let now = self.micros(now);
         let interval = micros(self.interval);
-        let most = now + micros(BURST) + micros(MAX_DELAY);
-        let later = |until: u64| Some((until.max(now) + interval).min(most));
+        let max = now + micros(BURST) + micros(MAX_DELAY);
+        let later = |until: u64| Some((until.max(now) + interval).min(max));
         let _ = (self.cell(address)).fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
-    /// Time that the next request of this address waits, if it has to.
+    /// Delay of the next request of this address, if the address is over the limit.
     pub(crate) fn delay(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let until = self.cell(address).load(Ordering::Relaxed);
         let free = self.micros(now) + micros(BURST);
@@ -73,7 +73,7 @@ impl Cancelled {
         let network = ClientNetwork::containing(address);
         #[expect(
             clippy::cast_possible_truncation,
-            reason = "a part of the hash is enough"
+            reason = "the lower bits of the hash select the counter"
         )]
         let index = self.hasher.hash_one(network) as usize % CELLS;
         &self.used_up[index]
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn requests_of_an_address_wait_once_it_has_cancelled_too_many() {
-        // 200 per second, and 1200 at once.
+        // The limit is 200 per second, and 1200 at once.
         let cancelled = Cancelled::new(1200);
         let now = Instant::now();
         for _ in 0..1200 {
@@ -119,14 +119,14 @@ mod tests {
             cancelled.note(address(1), now);
         }
         let waiting = (2..=255).filter(|last| cancelled.delay(address(*last), now).is_some());
-        // Some may share its counter.
+        // Some addresses may share the counter.
         assert!(waiting.count() < 10);
         let mapped = "::ffff:10.0.0.1".parse().unwrap();
         assert!(cancelled.delay(mapped, now).is_some());
     }
 
     #[test]
-    fn a_limit_of_zero_is_none() {
+    fn limit_of_zero_means_no_limit() {
         let cancelled = Cancelled::new(0);
         let now = Instant::now();
         for _ in 0..10_000 {

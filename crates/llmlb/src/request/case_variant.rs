@@ -1,19 +1,19 @@
-//! Variants in case of the field names that llmlb uses. Go's JSON decoder, which Ollama and LocalAI
-//! use, ignores case: it reads `Model` as `model`.
+//! Detects field names that differ in case from a name that llmlb uses. Go's JSON decoder, which
+//! Ollama and LocalAI use, ignores case: it reads `Model` as `model`.
 
 /// Fields that decide about routing, metering and the form of the response.
 const ACTED_ON: [&str; 3] = ["model", "stream", "stream_options"];
 
-/// The field that this name is, or differs from in case alone.
+/// The known field that has this name in any case.
 pub(super) fn find(name: &[u8]) -> Option<&'static str> {
     let name = str::from_utf8(name).ok()?;
     ACTED_ON.into_iter().find(|known| is_variant(known, name))
 }
 
-/// True if the names differ in case at most.
+/// True if two names are equal when case is ignored.
 pub(super) fn is_variant(one: &str, other: &str) -> bool {
     if other.is_ascii() {
-        return one.eq_ignore_ascii_case(other); // So it is nearly always, and quicker.
+        return one.eq_ignore_ascii_case(other); // The usual case, and faster.
     }
     let (mut one, mut other) = (one.chars(), other.chars());
     loop {
@@ -25,7 +25,8 @@ pub(super) fn is_variant(one: &str, other: &str) -> bool {
     }
 }
 
-/// There are letters beyond ASCII, such as `ſ`, that become one of these.
+/// True if two letters are equal when case is ignored. Letters beyond ASCII, such as `ſ`, can be
+/// variants of an ASCII letter.
 fn is_same_letter(a: char, b: char) -> bool {
     if a.is_ascii() && b.is_ascii() {
         return a.eq_ignore_ascii_case(&b);
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_known_in_any_case_and_no_other_is() {
+    fn known_name_is_found_in_any_case() {
         for (name, known) in [
             ("model", "model"),
             ("MODEL", "model"),

@@ -1,9 +1,9 @@
 //! The address that a request is counted for, and whether its client is a program on this machine.
 //!
-//! A reverse proxy is the peer of every connection that it opens. The address of the client is then
-//! what the proxy reports in `X-Forwarded-For` or `Forwarded` (RFC 7239), if the configuration
-//! trusts the proxy. Clients can send these fields too: what a proxy adds stands to the right, so
-//! they are read from there, up to the first address that is not a trusted proxy's.
+//! A reverse proxy is the peer of every connection that it opens. If the configuration trusts the
+//! proxy, the client's address is the one that the proxy reports in `X-Forwarded-For` or `Forwarded`
+//! (RFC 7239). Clients can send these fields too. A proxy appends its entry on the right, so the
+//! entries are read from the right, up to the first address that is not a trusted proxy's.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,16 +13,15 @@ use crate::config::Networks;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Fields that only proxies add, besides those that begin with [`X_FORWARDED`].
-const OF_PROXIES: [HeaderName; 3] = [
+const PROXY_FIELDS: [HeaderName; 3] = [
     header::FORWARDED,
     header::VIA,
     HeaderName::from_static("x-real-ip"),
 ];
 const X_FORWARDED: &str = "x-forwarded-";
 
-/// Address of the client that sent a request with these headers: the peer's, or the one that a
-/// trusted proxy reports. `proxies` is `None` if the peer is not a trusted proxy. Limits and fairness
-/// go by this address.
+/// Returns the client address of a request: the peer's, or the one that a trusted proxy reports.
+/// `proxies` is `None` if the peer is not a trusted proxy. Limits and fairness use this address.
 pub(crate) fn client_address(
     peer: SocketAddr,
     headers: &HeaderMap,
@@ -41,22 +40,23 @@ pub(crate) fn is_local(peer: SocketAddr, local: SocketAddr, headers: &HeaderMap)
     is_this_machine(peer, local) && !is_proxied(headers)
 }
 
-/// True if the other end is on this machine: over the loopback, or to an address of its own.
+/// True if the peer is on this machine: it connects over the loopback, or from an address of this
+/// machine.
 fn is_this_machine(peer: SocketAddr, local: SocketAddr) -> bool {
     let peer = peer.ip().to_canonical();
     peer.is_loopback() || peer == local.ip().to_canonical()
 }
 
-/// True if a proxy handled the request. One on the same machine connects over the loopback, on
-/// behalf of anyone.
+/// True if a proxy handled the request. A proxy on this machine connects over the loopback on behalf of
+/// clients elsewhere.
 fn is_proxied(headers: &HeaderMap) -> bool {
     headers
         .keys()
-        .any(|name| OF_PROXIES.contains(name) || name.as_str().starts_with(X_FORWARDED))
+        .any(|name| PROXY_FIELDS.contains(name) || name.as_str().starts_with(X_FORWARDED))
 }
 
-/// The address that the proxy `peer` reports. If both fields are there and differ, the proxy sets
-/// one and passes on a client's other one. Which is unknown, so neither is believed.
+/// Returns the address that the proxy `peer` reports. If both fields exist and differ, the proxy set one
+/// of them and forwarded the client's other one. Neither is trusted then.
 pub(super) fn reported(headers: &HeaderMap, peer: IpAddr, proxies: &Networks) -> IpAddr {
     let read = |name: &HeaderName, address: fn(&str) -> Option<IpAddr>| {
         let values = headers.get_all(name);
@@ -74,8 +74,8 @@ pub(super) fn reported(headers: &HeaderMap, peer: IpAddr, proxies: &Networks) ->
     }
 }
 
-/// The first address, from the right, that is not a trusted proxy's. Where a proxy does not name
-/// the client, it is the proxy itself.
+/// Returns the first address from the right that is not a trusted proxy's. A proxy that does not report
+/// an address counts as the client itself.
 fn nearest(
     addresses: impl Iterator<Item = Option<IpAddr>>,
     peer: IpAddr,
@@ -92,14 +92,14 @@ fn nearest(
     nearest
 }
 
-/// The elements of a list, from the right. A comma separates them also within quotes: a client that
-/// opens a quote must not make what the proxy adds a part of its own element.
+/// Returns the elements of a list, from the right. A comma separates elements even within quotes: a
+/// client that opens a quote must not swallow the entry of the proxy.
 fn elements(value: &HeaderValue) -> impl Iterator<Item = Option<&str>> {
     let elements = value.as_bytes().rsplit(|byte| *byte == b',');
     elements.map(|element| std::str::from_utf8(element).ok().map(str::trim))
 }
 
-/// An address in the forms in which proxies write it: `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`,
+/// Parses an address in the forms that proxies use: `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`,
 /// `[2001:db8::1]`, `[2001:db8::1]:4711`.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim_matches('"');
@@ -111,7 +111,7 @@ fn address(text: &str) -> Option<IpAddr> {
     address.ok().map(|address| address.to_canonical())
 }
 
-/// The address in an element such as `for="[2001:db8::1]:4711";proto=https`.
+/// Parses the address in an element such as `for="[2001:db8::1]:4711";proto=https`.
 fn address_in_forwarded(element: &str) -> Option<IpAddr> {
     let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
     let (_, node) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
@@ -131,7 +131,7 @@ mod tests {
         headers
     }
 
-    /// The address that `127.0.0.1` reports, which is trusted as is 10.0.0.0/8.
+    /// The address that the proxy `127.0.0.1` reports. It is trusted, and so is 10.0.0.0/8.
     fn seen(fields: &[(&'static str, &'static str)]) -> String {
         let proxies = ["127.0.0.1", "10.0.0.0/8"].map(|text| Network::parse(text).unwrap());
         let proxies = Networks::new(proxies.to_vec());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rightmost_address_that_is_not_trusted_is_the_clients() {
+    fn client_is_the_rightmost_address_that_is_not_trusted() {
         let list = "x-forwarded-for";
         for (value, expected) in [
             ("1.2.3.4", "1.2.3.4"),
@@ -150,9 +150,9 @@ mod tests {
             ("2001:db8::1", "2001:db8::1"),
             ("[2001:db8::1]:80", "2001:db8::1"),
             ("::ffff:1.2.3.4", "1.2.3.4"),
-            // Only proxies: the farthest.
+            // If all are proxies, the leftmost one is the client.
             ("10.0.0.7, 10.0.0.8", "10.0.0.7"),
-            // A proxy that does not know is the client.
+            // A proxy that does not report an address is the client.
             ("1.2.3.4, unknown", "127.0.0.1"),
             ("1.2.3.4, unknown, 10.0.0.8", "10.0.0.8"),
             ("", "127.0.0.1"),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_field_is_read_like_the_common_one() {
+    fn forwarded_is_read_like_x_forwarded_for() {
         let field = "forwarded";
         for (value, expected) in [
             ("for=1.2.3.4", "1.2.3.4"),
@@ -179,7 +179,7 @@ mod tests {
             ("for=\"[2001:db8::1]:4711\"", "2001:db8::1"),
             ("for=1.2.3.4, for=_hidden", "127.0.0.1"),
             ("for=1.2.3.4, proto=http", "127.0.0.1"),
-            // An open quote hides nothing that follows.
+            // An open quote does not hide the next element.
             ("for=9.9.9.9;x=\", for=1.2.3.4", "1.2.3.4"),
         ] {
             assert_eq!(seen(&[(field, value)]), expected, "{value}");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn two_fields_that_differ_are_not_believed() {
+    fn fields_that_differ_are_not_trusted() {
         let both = |one, other| seen(&[("x-forwarded-for", one), ("forwarded", other)]);
         assert_eq!(both("1.2.3.4", "for=1.2.3.4"), "1.2.3.4");
         assert_eq!(both("1.2.3.4", "for=9.9.9.9"), "127.0.0.1");
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_on_this_machine_is_told_from_others() {
+    fn peer_on_this_machine_is_recognised() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         for (peer, local, is_here) in [
             ("127.0.0.1:5000", "127.0.0.1:80", true),
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_a_proxy_handled_are_known_by_its_fields() {
+    fn request_of_a_proxy_is_recognised_by_its_header_fields() {
         for field in [
             "forwarded",
             "via",

@@ -1,4 +1,4 @@
-//! Answers that say what went wrong, in the form in which OpenAI's clients expect them.
+//! Error responses of llmlb's own, in the format of the API that the client uses.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::endpoint::Dialect;
 
-/// Why a request was not served.
+/// The reason why a request was not served.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -32,43 +32,43 @@ impl Refusal {
         }
     }
 
-    /// Which part of the request is meant.
+    /// Names the part of the request that is wrong.
     pub(crate) fn param(mut self, param: &'static str) -> Self {
         self.param = Some(param);
         self
     }
 
-    /// When it may be worth trying again.
+    /// Sets `Retry-After`.
     pub(crate) fn retry_after(mut self, seconds: u16) -> Self {
         self.retry_after = Some(seconds);
         self
     }
 
-    /// Which methods are allowed instead.
+    /// Sets `Allow`: the methods that are served.
     pub(crate) fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
         self
     }
 
-    /// The protocol that the client asked for.
+    /// Sets `Upgrade`: the protocol that the client must request.
     pub(crate) fn upgrade(mut self, protocol: &'static str) -> Self {
         self.upgrade = Some(protocol);
         self
     }
 
-    /// The response, in the form that the clients of this dialect understand.
+    /// Returns the response in the format of this dialect.
     pub(crate) fn into_response(self, dialect: Dialect, id: &HeaderValue) -> Response<Full<Bytes>> {
         let body = match dialect {
             Dialect::Anthropic => json!({
                 "type": "error",
-                "error": { "type": self.for_anthropic(), "message": self.message },
+                "error": { "type": self.anthropic_type(), "message": self.message },
                 "request_id": id.to_str().ok(),
             }),
             Dialect::Ollama => json!({ "error": self.message }),
             Dialect::OpenAi => json!({
                 "error": {
                     "message": self.message,
-                    "type": self.for_openai(),
+                    "type": self.openai_type(),
                     "param": self.param,
                     "code": self.code,
                 }
@@ -77,7 +77,7 @@ impl Refusal {
         let mut response = json_response(self.status, body.to_string());
         let headers = response.headers_mut();
         if dialect == Dialect::Anthropic {
-            // Where Anthropic's clients look for it.
+            // Anthropic's clients read the request id from this field.
             headers.insert("request-id", id.clone());
         }
         if let Some(value) = self.retry_after {
@@ -92,7 +92,8 @@ impl Refusal {
         response
     }
 
-    fn for_openai(&self) -> &'static str {
+    /// `error.type` in OpenAI's format.
+    fn openai_type(&self) -> &'static str {
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "server_error",
@@ -100,7 +101,8 @@ impl Refusal {
         }
     }
 
-    fn for_anthropic(&self) -> &'static str {
+    /// `error.type` in Anthropic's format.
+    fn anthropic_type(&self) -> &'static str {
         match self.status {
             StatusCode::FORBIDDEN => "permission_error",
             StatusCode::NOT_FOUND => "not_found_error",
@@ -127,10 +129,10 @@ pub(crate) fn backend_auth(status: StatusCode) -> Refusal {
     )
 }
 
-/// Says who answers: another llmlb that looks for LLM servers must not take us for one.
+/// Value of `Server`. The discovery of another llmlb recognises by it that this is no LLM server.
 const SERVER: &str = concat!("llmlb/", env!("CARGO_PKG_VERSION"));
 
-/// An answer of our own.
+/// A JSON response of llmlb's own.
 pub(crate) fn json_response(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;

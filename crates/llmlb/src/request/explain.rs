@@ -1,58 +1,58 @@
-//! What is wrong with a body, and where. Nothing of it is kept: it is read to find the place.
+//! Finds the error in a JSON body, for the message to the client. Does not keep any values.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-use crate::json::{DEEPEST, MOST_FIELDS};
+use crate::json::{MAX_DEPTH, MAX_FIELDS};
 
-/// Maximum size of a body in which the place of an error is searched: the search is slow.
-const MOST_READ: usize = 1 << 20;
+/// Maximum size of a body in which the position of an error is searched: the search is slow.
+const MAX_SEARCHED: usize = 1 << 20;
 
-/// Why a text that [`crate::json`] does not take is no request.
+/// Returns the reason why [`crate::json`] rejects a body.
 pub(super) fn explain(body: &[u8]) -> String {
     let limits =
-        format!("it is nested more than {DEEPEST} deep or has more than {MOST_FIELDS} fields");
-    if body.len() > MOST_READ {
+        format!("it is nested more than {MAX_DEPTH} deep or has more than {MAX_FIELDS} fields");
+    if body.len() > MAX_SEARCHED {
         return format!("it is not valid, or {limits}");
     }
-    match serde_json::from_slice::<Object>(body) {
-        Ok(Object) => limits,
+    match serde_json::from_slice::<AnyObject>(body) {
+        Ok(AnyObject) => limits,
         Err(error) => error.to_string(),
     }
 }
 
-/// An object, whatever it has.
-struct Object;
+/// Any JSON object.
+struct AnyObject;
 
-/// Any value. Unlike serde's own it is looked at as closely as if it were kept.
-struct Anything;
+/// Any JSON value. Unlike serde's `IgnoredAny`, it validates numbers and strings as if they were kept.
+struct AnyValue;
 
-impl<'de> Deserialize<'de> for Object {
+impl<'de> Deserialize<'de> for AnyObject {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Object;
+        struct ObjectVisitor;
+        impl<'de> Visitor<'de> for ObjectVisitor {
+            type Value = AnyObject;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object, A::Error> {
-                Anything.visit_map(map).map(|Anything| Object)
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AnyObject, A::Error> {
+                AnyValue.visit_map(map).map(|AnyValue| AnyObject)
             }
         }
-        from.deserialize_map(Fields)
+        from.deserialize_map(ObjectVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Anything {
+impl<'de> Deserialize<'de> for AnyValue {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(Self)
     }
 }
 
-impl<'de> Visitor<'de> for Anything {
+impl<'de> Visitor<'de> for AnyValue {
     type Value = Self;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_is_what_a_parser_tells_that_keeps_everything() {
+    fn error_is_the_one_of_a_parser_that_keeps_all_values() {
         let deep = "[".repeat(200);
         let texts: &[&[u8]] = &[
             b"",

@@ -1,9 +1,9 @@
-//! Finding the model in `multipart/form-data` (RFC 7578).
+//! Finds the model in `multipart/form-data` (RFC 7578).
 //!
 //! Parsers disagree about everything that is not the usual form: bare line feeds, text before the
 //! first boundary, folded headers, `name*`, escapes in quotation marks, further boundaries. A body
-//! that one of them could read differently would be routed and billed as one model and served as
-//! another. So only the form that clients really send is accepted, and the rest is rejected.
+//! that a backend reads differently would be routed and billed as one model and served as another.
+//! So only the form that clients really send is accepted.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use super::case_variant::is_variant;
 use crate::headers::is_token;
 
 /// Maximum number of parts, of header lines in a part, and of bytes in such a line.
-const MOST_PARTS: usize = 1000;
-const MOST_LINES: usize = 16;
-const LONGEST_LINE: usize = 4 << 10;
+const MAX_PARTS: usize = 1000;
+const MAX_LINES: usize = 16;
+const MAX_LINE: usize = 4 << 10;
 /// RFC 2046, section 5.1.1.
-const LONGEST_BOUNDARY: usize = 70;
+const MAX_BOUNDARY: usize = 70;
 
 /// The boundary that a Content-Type of `multipart/form-data` declares, or the reason why the
 /// Content-Type could be read in two ways.
@@ -37,14 +37,13 @@ pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
     }
     let boundary = boundary.ok_or("its Content-Type has no boundary")?;
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
-    if boundary.is_empty() || boundary.len() > LONGEST_BOUNDARY || !boundary.bytes().all(is_allowed)
-    {
+    if boundary.is_empty() || boundary.len() > MAX_BOUNDARY || !boundary.bytes().all(is_allowed) {
         return Err("its boundary has characters that not all servers accept");
     }
     Ok(boundary)
 }
 
-/// The place of the only field `model`, if there is one, or the reason why the body could be read in
+/// The range of the only field `model`, if there is one, or the reason why the body could be read in
 /// two ways.
 pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, &'static str> {
     let delimiter = format!("--{boundary}").into_bytes();
@@ -59,8 +58,8 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
         if let Some(start) = part {
             let end = at.checked_sub(2).filter(|end| *end >= start);
             let end = end.ok_or("it has an empty part")?;
-            if let Some(place) = model_part(body, start..end)?
-                && found.replace(place).is_some()
+            if let Some(range) = model_part(body, start..end)?
+                && found.replace(range).is_some()
             {
                 return Err("it has the field `model` twice");
             }
@@ -79,20 +78,20 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
             _ => return Err("a boundary is not alone in its line"),
         }
         parts += 1;
-        if parts > MOST_PARTS {
+        if parts > MAX_PARTS {
             return Err("it has too many parts");
         }
     }
     Err("it does not end with its boundary")
 }
 
-/// The place of a part's content if the part is the field `model`.
+/// The range of a part's content if the part is the field `model`.
 fn model_part(body: &[u8], part: Range<usize>) -> Result<Option<Range<usize>>, &'static str> {
     let mut at = part.start;
     let mut head = PartHead::default();
     for lines in 0.. {
         let line = memmem::find(&body[at..part.end], b"\r\n").ok_or("a part has no head")?;
-        if lines >= MOST_LINES || line > LONGEST_LINE {
+        if lines >= MAX_LINES || line > MAX_LINE {
             return Err("a part's head is too long");
         }
         let text = &body[at..at + line];
@@ -135,7 +134,7 @@ struct Disposition<'a> {
 impl<'a> PartHead<'a> {
     fn read(&mut self, line: &'a [u8]) -> Result<(), &'static str> {
         let line = std::str::from_utf8(line).map_err(|_| "a part's head is not UTF-8")?;
-        // Also a line that begins with a blank and so continues the one before it has no name.
+        // A line that begins with a blank continues the line before. It has no name and is rejected.
         let named = line
             .split_once(':')
             .filter(|(name, _)| is_token(name) && !line.chars().any(char::is_control));
@@ -212,7 +211,7 @@ impl<'a> Iterator for Parameters<'a> {
         if rest.is_empty() {
             return None;
         }
-        // Whatever follows an error is not read.
+        // The iterator ends after an error.
         self.0 = "";
         Some(parameter(rest).map(|(name, text, rest)| {
             self.0 = rest;
@@ -221,7 +220,7 @@ impl<'a> Iterator for Parameters<'a> {
     }
 }
 
-/// The first parameter of the text: its name, its value, and what follows.
+/// The first parameter of the text: its name, its value, and the rest of the text.
 fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     const UNUSUAL: &str = "a header field has parameters that can be read in two ways";
     let (name, rest) = text.split_once('=').ok_or(UNUSUAL)?;
@@ -231,8 +230,8 @@ fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     let (value, rest) = if let Some(quoted) = rest.strip_prefix('"') {
         let end = quoted_end(quoted).ok_or(UNUSUAL)?;
         let (value, rest) = (&quoted[..end], &quoted[end + 1..]);
-        // Some parsers take `\"` for the end of the text, others for a quotation mark. Neither finds
-        // a further parameter in a value without these.
+        // `\"` ends the text for some parsers and is a quotation mark for others. Without `;` and `=`
+        // neither finds a further parameter in the value.
         if value.contains('"') && value.contains([';', '=']) {
             return Err(UNUSUAL);
         }
@@ -253,7 +252,7 @@ fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     }
 }
 
-/// The place of the quotation mark that ends a quoted text.
+/// Position of the quotation mark that ends a quoted text.
 fn quoted_end(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     text.bytes().position(|byte| {
@@ -263,7 +262,7 @@ fn quoted_end(text: &str) -> Option<usize> {
     })
 }
 
-/// True for text in an encoding in which the value means what it means in UTF-8.
+/// True for plain text in an encoding in which the value has the same meaning as in UTF-8.
 fn is_plain_text(content_type: &str, is_ascii: bool) -> bool {
     let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     media
@@ -293,7 +292,7 @@ fn extends_ascii(charset: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A part with this head, and this content.
+    /// A part with this head and this content.
     fn part(head: &str, content: &str) -> String {
         format!("--x1\r\n{head}\r\n\r\n{content}\r\n")
     }
@@ -307,7 +306,7 @@ mod tests {
 
     fn find(body: &str) -> Result<&str, &'static str> {
         let found = model(body.as_bytes(), "x1")?;
-        Ok(found.map_or("", |place| &body[place]))
+        Ok(found.map_or("", |range| &body[range]))
     }
 
     const END: &str = "--x1--\r\n";
@@ -353,11 +352,11 @@ mod tests {
         let good = field("name=\"model\"", "a");
         assert_eq!(find(&(good.clone() + END)), Ok("a"));
         let bodies = [
-            // Twice, or in another case.
+            // The field twice, or in another case.
             good.clone() + &good + END,
             good.clone() + &field("name=\"Model\"", "b") + END,
             field("name=\"MODEL\"", "b") + END,
-            // Other names for it.
+            // Names that some parsers read as `model`.
             field("name=\"/model\"", "b") + &good + END,
             field("name=\"//model\"", "b") + &good + END,
             field("name=\"\"", "b") + &good + END,

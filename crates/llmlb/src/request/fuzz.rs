@@ -22,14 +22,14 @@ use crate::endpoint::Api;
 use crate::endpoint::{self, PathError};
 use crate::json;
 
-/// The fields of an object, as another parser reads them.
-struct Object<'a>(Vec<(String, &'a str)>);
+/// The fields of an object, as serde_json reads them.
+struct ReferenceObject<'a>(Vec<(String, &'a str)>);
 
-impl<'de> Deserialize<'de> for Object<'de> {
+impl<'de> Deserialize<'de> for ReferenceObject<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Object<'de>;
+        struct ReferenceVisitor;
+        impl<'de> Visitor<'de> for ReferenceVisitor {
+            type Value = ReferenceObject<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("an object")
@@ -40,14 +40,14 @@ impl<'de> Deserialize<'de> for Object<'de> {
                 while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
                     fields.push((name, value.get()));
                 }
-                Ok(Object(fields))
+                Ok(ReferenceObject(fields))
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(ReferenceVisitor)
     }
 }
 
-impl<'a> Object<'a> {
+impl<'a> ReferenceObject<'a> {
     fn parse(data: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(data).ok()
     }
@@ -83,7 +83,7 @@ fn depth(json: &[u8]) -> usize {
     deepest
 }
 
-/// The scanner finds the fields that another parser finds.
+/// The scanner finds the same fields as serde_json.
 pub fn json_fields(data: &[u8]) {
     let mut found = Vec::new();
     let scanned = json::fields(data, |name, at| found.push((name.to_vec(), at)));
@@ -94,13 +94,13 @@ pub fn json_fields(data: &[u8]) {
     }
     let mut begun = 0;
     let _ = json::beginnings(data, |name, at| {
-        if let Some((known, place)) = found.get(begun) {
-            assert_eq!((known.as_slice(), place.start), (name, at));
+        if let Some((known, range)) = found.get(begun) {
+            assert_eq!((known.as_slice(), range.start), (name, at));
         }
         begun += 1;
     });
     assert!(begun >= found.len());
-    let Some(object) = Object::parse(data) else {
+    let Some(object) = ReferenceObject::parse(data) else {
         return;
     };
     if scanned.is_err() {
@@ -114,7 +114,7 @@ pub fn json_fields(data: &[u8]) {
         let text: Option<String> = serde_json::from_str(value).ok();
         assert_eq!(json::text(value.as_bytes()).as_deref(), text.as_deref());
     }
-    // From any field on, the rest is the same.
+    // Scanning from any later field finds the same rest.
     for name in memchr::memmem::find_iter(data, b"\"usage\":") {
         let mut last = Vec::new();
         if json::last_fields(data, name, |name, at| last.push((name.to_vec(), at))).is_ok() {
@@ -146,7 +146,7 @@ pub fn request_body(data: &[u8]) {
     };
     let api = APIS[usize::from(*first) % APIS.len()];
     let parsed = in_json(body, api);
-    let Some(object) = Object::parse(body) else {
+    let Some(object) = ReferenceObject::parse(body) else {
         return;
     };
     let is_plain = |name: &str| match object.variants(name).as_slice() {
@@ -202,9 +202,9 @@ pub fn request_body(data: &[u8]) {
 }
 
 /// The body for a backend differs in the model's name and in one option.
-fn rewritten(parsed: &super::ParsedRequest, object: &Object<'_>, has_model: bool) {
+fn rewritten(parsed: &super::ParsedRequest, object: &ReferenceObject<'_>, has_model: bool) {
     let name = has_model.then_some("an\"other");
-    let body = parsed.body_for(name, true);
+    let body = parsed.body_for(name, super::AskUsage::Yes);
     let body: Vec<u8> = body.map_or_else(Vec::new, |pieces| {
         let rest = pieces.rest.iter().rev();
         std::iter::once(&pieces.first)
@@ -213,7 +213,7 @@ fn rewritten(parsed: &super::ParsedRequest, object: &Object<'_>, has_model: bool
             .copied()
             .collect()
     });
-    let rewritten = Object::parse(&body);
+    let rewritten = ReferenceObject::parse(&body);
     assert!(rewritten.is_some(), "the rewritten body is not valid");
     let rewritten = rewritten.map(|object| object.0).unwrap_or_default();
     let others = |fields: &[(String, &str)]| -> Vec<(String, String)> {
@@ -251,24 +251,24 @@ pub fn multipart(data: &[u8]) {
     let part =
         format!("--{boundary}\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nb\r\n");
     let more = [part.as_bytes(), body].concat();
-    let Some(place) = found else {
+    let Some(range) = found else {
         let at = part.len() - 3;
         let parts = memchr::memmem::find_iter(body, boundary).count();
         assert!(parts > 1000 || form::model(&more, boundary) == Ok(Some(at..at + 1)));
         return;
     };
     assert!(form::model(&more, boundary).is_err());
-    let model = std::str::from_utf8(&body[place.clone()]);
+    let model = std::str::from_utf8(&body[range.clone()]);
     assert!(model.is_ok_and(|model| !model.is_empty() && !model.contains(char::is_control)));
-    // Another name in its place is found there.
-    let (before, after) = (&body[..place.start], &body[place.end..]);
+    // Another name at the same position is found there.
+    let (before, after) = (&body[..range.start], &body[range.end..]);
     let other = [before, b"another", after].concat();
-    let expected = Ok(Some(place.start..place.start + 7));
+    let expected = Ok(Some(range.start..range.start + 7));
     assert!(boundary.contains("another") || form::model(&other, boundary) == expected);
 }
 
-/// A path means one endpoint, and is spelled plainly if the endpoint is known. The first byte of the
-/// input selects the method.
+/// A path means one endpoint, and a known endpoint has one spelling. The first byte of the input
+/// selects the method.
 pub fn path(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
         return;
@@ -300,7 +300,7 @@ pub fn path(data: &[u8]) {
         }
         Err(_) => return,
     };
-    // The path that is forwarded has the same meaning, and no other one.
+    // The forwarded path means the same endpoint.
     assert!(!forwarded.contains("//"));
     assert!(forwarded.len() <= 1 || !forwarded.ends_with('/'));
     assert_eq!(
@@ -317,15 +317,15 @@ pub fn path(data: &[u8]) {
         .filter(|segment| !segment.is_empty())
         .collect();
     let lenient = format!("/{}", folded(&segments.join("/")));
-    if let Ok((meant, plain)) = endpoint::parse(&Method::POST, &lenient)
-        && meant.is_inference
+    if let Ok((parsed, plain)) = endpoint::parse(&Method::POST, &lenient)
+        && parsed.is_inference
         && plain == lenient
     {
         assert_eq!(forwarded, lenient, "{text} may be served as {lenient}");
     }
 }
 
-/// A client cannot change the address that a trusted proxy reports, whatever fields it sends itself.
+/// A client's own header fields cannot change the address that a trusted proxy reports.
 pub fn forwarded_for(data: &[u8]) {
     let Ok(sent) = HeaderValue::from_bytes(data) else {
         return;
@@ -351,7 +351,7 @@ pub fn forwarded_for(data: &[u8]) {
         separate.append(name, sent.clone());
         separate.append(name, HeaderValue::from_static(added));
         assert_eq!(reported(&separate, peer, &networks), client);
-        // A field that the proxy does not know cannot name another client.
+        // The client's own field, which the proxy forwards unchanged, cannot name another client.
         for other in ["x-forwarded-for", "forwarded"] {
             let mut both = joined.clone();
             if other != name {
@@ -363,7 +363,7 @@ pub fn forwarded_for(data: &[u8]) {
     }
 }
 
-/// The model in a query is found as it was written, and credentials are removed.
+/// The model in a query is found as it is written, and credentials are removed.
 pub fn query(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -371,19 +371,19 @@ pub fn query(data: &[u8]) {
     let kept = query::without_credentials(text);
     assert!(kept.len() <= text.len());
     assert_eq!(query::without_credentials(&kept), kept);
-    if let Ok(Some((model, place))) = query::model(text)
+    if let Ok(Some((model, range))) = query::model(text)
         && !model.is_empty()
     {
         let other = [
-            &text[..place.start],
+            &text[..range.start],
             &query::encoded("a&b=c %"),
-            &text[place.end..],
+            &text[range.end..],
         ]
         .concat();
         let found = query::model(&other).ok().flatten();
         assert_eq!(found.map(|(name, _)| name).as_deref(), Some("a&b=c %"));
     }
-    // Any name survives.
+    // Any name is the same after encoding and decoding.
     let named = format!("model={}", query::encoded(text));
     let found = query::model(&named).ok().flatten().map(|(name, _)| name);
     assert_eq!(found.unwrap_or_default(), text);

@@ -1,12 +1,12 @@
-//! The name by which a client calls this server: one, and a valid one (RFC 9112, section 3.2; RFC
-//! 9113, section 8.3.1).
+//! Checks that a request names exactly one valid host (RFC 9112, section 3.2; RFC 9113, section
+//! 8.3.1).
 
 use http::uri::{Authority, Scheme};
 use http::{StatusCode, Version, header, request};
 
 use super::Refusal;
 
-/// Two readers who take two different names from a request do not agree on where it goes.
+/// Rejects a request without one unambiguous host: servers would disagree about its destination.
 pub(crate) fn check(head: &request::Parts) -> Result<(), Refusal> {
     let authority = head.uri.authority();
     let mut hosts = head.headers.get_all(header::HOST).iter();
@@ -29,19 +29,19 @@ pub(crate) fn check(head: &request::Parts) -> Result<(), Refusal> {
     ))
 }
 
-/// Some clients leave it empty.
+/// True for a valid `Host`. Some clients send an empty one.
 fn is_valid(host: &[u8]) -> bool {
     host.is_empty() || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
 }
 
-/// True if both name the same host. The usual port may be written or not.
+/// True if both name the same host. The scheme's default port may be left out.
 fn is_same(host: &[u8], authority: &Authority, head: &request::Parts) -> bool {
-    let usual = match head.uri.scheme() {
+    let default_port = match head.uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTPS => &b":443"[..],
         _ => b":80",
     };
     let authority = authority.as_str().as_bytes();
-    let without_port = |host| <[u8]>::strip_suffix(host, usual).unwrap_or(host);
+    let without_port = |host| <[u8]>::strip_suffix(host, default_port).unwrap_or(host);
     without_port(authority).eq_ignore_ascii_case(without_port(host))
 }
 
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_host_and_it_is_valid() {
+    fn request_has_one_valid_host() {
         for host in ["localhost", "127.0.0.1:32768", "[::1]:80", "a.example", ""] {
             assert!(checked(Version::HTTP_11, &[host]), "{host}");
         }
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_and_a_host_are_the_same() {
+    fn authority_and_host_must_be_equal() {
         let checked = |uri: &str, host: Option<&str>| {
             let mut request = Request::builder().version(Version::HTTP_2).uri(uri);
             if let Some(host) = host {

@@ -1,4 +1,4 @@
-//! Names for requests and for those who send them.
+//! Ids of requests, and keys of their clients.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use crate::balance::ClientKey;
 use crate::client_network::ClientNetwork;
 use crate::headers::REQUEST_ID;
 
-/// The longest id that a client may give.
-const LONGEST: usize = 128;
+/// Maximum length of a client's request id. A longer one is replaced.
+const MAX_CLIENT_ID: usize = 128;
 
-/// Makes ids that no other request has.
+/// Generates unique ids.
 #[derive(Debug)]
 pub(crate) struct Ids {
     seed: RandomState,
@@ -33,7 +33,7 @@ impl Default for Ids {
 }
 
 impl Ids {
-    /// A UUID that sorts by time.
+    /// Generates a UUID that sorts by time.
     pub(crate) fn next(&self) -> Uuid {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (high, low) = (self.seed.hash_one(number), self.seed.hash_one(!number));
@@ -47,29 +47,28 @@ impl Ids {
     }
 }
 
-/// When an id was made, in milliseconds since 1970.
+/// Time at which an id was generated, in milliseconds since 1970.
 pub(super) fn time_ms(id: &Uuid) -> u64 {
     u64::try_from(id.as_u128() >> 80).unwrap_or_default()
 }
 
-/// What the request is called from end to end: as the client says, if that can be a name, else by
-/// an id of ours.
-pub(super) fn of_request(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
-    let given = headers.get(REQUEST_ID).filter(|id| {
+/// Returns the id of a request from end to end: the client's, if it is valid, otherwise `own`.
+pub(super) fn request_id(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
+    let client_id = headers.get(REQUEST_ID).filter(|id| {
         let bytes = id.as_bytes();
-        (1..=LONGEST).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
+        (1..=MAX_CLIENT_ID).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
     });
-    // A copy: the client's field is a part of the buffer that its head was read into.
-    let given = given.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
-    given.unwrap_or_else(|| {
+    // A copy, because the client's field would keep the buffer that the head was read into.
+    let client_id = client_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
+    client_id.unwrap_or_else(|| {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
         HeaderValue::from_str(own.as_hyphenated().encode_lower(&mut text))
             .unwrap_or_else(|_| HeaderValue::from_static("unknown"))
     })
 }
 
-/// The sender of a request that came from this address. The credential is a header that clients
-/// choose freely, so it only distinguishes clients that share an address.
+/// Returns the key of the client with this address. Clients choose the credential freely, so it only
+/// distinguishes clients that share an address.
 pub(crate) fn client_key(address: IpAddr, headers: &HeaderMap) -> ClientKey {
     let credential = headers
         .get(header::AUTHORIZATION)
@@ -88,19 +87,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sane_id_of_the_clients_is_kept_and_any_other_replaced() {
+    fn invalid_request_id_of_a_client_is_replaced() {
         let own = Ids::default().next();
         let named = |text: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID, HeaderValue::from_bytes(text).unwrap());
-            of_request(&headers, &own)
+            request_id(&headers, &own)
         };
         assert_eq!(named(b"abc-1"), "abc-1");
         let long = [b'a'; 129];
         for text in [&b""[..], b"a b", b"\xe9", &long] {
             assert_eq!(named(text), own.to_string());
         }
-        assert_eq!(of_request(&HeaderMap::new(), &own), own.to_string());
+        assert_eq!(request_id(&HeaderMap::new(), &own), own.to_string());
     }
 
     #[test]

@@ -1,41 +1,43 @@
-//! How many requests are being served.
+//! Counts the requests in flight.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counts requests.
+/// Counts the requests of the server or of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counter(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
     now: AtomicUsize,
-    ever: AtomicU64,
+    total: AtomicU64,
 }
 
-/// One request that is being served, until the last byte of its answer is handed on.
+/// A request in flight, counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight([Counter; 2]);
 
 impl InFlight {
-    /// Counts a request in both.
+    /// Counts a request of the server and of the connection.
     pub(crate) fn new(server: &Counter, connection: &Counter) -> Self {
         let counters = [server.clone(), connection.clone()];
         for counter in &counters {
             counter.0.now.fetch_add(1, Ordering::Relaxed);
-            counter.0.ever.fetch_add(1, Ordering::Relaxed);
+            counter.0.total.fetch_add(1, Ordering::Relaxed);
         }
         Self(counters)
     }
 }
 
 impl Counter {
+    /// Number of requests in flight.
     pub(crate) fn now(&self) -> usize {
         self.0.now.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn ever(&self) -> u64 {
-        self.0.ever.load(Ordering::Relaxed)
+    /// Number of requests since the start.
+    pub(crate) fn total(&self) -> u64 {
+        self.0.total.load(Ordering::Relaxed)
     }
 }
 

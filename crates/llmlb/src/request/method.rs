@@ -1,4 +1,4 @@
-//! The methods that are served. Any other one is rejected before the request is read further.
+//! Rejects requests with a method that llmlb does not serve, before they are read further.
 
 use http::{Method, StatusCode};
 
@@ -8,10 +8,9 @@ use crate::text;
 
 /// Maximum number of characters of an unknown method in a message or in the log. A client may send
 /// tens of kilobytes.
-pub(super) const SHOWN: usize = 32;
+pub(super) const MAX_SHOWN: usize = 32;
 
-/// 405 for methods that HTTP defines and llmlb does not serve, 501 for all others (RFC 9110,
-/// section 9.1).
+/// Rejects the method if it is not served: 405 for methods of HTTP, 501 for all others (RFC 9110, section 9.1).
 pub(crate) fn check(method: &Method) -> Result<(), Refusal> {
     match *method {
         Method::GET
@@ -32,7 +31,7 @@ pub(crate) fn check(method: &Method) -> Result<(), Refusal> {
             "method_not_implemented",
             format!(
                 "The method `{}` is not known.",
-                text::shortened(method.as_str(), SHOWN)
+                text::shortened(method.as_str(), MAX_SHOWN)
             ),
         )),
     }

@@ -37,4 +37,4 @@ pub(crate) use host::check as check_host;
 pub(crate) use id::{Ids, client_key};
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use method::check as check_method;
-pub(crate) use parse::{BodyLimits, ParsedRequest, Payload, read};
+pub(crate) use parse::{AskUsage, BodyLimits, ParsedRequest, Payload, read};

@@ -1,4 +1,4 @@
-//! Parsing a request: its model, its options and its body, which is forwarded as it came.
+//! Parses a request: its model, its options and its body.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -27,12 +27,12 @@ use crate::meter::usage_option::{OptionRanges, UsageOption};
 #[derive(Debug)]
 pub(crate) struct ParsedRequest {
     pub(crate) model: Option<String>,
-    /// Place of the model's name, and how it is written there.
+    /// Range and encoding of the model's name, in the body or in the query.
     named_at: Option<(Range<usize>, Spelling)>,
-    /// The response is to be streamed.
+    /// The client wants a stream.
     pub(crate) stream: bool,
-    /// Source of the `include_usage` option of a stream: the client, llmlb, or neither.
-    pub(crate) asking: UsageOption,
+    /// The `include_usage` option of a stream: set by the client, added by llmlb, or not needed.
+    pub(crate) usage_option: UsageOption,
     /// Estimated number of tokens of the prompt.
     pub(crate) prompt_tokens: u64,
     /// Hashes of the beginning of the prompt.
@@ -44,57 +44,61 @@ pub(crate) struct ParsedRequest {
     pub(crate) payload: Payload,
 }
 
-/// A request's body: read already, so that it can be sent again, or passing through, once.
+/// Body of a request. A body that was read can be sent again; a body that passes through can be sent
+/// once.
 #[derive(Debug)]
 pub(crate) enum Payload {
     Read(Bytes),
     Passing(Option<Incoming>),
 }
 
+/// Encoding of the model's name.
 #[derive(Clone, Copy, Debug)]
 enum Spelling {
-    /// In JSON, with its quotation marks.
+    /// A JSON string, with its quotation marks.
     Json,
-    /// In a form, as it is.
+    /// Plain text in a form.
     Form,
-    /// In the query, percent-encoded.
+    /// Percent-encoded text in the query.
     Query,
 }
 
-/// The fields of a JSON request that we look at.
+/// Ranges of the fields of a JSON request that llmlb uses.
 #[derive(Default)]
-struct Fields {
+struct JsonFields {
     model: Option<Range<usize>>,
     usage: OptionRanges,
-    given: PromptFields,
+    prompt_fields: PromptFields,
     previous: Option<Range<usize>>,
     store: Option<Range<usize>>,
-    /// One that is there twice, or that another name could be taken for.
+    /// A field that appears twice, or also in another case.
     ambiguous: Option<&'static str>,
 }
 
-/// Why a request is not read.
+/// The reason why a body is rejected.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// It is no JSON object.
+pub(super) enum ParseError {
+    /// The body is not a JSON object.
     Malformed(String),
-    /// It would be routed and billed as one thing, and might be served as another.
+    /// The body has this field in two ways. It could be routed and billed as one model and served as
+    /// another.
     Ambiguous(&'static str),
-    /// It is a form that parsers read differently.
+    /// The body is a form that parsers read differently.
     Form(&'static str),
-    /// It is in an encoding other than UTF-8.
+    /// The encoding is not UTF-8.
     Charset,
-    /// It has a prompt, which its endpoint does not take.
+    /// The body has a prompt, but its endpoint takes none.
     Prompt,
 }
 
 impl ParsedRequest {
-    fn nothing(payload: Payload) -> Self {
+    /// A request without a model and without options.
+    fn without_model(payload: Payload) -> Self {
         Self {
             model: None,
             named_at: None,
             stream: false,
-            asking: UsageOption::NotNeeded,
+            usage_option: UsageOption::NotNeeded,
             prompt_tokens: 0,
             blocks: Vec::new(),
             issued: None,
@@ -103,19 +107,19 @@ impl ParsedRequest {
         }
     }
 
-    /// A request whose body names no model: its query may.
-    fn in_query(query: Option<&str>, payload: Payload) -> Result<Self, Refusal> {
+    /// A request whose body names no model. Its query may name one.
+    fn from_query(query: Option<&str>, payload: Payload) -> Result<Self, Refusal> {
         let named = query.map_or(Ok(None), query::model)?;
         let named = named.filter(|(name, _)| !name.is_empty());
         let (model, named_at) = named.unzip();
         Ok(Self {
             model,
             named_at: named_at.map(|at| (at, Spelling::Query)),
-            ..Self::nothing(payload)
+            ..Self::without_model(payload)
         })
     }
 
-    /// Hash of the body, for telling prompts apart; 0 if it was not read.
+    /// Hash of the body, which distinguishes prompts; 0 if the body was not read.
     pub(crate) fn body_hash(&self) -> u64 {
         match &self.payload {
             Payload::Read(bytes) => issued_ids::hash(bytes),
@@ -123,10 +127,10 @@ impl ParsedRequest {
         }
     }
 
-    /// True if the client's own text may have the names by which an error about `stream_options` is
-    /// recognised.
+    /// True if the client's own text may contain the names by which an error about `stream_options` is
+    /// recognised. A backend's error may repeat that text.
     pub(crate) fn names_usage_option(&self) -> bool {
-        // An escape may stand for any letter.
+        // A JSON escape may stand for any letter of the names.
         let names: [&[u8]; 3] = [b"stream_options", b"include_usage", b"\\u"];
         match &self.payload {
             Payload::Read(bytes) => names.iter().any(|name| memmem::find(bytes, name).is_some()),
@@ -134,8 +138,8 @@ impl ParsedRequest {
         }
     }
 
-    /// The target for a backend that calls the model so: the path, and the query without the
-    /// client's credentials.
+    /// Returns the request target for a backend: the path, and the query without the client's
+    /// credentials. `model` replaces the model's name in the query.
     pub(crate) fn target_for<'a>(
         &self,
         path: &'a str,
@@ -146,8 +150,8 @@ impl ParsedRequest {
             return Cow::Borrowed(path);
         };
         let renamed = match (model, &self.named_at) {
-            (Some(model), Some((place, Spelling::Query))) => {
-                let (before, after) = (&query[..place.start], &query[place.end..]);
+            (Some(model), Some((range, Spelling::Query))) => {
+                let (before, after) = (&query[..range.start], &query[range.end..]);
                 Cow::Owned([before, &query::encoded(model), after].concat())
             }
             _ => Cow::Borrowed(query),
@@ -155,23 +159,23 @@ impl ParsedRequest {
         Cow::Owned([path, "?", &query::without_credentials(&renamed)].concat())
     }
 
-    /// The body for a backend that calls the model so, and that is asked for usage or not; `None`
-    /// for one that passes through.
-    pub(crate) fn body_for(&self, model: Option<&str>, ask_usage: bool) -> Option<BodyPieces> {
+    /// Returns the body for a backend; `None` if the body passes through. `model` replaces the model's
+    /// name.
+    pub(crate) fn body_for(&self, model: Option<&str>, usage: AskUsage) -> Option<BodyPieces> {
         let Payload::Read(bytes) = &self.payload else {
             return None;
         };
         let mut edits = Vec::new();
-        if let (Some(model), Some((place, spelling))) = (model, &self.named_at) {
+        if let (Some(model), Some((range, spelling))) = (model, &self.named_at) {
             let text = match spelling {
                 Spelling::Json => Some(serde_json::Value::from(model).to_string()),
                 Spelling::Form => Some(model.to_owned()),
                 Spelling::Query => None,
             };
-            let place = place.clone();
-            edits.extend(text.map(|text| Edit { range: place, text }));
+            let range = range.clone();
+            edits.extend(text.map(|text| Edit { range, text }));
         }
-        if let (UsageOption::Added(edit), true) = (&self.asking, ask_usage) {
+        if let (UsageOption::Added(edit), AskUsage::Yes) = (&self.usage_option, usage) {
             edits.push(edit.clone());
         }
         Some(match edits.as_mut_slice() {
@@ -179,6 +183,15 @@ impl ParsedRequest {
             edits => body_edit::apply(bytes, edits),
         })
     }
+}
+
+/// Decision about `include_usage`, which makes a backend report the usage of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AskUsage {
+    /// The option is added if the client did not set it.
+    Yes,
+    /// The client's body is not changed.
+    No,
 }
 
 /// Limits on bodies that are read whole.
@@ -190,8 +203,8 @@ pub(crate) struct BodyLimits<'a> {
     pub(crate) budget: &'a Arc<Budget>,
 }
 
-/// Reads a body in which a model may be named, as its endpoint says; any other body is left to pass
-/// through.
+/// Reads a request. The endpoint decides if its body may name a model; any other body is not read and
+/// passes through.
 pub(crate) async fn read(
     head: &request::Parts,
     endpoint: Endpoint,
@@ -212,7 +225,7 @@ pub(crate) async fn read(
             } else {
                 Payload::Passing(Some(body))
             };
-            return ParsedRequest::in_query(query, payload);
+            return ParsedRequest::from_query(query, payload);
         }
     };
     if is_compressed {
@@ -225,7 +238,7 @@ pub(crate) async fn read(
     let BodyLimits { max, pace, budget } = limits;
     let bytes = body::read_whole(body, max, pace, budget).await?;
     if bytes.is_empty() && !is_required {
-        return ParsedRequest::in_query(query, Payload::Read(bytes));
+        return ParsedRequest::from_query(query, Payload::Read(bytes));
     }
     let is_form = |kind: &str| media_type(kind).eq_ignore_ascii_case("multipart/form-data");
     let parsed = match content_type.filter(|kind| is_form(kind)) {
@@ -233,33 +246,34 @@ pub(crate) async fn read(
         None if endpoint.body == BodyFormat::MultipartOrJson
             && content_type.is_some_and(is_simple_form) =>
         {
-            Err(Unread::Form(
+            Err(ParseError::Form(
                 "its Content-Type is that of a form without files",
             ))
         }
         _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
             // A list or a scalar names no model.
             match serde_json::from_slice::<IgnoredAny>(&bytes) {
-                Ok(IgnoredAny) => return ParsedRequest::in_query(query, Payload::Read(bytes)),
-                Err(error) => Err(Unread::Malformed(error.to_string())),
+                Ok(IgnoredAny) => return ParsedRequest::from_query(query, Payload::Read(bytes)),
+                Err(error) => Err(ParseError::Malformed(error.to_string())),
             }
         }
         _ => in_labelled_json(&bytes, endpoint.api, content_type),
     };
-    let mut parsed = parsed.map_err(Unread::refusal)?;
+    let mut parsed = parsed.map_err(ParseError::refusal)?;
     if endpoint.body == BodyFormat::JsonWithoutPrompt && has_prompt(&bytes) {
-        return Err(Unread::Prompt.refusal());
+        return Err(ParseError::Prompt.refusal());
     }
     if let Some((named, _)) = query.map_or(Ok(None), query::model)?
         && parsed.model.as_ref() != Some(&named)
     {
-        return Err(Unread::Ambiguous("model").refusal());
+        return Err(ParseError::Ambiguous("model").refusal());
     }
     parsed.payload = Payload::Read(bytes);
     Ok(parsed)
 }
 
-/// The only Content-Type of a request. Of two, servers read either one.
+/// Returns the only Content-Type of a request. Two are rejected, because servers differ in which one
+/// they read.
 fn content_type(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let refused = |why: &str| {
@@ -276,39 +290,39 @@ fn content_type(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     }
 }
 
-fn in_form(body: &[u8], content_type: &str) -> Result<ParsedRequest, Unread> {
-    let boundary = form::boundary(content_type).map_err(Unread::Form)?;
-    let place = form::model(body, boundary).map_err(Unread::Form)?;
-    let text = |place: &Range<usize>| String::from_utf8_lossy(&body[place.clone()]).into_owned();
+fn in_form(body: &[u8], content_type: &str) -> Result<ParsedRequest, ParseError> {
+    let boundary = form::boundary(content_type).map_err(ParseError::Form)?;
+    let range = form::model(body, boundary).map_err(ParseError::Form)?;
+    let text = |range: &Range<usize>| String::from_utf8_lossy(&body[range.clone()]).into_owned();
     Ok(ParsedRequest {
-        model: place.as_ref().map(text),
-        named_at: place.map(|place| (place, Spelling::Form)),
-        ..ParsedRequest::nothing(Payload::Passing(None))
+        model: range.as_ref().map(text),
+        named_at: range.map(|range| (range, Spelling::Form)),
+        ..ParsedRequest::without_model(Payload::Passing(None))
     })
 }
 
-/// A JSON request with this Content-Type. Types under which a server may read the same bytes as
-/// something else are looked at more closely.
+/// Parses a JSON request with this Content-Type. Types under which a server may read the same bytes as
+/// something else are checked further.
 fn in_labelled_json(
     body: &[u8],
     api: Api,
     content_type: Option<&str>,
-) -> Result<ParsedRequest, Unread> {
+) -> Result<ParsedRequest, ParseError> {
     let parsed = in_json(body, api)?;
     let Some(kind) = content_type.filter(|kind| !kind.eq_ignore_ascii_case("application/json"))
     else {
         return Ok(parsed);
     };
     if !has_plain_charset(kind) {
-        return Err(Unread::Charset);
+        return Err(ParseError::Charset);
     }
     if media_type(kind)
         .to_ascii_lowercase()
         .starts_with("multipart/")
     {
-        // Valid JSON has no line ends within strings, so no parser finds parts in it.
+        // No parser finds parts in valid JSON, because its strings contain no line ends.
         let parsed = serde_json::from_slice::<IgnoredAny>(body);
-        parsed.map_err(|error| Unread::Malformed(error.to_string()))?;
+        parsed.map_err(|error| ParseError::Malformed(error.to_string()))?;
     }
     Ok(parsed)
 }
@@ -327,36 +341,40 @@ fn has_plain_charset(content_type: &str) -> bool {
 }
 
 /// Parses a JSON request without copying its bytes.
-pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, Unread> {
-    let mut fields = Fields::default();
+pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, ParseError> {
+    let mut fields = JsonFields::default();
     let found = json::read_fields(body, |name, at| fields.read(api, name, at, body));
     if found.is_err() {
-        return Err(Unread::Malformed(explain(body)));
+        return Err(ParseError::Malformed(explain(body)));
     }
     if let Some(name) = fields.ambiguous {
-        return Err(Unread::Ambiguous(name));
+        return Err(ParseError::Ambiguous(name));
     }
     let value = |at: &Option<Range<usize>>| at.clone().map(|at| &body[at]);
     if value(&fields.usage.stream_options).is_some_and(has_ambiguous_option) {
-        return Err(Unread::Ambiguous("stream_options.include_usage"));
+        return Err(ParseError::Ambiguous("stream_options.include_usage"));
     }
     let model = match value(&fields.model) {
         None | Some(b"null") => None,
-        Some(raw) => Some(model_name(raw).map_err(Unread::Malformed)?),
+        Some(raw) => Some(model_name(raw).map_err(ParseError::Malformed)?),
     };
-    let before = [&fields.model, &fields.given.tools, &fields.given.system];
+    let before = [
+        &fields.model,
+        &fields.prompt_fields.tools,
+        &fields.prompt_fields.system,
+    ];
     let before = before.into_iter().filter_map(value);
-    let prompt = value(&fields.given.prompt).unwrap_or_default();
+    let prompt = value(&fields.prompt_fields.prompt).unwrap_or_default();
     let issued = value(&fields.previous).and_then(json::text);
     Ok(ParsedRequest {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
         stream: match value(&fields.usage.stream) {
             None => api.streams_by_default(),
-            Some(said) => said == b"true",
+            Some(value) => value == b"true",
         },
-        asking: UsageOption::new(api, body, &fields.usage),
-        prompt_tokens: fields.given.tokens(api),
+        usage_option: UsageOption::new(api, body, &fields.usage),
+        prompt_tokens: fields.prompt_fields.tokens(api),
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| issued_ids::hash(id.as_bytes())),
         is_stored: value(&fields.store) == Some(b"true"),
@@ -364,18 +382,18 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, Unread> {
     })
 }
 
-impl Fields {
-    /// Reads the field whose value begins at `at`. Returns the place where it ends.
+impl JsonFields {
+    /// Reads the field whose value begins at `at`. Returns the position of its end.
     fn read(&mut self, api: Api, name: &[u8], at: usize, body: &[u8]) -> Result<usize, Malformed> {
-        let (place, known) = match name {
+        let (range, known) = match name {
             b"model" => (&mut self.model, Some("model")),
             b"stream" => (&mut self.usage.stream, Some("stream")),
             b"stream_options" => (&mut self.usage.stream_options, Some("stream_options")),
-            // Of these the last one counts: they decide nothing that another could be told.
+            // If these appear twice, the last one counts: neither routing nor billing depends on them.
             b"previous_response_id" => (&mut self.previous, None),
             b"store" => (&mut self.store, None),
             _ => {
-                if let Some(end) = self.given.read(api, name, at, body)? {
+                if let Some(end) = self.prompt_fields.read(api, name, at, body)? {
                     return Ok(end);
                 }
                 self.ambiguous = self.ambiguous.or_else(|| case_variant::find(name));
@@ -383,14 +401,14 @@ impl Fields {
             }
         };
         let end = json::skip(body, at)?;
-        if place.replace(at..end).is_some() && known.is_some() {
+        if range.replace(at..end).is_some() && known.is_some() {
             self.ambiguous = known;
         }
         Ok(end)
     }
 }
 
-impl Unread {
+impl ParseError {
     fn refusal(self) -> Refusal {
         let status = StatusCode::BAD_REQUEST;
         match self {
@@ -428,8 +446,8 @@ impl Unread {
     }
 }
 
-/// True if `include_usage` is there twice, or in another case: a client could keep a backend from
-/// reporting usage while llmlb believes that it does.
+/// True if `include_usage` appears twice, or in another case. A client could keep a backend from
+/// reporting usage while llmlb expects the report.
 fn has_ambiguous_option(options: &[u8]) -> bool {
     let (mut count, mut is_plain) = (0, true);
     let scanned = json::fields(options, |name, _| {
@@ -442,7 +460,7 @@ fn has_ambiguous_option(options: &[u8]) -> bool {
     scanned.is_ok() && (count > 1 || !is_plain)
 }
 
-/// True if a JSON object has a field in which a model is given its prompt, in any case.
+/// True if a JSON object has a field for a prompt, in any case.
 fn has_prompt(body: &[u8]) -> bool {
     const PROMPTS: [&str; 3] = ["messages", "prompt", "input"];
     let mut is_found = false;
@@ -471,7 +489,7 @@ fn is_compressed(headers: &HeaderMap) -> bool {
         .any(|coding| !coding.is_empty() && coding != "identity")
 }
 
-/// True for the type that `curl -d` sends. Servers that expect a form would read it as one.
+/// True for the type that `curl -d` sends. Servers that expect a form would parse the body as one.
 fn is_simple_form(content_type: &str) -> bool {
     media_type(content_type).eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }
@@ -488,12 +506,12 @@ fn media_type(content_type: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn model(body: &str) -> Result<Option<String>, Unread> {
+    fn model(body: &str) -> Result<Option<String>, ParseError> {
         in_json(body.as_bytes(), Api::Chat).map(|parsed| parsed.model)
     }
 
     #[test]
-    fn the_model_is_the_top_level_field_of_that_name() {
+    fn model_is_the_top_level_field() {
         let found = |text: &str| model(text).unwrap().unwrap();
         assert_eq!(found(r#"{"model":"a"}"#), "a");
         assert_eq!(
@@ -506,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_with_the_place() {
+    fn malformed_body_is_rejected_with_the_position_of_the_error() {
         for (text, why) in [
             ("", "EOF while parsing"),
             ("[]", "expected a map"),
@@ -520,7 +538,7 @@ mod tests {
             ),
             (r#"{"model":"a","#, "EOF while parsing"),
         ] {
-            let Err(Unread::Malformed(error)) = model(text) else {
+            let Err(ParseError::Malformed(error)) = model(text) else {
                 panic!("{text}");
             };
             assert!(error.contains(why), "{text}: {error}");
@@ -528,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_there_twice_is_refused_if_it_is_acted_on() {
+    fn duplicate_field_is_rejected_if_llmlb_uses_it() {
         for (text, name) in [
             (r#"{"model":"a","model":"a"}"#, "model"),
             (r#"{"model":"a","Model":"b"}"#, "model"),
@@ -538,37 +556,40 @@ mod tests {
                 "stream_options",
             ),
         ] {
-            assert_eq!(model(text), Err(Unread::Ambiguous(name)), "{text}");
+            assert_eq!(model(text), Err(ParseError::Ambiguous(name)), "{text}");
         }
         assert_eq!(model(r#"{"input":"a","input":"b","Input":"c"}"#), Ok(None));
     }
 
     #[test]
-    fn an_alias_is_replaced_and_nothing_else() {
+    fn body_differs_only_in_the_name_of_the_model() {
         let body = r#"{ "messages":[{"model":"x"}], "model" : "al\u0069as", "n": 1.0 }"#;
         let mut parsed = in_json(body.as_bytes(), Api::Chat).unwrap();
         parsed.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
-        assert_eq!(parsed.body_for(None, true).unwrap().first, body);
+        assert_eq!(parsed.body_for(None, AskUsage::Yes).unwrap().first, body);
         assert_eq!(
-            parsed.body_for(Some("re\"al"), true).unwrap().first,
+            parsed
+                .body_for(Some("re\"al"), AskUsage::Yes)
+                .unwrap()
+                .first,
             r#"{ "messages":[{"model":"x"}], "model" : "re\"al", "n": 1.0 }"#
         );
     }
 
     #[test]
-    fn an_alias_and_the_question_for_usage_go_into_one_body() {
+    fn body_has_both_the_name_of_the_model_and_include_usage() {
         let body = r#"{"model":"alias","stream":true,"stream_options":{"include_usage":false}}"#;
         let mut parsed = in_json(body.as_bytes(), Api::Chat).unwrap();
         parsed.payload = Payload::Read(Bytes::from_static(body.as_bytes()));
-        assert_eq!(parsed.body_for(None, false).unwrap().first, body);
+        assert_eq!(parsed.body_for(None, AskUsage::No).unwrap().first, body);
         assert_eq!(
-            parsed.body_for(Some("real"), true).unwrap().first,
+            parsed.body_for(Some("real"), AskUsage::Yes).unwrap().first,
             r#"{"model":"real","stream":true,"stream_options":{"include_usage":true}}"#
         );
     }
 
     #[test]
-    fn whether_a_stream_is_wanted_and_which_answer_is_continued() {
+    fn stream_and_previous_response_id_are_parsed() {
         let parsed = in_json(
             br#"{"stream":true,"previous_response_id":"resp_1"}"#,
             Api::Chat,
@@ -580,14 +601,14 @@ mod tests {
     }
 
     #[test]
-    fn json_is_known_by_its_type() {
+    fn json_is_recognised_by_its_content_type() {
         assert!(is_json("Application/JSON; charset=utf-8"));
         assert!(is_json("application/problem+json"));
         assert!(!is_json("multipart/form-data; boundary=x"));
     }
 
     #[test]
-    fn types_under_which_the_body_means_something_else_are_rejected() {
+    fn content_types_that_change_the_meaning_of_the_body_are_rejected() {
         let read =
             |body: &str, kind: &str| in_labelled_json(body.as_bytes(), Api::Chat, Some(kind));
         let plain = r#"{"model":"a"}"#;
@@ -607,7 +628,7 @@ mod tests {
             "application/json; charset=utf-8; charset=utf-7",
             "application/json; charset",
         ] {
-            assert_eq!(read(plain, kind).err(), Some(Unread::Charset), "{kind}");
+            assert_eq!(read(plain, kind).err(), Some(ParseError::Charset), "{kind}");
         }
         let parts = "{\"model\":\"a\",\"x\":\"\r\n--x\r\n\"}";
         assert!(read(parts, "multipart/form-data; boundary=x").is_err());

@@ -1,19 +1,19 @@
-//! The beginnings of a prompt, as far as they help to find the backend that has seen them: an LLM
-//! server that has the beginning of a prompt in its cache need not compute it again.
+//! Hashes of the beginnings of a prompt. They lead to the backend that received them before: it need
+//! not compute a beginning again that is in its prefix cache.
 
 use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::FixedState;
 
-/// The size of a block. Shorter prompts are computed as fast as they are looked up.
+/// Size of a block. Affinity is not worth the effort for shorter prompts.
 const BLOCK: usize = 1 << 10;
-/// The most blocks that are looked at. With more, one prompt would push those of many others out of
-/// what is remembered.
-const MOST: usize = 512;
+/// Maximum number of blocks of a prompt. With more, one long prompt would displace many others in the
+/// affinity cache.
+const MAX_BLOCKS: usize = 512;
 
-/// One number for each block: it stands for everything up to the block's end.
+/// Returns one hash for each block of the prompt. It covers everything up to the end of the block.
 ///
-/// `before` is what a model reads before the prompt: the model itself, tools, instructions.
+/// `before` are the parts in front of the prompt: the model's name, tools, instructions.
 pub(super) fn blocks<'a>(before: impl Iterator<Item = &'a [u8]>, prompt: &[u8]) -> Vec<u64> {
     if prompt.len() < BLOCK {
         return Vec::new();
@@ -26,7 +26,7 @@ pub(super) fn blocks<'a>(before: impl Iterator<Item = &'a [u8]>, prompt: &[u8]) 
     let mut chain = hasher.finish();
     prompt
         .chunks_exact(BLOCK)
-        .take(MOST)
+        .take(MAX_BLOCKS)
         .map(|block| {
             let mut hasher = state.build_hasher();
             hasher.write_u64(chain);
@@ -41,18 +41,21 @@ pub(super) fn blocks<'a>(before: impl Iterator<Item = &'a [u8]>, prompt: &[u8]) 
 mod tests {
     use super::*;
 
-    fn of(before: &str, prompt: &str) -> Vec<u64> {
+    fn hashes(before: &str, prompt: &str) -> Vec<u64> {
         blocks([before.as_bytes()].into_iter(), prompt.as_bytes())
     }
 
     #[test]
     fn prompts_share_the_blocks_that_they_begin_with() {
         let long = "abc".repeat(2000);
-        let (first, second) = (of("m", &long), of("m", &format!("{long}more{long}")));
+        let (first, second) = (
+            hashes("m", &long),
+            hashes("m", &format!("{long}more{long}")),
+        );
         assert_eq!(first.len(), 5);
         assert_eq!(first[..], second[..5]);
-        assert_ne!(of("m", &long.replacen('a', "x", 1))[4], first[4]);
-        assert_ne!(of("other", &long)[0], first[0]);
-        assert!(of("m", "short").is_empty());
+        assert_ne!(hashes("m", &long.replacen('a', "x", 1))[4], first[4]);
+        assert_ne!(hashes("other", &long)[0], first[0]);
+        assert!(hashes("m", "short").is_empty());
     }
 }

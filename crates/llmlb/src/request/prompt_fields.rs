@@ -1,8 +1,9 @@
-//! The fields of a request that its endpoint gives to a model: they decide the estimate of the prompt.
+//! The fields of a request that its endpoint passes to the model. They determine the estimate of the
+//! prompt.
 //!
-//! Other fields are ignored by the endpoint, and a client could choose its estimate by them. Engines
+//! All other fields are left out, because a client could lower or raise its estimate with them. Engines
 //! disagree on which of two fields with the same name counts, and Go's decoder accepts names in any
-//! case: of all variants of a field the largest counts.
+//! case. Of all variants of a field the largest counts.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -11,25 +12,24 @@ use crate::endpoint::Api;
 use crate::json::{self, Malformed};
 use crate::meter::estimate;
 
-/// An estimate is at most this: a request is limited by its size, but a query repeats for every
-/// document.
-const MOST: u64 = 1_000_000_000;
+/// Maximum estimate. The size of a request does not limit it: a query counts for every document.
+const MAX_TOKENS: u64 = 1_000_000_000;
 
 /// A part of a prompt. Parts add up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// The conversation or the text itself.
     Prompt,
-    /// What the model is told beforehand.
+    /// Instructions in front of the prompt.
     System,
     Tools,
     Functions,
-    /// The form that the response must have.
+    /// The format of the response.
     Schema,
     Template,
     /// Variables of a template.
     Variables,
-    /// Text behind the place to be filled.
+    /// Text after the gap that the model fills.
     Suffix,
     /// Images that belong to the text.
     Images,
@@ -38,7 +38,7 @@ enum Part {
     Embedded,
     /// Texts that a query is compared with.
     Documents,
-    /// A query, which is read again with every document.
+    /// A query, which the model reads again with every document.
     Query,
     /// Several queries, one for each document.
     Queries,
@@ -47,7 +47,7 @@ enum Part {
 const PARTS: usize = Part::Queries as usize + 1;
 
 impl Part {
-    /// The part that a field of this name is to an endpoint.
+    /// Returns the part that a field of this name is on an API.
     fn find(api: Api, name: &[u8]) -> Option<Self> {
         use Api::{
             Chat, Completions, Embeddings, Messages, OllamaChat, OllamaEmbed, OllamaGenerate,
@@ -59,7 +59,7 @@ impl Part {
             b"prompt" if api == Responses => (Self::Variables, &[Responses]),
             b"prompt" => (Self::Prompt, &[Completions, OllamaGenerate, OllamaEmbed]),
             b"input" => (Self::Prompt, &[Responses, Embeddings, OllamaEmbed]),
-            // llama.cpp's name for it.
+            // llama.cpp's name of `input`.
             b"content" => (Self::Prompt, &[Embeddings]),
             b"prompt_embeds" => (Self::Embedded, &[Completions]),
             b"system" => (Self::System, &[Messages, OllamaGenerate]),
@@ -90,7 +90,7 @@ impl Part {
         apis.contains(&api).then_some(part)
     }
 
-    /// The tokens of its value, which begins at `at`, and the place where it ends.
+    /// Returns the estimated tokens of a value that begins at `at`, and the position of its end.
     fn tokens(self, body: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
         match self {
             Self::Images => estimate::images(body, at),
@@ -105,22 +105,22 @@ impl Part {
     }
 }
 
-/// The parts of one request's prompt.
+/// Parts of one request's prompt.
 #[derive(Debug, Default)]
 pub(super) struct PromptFields {
     /// The text itself.
     pub(super) prompt: Option<Range<usize>>,
-    /// Parts that come in front of it.
+    /// Parts in front of the text.
     pub(super) tools: Option<Range<usize>>,
     pub(super) system: Option<Range<usize>>,
-    /// The largest count for each part.
+    /// Maximum estimate of each part.
     tokens: [u64; PARTS],
     documents: u64,
 }
 
 impl PromptFields {
-    /// Counts a field of the request whose value begins at `at`. Returns the place where it ends, or
-    /// `None` if its name has no meaning here.
+    /// Counts a field whose value begins at `at`. Returns the position of its end, or `None` if the field
+    /// is not a part of the prompt.
     pub(super) fn read(
         &mut self,
         api: Api,
@@ -137,7 +137,7 @@ impl PromptFields {
             lower_case(name)
         };
         if !api.reads_text() {
-            // No estimate is made of it, but a backend may have seen the beginning of it.
+            // The prompt is not estimated here, but it counts for affinity.
             let is_prompt = is_exact && matches!(&*name, b"messages" | b"prompt" | b"input");
             if !is_prompt {
                 return Ok(None);
@@ -156,8 +156,8 @@ impl PromptFields {
         if part == Part::Documents {
             self.documents = self.documents.max(elements(&body[at..end]));
         }
-        let most = &mut self.tokens[part as usize];
-        *most = tokens.max(*most);
+        let max = &mut self.tokens[part as usize];
+        *max = tokens.max(*max);
         if is_exact {
             match part {
                 Part::Prompt => self.prompt = Some(at..end),
@@ -169,7 +169,7 @@ impl PromptFields {
         Ok(Some(end))
     }
 
-    /// The tokens of the prompt.
+    /// Returns the estimated number of tokens of the prompt.
     pub(super) fn tokens(&self, api: Api) -> u64 {
         let sum: u64 = self.tokens.iter().sum();
         let repeated = match api {
@@ -183,25 +183,25 @@ impl PromptFields {
             }
             _ => 0,
         };
-        sum.saturating_add(repeated).min(MOST)
+        sum.saturating_add(repeated).min(MAX_TOKENS)
     }
 }
 
-/// A name as a decoder reads it that ignores case.
+/// Returns a name in lower case, as decoders that ignore case read it.
 fn lower_case(name: &[u8]) -> Cow<'_, [u8]> {
-    /// No name that has a meaning is as long, whatever its letters.
-    const LONGEST: usize = 64;
+    /// Maximum length of a name. All known names are shorter, in any spelling.
+    const MAX_NAME: usize = 64;
     let text = match std::str::from_utf8(name) {
-        Ok(text) if text.len() <= LONGEST => text,
+        Ok(text) if text.len() <= MAX_NAME => text,
         _ => return Cow::Borrowed(name),
     };
-    // Capitals first: some letters, such as `ſ`, become ASCII only so.
+    // Upper case first: some letters, such as `ſ`, become ASCII only this way.
     let upper = text.chars().flat_map(char::to_uppercase);
     let lower: String = upper.flat_map(char::to_lowercase).collect();
     Cow::Owned(lower.into_bytes())
 }
 
-/// The count of elements of a list; 1 for any other value.
+/// Returns the number of elements of a list; 1 for any other value.
 fn elements(value: &[u8]) -> u64 {
     if !value.starts_with(b"[") {
         return 1;
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_variant_of_a_field_counts() {
+    fn largest_variant_of_a_field_counts() {
         let text = text();
         for body in [
             format!(r#"{{"messages":{text},"messages":"x"}}"#),
@@ -334,7 +334,7 @@ mod tests {
         ] {
             assert_eq!(of(Api::Chat, &body), 100, "{body}");
         }
-        // One of these is read, depending on the engine.
+        // Each engine reads one of these.
         let both = format!(r#"{{"input":"x","content":{text},"messages":[]}}"#);
         assert_eq!(of(Api::Embeddings, &both), 100);
         let long = format!(r#"{{"{}":{text}}}"#, "M".repeat(1000));
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_counts_for_every_document() {
+    fn query_counts_for_every_document() {
         let text = text();
         let rerank = |documents: &str| format!(r#"{{"query":{text},"documents":{documents}}}"#);
         for (documents, tokens) in [
@@ -363,11 +363,11 @@ mod tests {
             r#"{{"query":"{text}","documents":[{}0]}}"#,
             "0,".repeat(100_000)
         );
-        assert_eq!(of(Api::Rerank, &absurd), MOST);
+        assert_eq!(of(Api::Rerank, &absurd), MAX_TOKENS);
     }
 
     #[test]
-    fn the_last_field_of_its_exact_name_is_kept_for_affinity() {
+    fn last_field_with_the_exact_name_counts_for_affinity() {
         let body = r#"{"messages":"a","messages":"b","Messages":"c","tools":[],"system":"d"}"#;
         let fields = read(Api::Messages, body);
         let value = |at: Option<Range<usize>>| at.map(|at| &body[at]);

@@ -1,4 +1,4 @@
-//! A model that is named in the query: whoever opens a WebSocket has no body to name it in.
+//! The model in the query of a request. The request that opens a WebSocket has no body to name it.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -11,8 +11,8 @@ use super::error::Refusal;
 use crate::endpoint;
 use crate::headers::may_be_credential;
 
-/// The model that a query names, and the place of the name. A query that could be read in two ways
-/// is rejected: the request would be routed and billed as one model, and served as another.
+/// Returns the model that a query names, and the range of the name. A query that could be read in two
+/// ways is rejected: the request would be routed and billed as one model, and served as another.
 pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refusal> {
     let mut found = None;
     for field in fields(query) {
@@ -32,14 +32,14 @@ pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refus
     Ok(found)
 }
 
-/// The query without the parameters in which clients send credentials. What is left is unchanged.
+/// Removes the parameters in which clients send credentials. The rest is unchanged.
 pub(super) fn without_credentials(query: &str) -> Cow<'_, str> {
     let is_credential = |field: &Field<'_>| {
-        // Some servers end a parameter at a semicolon, too.
+        // For some servers a semicolon ends a parameter, too.
         field.whole.split(';').any(|parameter| {
             let name = parameter.split('=').next().unwrap_or(parameter);
             let name = decoded(name).unwrap_or_else(|| name.to_owned());
-            // Both ways: some letters beyond ASCII become one of these in one of them.
+            // Upper case first: some letters beyond ASCII become ASCII only this way.
             may_be_credential(&name.to_uppercase().to_lowercase())
         })
     };
@@ -55,7 +55,7 @@ pub(super) fn without_credentials(query: &str) -> Cow<'_, str> {
 struct Field<'a> {
     whole: &'a str,
     name: &'a str,
-    /// The place of its value in the query.
+    /// Range of the value in the query.
     value: Range<usize>,
 }
 
@@ -82,7 +82,7 @@ fn refused(why: &str) -> Refusal {
     .param("model")
 }
 
-/// The meaning of a name or a value in a query; `None` if it is not well encoded, or no text.
+/// Decodes a name or a value of a query; `None` if it is not valid percent-encoded UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -100,11 +100,11 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A value as it is written in a query.
+/// Percent-encodes a value for a query.
 pub(super) fn encoded(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {
-        // Slashes and colons are usual in names of models, and mean nothing in a query.
+        // Names of models often have slashes and colons, which need no encoding in a query.
         if byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte) {
             text.push(char::from(byte));
         } else {
@@ -120,15 +120,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn place_of_a_name_is_that_of_its_value() {
-        for (query, name, place) in [
+    fn model_is_decoded_and_its_range_found() {
+        for (query, name, value) in [
             ("model=a", "a", "a"),
             ("a=1&model=b%2fc&d", "b/c", "b%2fc"),
             ("&&m%6Fdel=a+b=c", "a b=c", "a+b=c"),
             ("q=?&model=%c3%a9", "é", "%c3%a9"),
         ] {
             let (found, at) = model(query).unwrap().unwrap();
-            assert_eq!((found.as_str(), &query[at]), (name, place), "{query}");
+            assert_eq!((found.as_str(), &query[at]), (name, value), "{query}");
         }
         for query in ["", "models=a", "b=%zz"] {
             assert!(model(query).unwrap().is_none(), "{query}");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded_again() {
+    fn decoding_reverts_encoding() {
         for name in ["gpt-4o", "meta/llama:8b", "a b&c=d+e%f#g?é\u{0}", ""] {
             assert_eq!(decoded(&encoded(name)).as_deref(), Some(name));
         }

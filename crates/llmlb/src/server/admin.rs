@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::serve::ConnectionContext;
 use super::shared::Shared;
-use crate::balance::{Backend, LastError, State};
+use crate::balance::{Backend, BackendState, LastError};
 use crate::config::Kind;
 use crate::endpoint::{AdminPage, Dialect, Endpoint};
 use crate::lock::rfc3339;
@@ -15,7 +15,7 @@ use crate::request::{Refusal, is_local, json_response};
 use crate::text;
 
 /// Maximum number of characters of a path in a message.
-const LONGEST_PATH: usize = 200;
+const MAX_PATH: usize = 200;
 
 /// Responds with a page about the server itself.
 pub(crate) fn respond(
@@ -42,7 +42,7 @@ pub(crate) fn respond(
 
 /// Returns the error for a path that is not served.
 pub(crate) fn not_found(shared: &Shared, endpoint: Endpoint, path: &str) -> Refusal {
-    let path = text::shortened(path, LONGEST_PATH);
+    let path = text::shortened(path, MAX_PATH);
     let is_ollama = endpoint.dialect == Dialect::Ollama;
     let message = if is_ollama && shared.pool.table().may_have(Kind::Ollama) {
         format!("{path} is not forwarded to Ollama, or not with this method.")
@@ -97,7 +97,7 @@ fn status(shared: &Shared) -> Value {
         "pid": std::process::id(),
         "uptime_ms": u64::try_from(shared.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         "in_flight": shared.requests.now(),
-        "requests": shared.requests.ever(),
+        "requests": shared.requests.total(),
         "waiting": shared.pool.waiting(),
         "connections": shared.connections.json(),
         "backend_connections": shared.backend_connections.json(&shared.address_limit),
@@ -142,15 +142,15 @@ fn dropped_headers(shared: &Shared) -> Value {
 
 fn backend(backend: &Backend) -> Value {
     let (models, error) = match backend.state() {
-        State::Up(models) => (models.len(), None),
-        State::Down(why) => (0, Some(why)),
+        BackendState::Up(models) => (models.len(), None),
+        BackendState::Down(why) => (0, Some(why)),
     };
     json!({
         "name": backend.name,
         "url": backend.url.to_string(),
         "kind": backend.kind().map(Kind::name),
         "up": error.is_none(),
-        "ejected": backend.ejected(),
+        "ejected": backend.is_ejected(),
         "models": models,
         "in_flight": backend.outstanding(),
         "requests": backend.requests(),

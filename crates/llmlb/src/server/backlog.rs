@@ -52,7 +52,7 @@ pub(crate) struct Backlog {
     charged: AtomicUsize,
     /// Total number of bytes that were written or dropped.
     written: AtomicU64,
-    /// The backlog was empty at some time since the last call of [`Backlog::was_empty`].
+    /// The backlog was empty at some time since the last call of [`Backlog::take_was_empty`].
     was_empty: AtomicBool,
     /// A response began, and was not dropped before the backend ended it.
     has_response: AtomicBool,
@@ -89,8 +89,8 @@ impl Backlog {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// True if the client had read everything at some time since the last call.
-    pub(crate) fn was_empty(&self) -> bool {
+    /// Returns true if the client had read everything at some time since the last call, and resets the flag.
+    pub(crate) fn take_was_empty(&self) -> bool {
         self.was_empty.swap(self.bytes() == 0, Ordering::Relaxed)
     }
 
@@ -129,24 +129,24 @@ impl Backlog {
         }
     }
 
-    /// True if another piece may be added. Otherwise the task is woken when the client has read enough.
+    /// Ready if another piece may be added. Otherwise the task is woken when the client has read enough.
     /// While the memory budget is used up, a slow reader gets no more of it.
-    fn has_room(&self, cx: &mut Context<'_>) -> bool {
-        let has_room = self.memory() <= FREE || !self.budget.is_full();
-        if !has_room {
-            self.wait(cx);
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.memory() <= FREE || !self.budget.is_full() {
+            return Poll::Ready(());
         }
-        has_room
+        self.wait(cx);
+        Poll::Pending
     }
 
-    /// True if the backlog is small enough for the end of an HTTP/2 response to be queued. Otherwise the task
-    /// is woken when it is.
-    fn may_end(&self, cx: &mut Context<'_>) -> bool {
-        let may_end = self.bytes() <= BEFORE_END;
-        if !may_end {
-            self.wait(cx);
+    /// Ready if the backlog is small enough for the end of an HTTP/2 response to be queued. Otherwise the
+    /// task is woken when it is.
+    fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.bytes() <= BEFORE_END {
+            return Poll::Ready(());
         }
-        may_end
+        self.wait(cx);
+        Poll::Pending
     }
 
     fn wait(&self, cx: &mut Context<'_>) {
@@ -297,8 +297,8 @@ impl Drop for Outgoing {
             return;
         };
         if self.backlog.is_timed_out.load(Ordering::Relaxed) {
-            relay.give_up();
-        } else if relay.is_left() {
+            relay.note_send_timeout();
+        } else if relay.is_unfinished() {
             self.backlog.has_response.store(false, Ordering::Relaxed);
         }
     }
@@ -312,9 +312,7 @@ impl Body for Outgoing {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<OutgoingData>, BoxError>>> {
-        if !self.backlog.has_room(cx) {
-            return Poll::Pending;
-        }
+        ready!(self.backlog.poll_room(cx));
         let next = match self.trailers.take() {
             Some(trailers) => Some(Ok(trailers)),
             None => ready!(Pin::new(&mut self.body).poll_frame(cx)),
@@ -323,7 +321,7 @@ impl Body for Outgoing {
             None => true,
             Some(frame) => frame.as_ref().is_ok_and(Frame::is_trailers),
         };
-        if is_end && self.is_http2 && !self.backlog.may_end(cx) {
+        if is_end && self.is_http2 && self.backlog.poll_end(cx).is_pending() {
             self.trailers = next.and_then(Result::ok);
             return Poll::Pending;
         }
@@ -368,16 +366,19 @@ mod tests {
         let backlog = Backlog::new(&budget);
         let mut small = backlog.add(bytes(1000), false);
         assert_eq!((backlog.bytes(), budget.used()), (1000, 0));
-        assert!(backlog.was_empty(), "the backlog was empty at the start");
-        assert!(!backlog.was_empty());
+        assert!(
+            backlog.take_was_empty(),
+            "the backlog was empty at the start"
+        );
+        assert!(!backlog.take_was_empty());
         let large = backlog.add(bytes(100_000), false);
         assert_eq!(budget.used(), 101_000 + 2 * PER_PIECE - FREE);
         small.advance(400);
         assert_eq!((backlog.bytes(), backlog.written()), (100_600, 400));
         drop(large);
-        assert!(!backlog.was_empty());
+        assert!(!backlog.take_was_empty());
         drop(small);
-        assert!(backlog.was_empty());
+        assert!(backlog.take_was_empty());
         assert_eq!((backlog.bytes(), backlog.written()), (0, 101_000));
         assert_eq!(budget.used(), 0);
     }
@@ -404,16 +405,19 @@ mod tests {
         let budget = Arc::new(Budget::without_reserve(200_000));
         let backlog = Backlog::new(&budget);
         let mut piece = backlog.add(bytes(100_000), false);
-        assert!(backlog.has_room(&mut cx));
+        assert!(backlog.poll_room(&mut cx).is_ready());
         budget.charge(150_000);
-        assert!(!backlog.has_room(&mut cx));
+        assert!(backlog.poll_room(&mut cx).is_pending());
         piece.advance(50_000);
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
         piece.advance(45_000);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
-        assert!(backlog.has_room(&mut cx), "the backlog is small");
+        assert!(
+            backlog.poll_room(&mut cx).is_ready(),
+            "the backlog is small"
+        );
         // Clients without a backlog are still served.
-        assert!(Backlog::new(&budget).has_room(&mut cx));
+        assert!(Backlog::new(&budget).poll_room(&mut cx).is_ready());
         // The charge is released with the connection.
         drop((piece, backlog));
         budget.release(150_000);

@@ -192,11 +192,11 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
         served = connection.as_mut() => served,
         () = drained(drain) => {
             shut_down(connection.as_mut());
-            let (is_serving, served_before) = (requests.now() > 0, requests.ever());
+            let (is_serving, served_before) = (requests.now() > 0, requests.total());
             match timeout(INCOMPLETE_HEAD_WITHIN, connection.as_mut()).await {
                 Ok(served) => served,
                 Err(_)
-                    if !is_serving && requests.ever() == served_before && !write_blocked.get() =>
+                    if !is_serving && requests.total() == served_before && !write_blocked.get() =>
                 {
                     Ok(())
                 }

@@ -213,7 +213,7 @@ impl StreamWatch {
                 } else {
                     Duration::ZERO
                 };
-            if !watched.is_stalled(now, limit, self.rate) {
+            if !watched.check_stalled(now, limit, self.rate) {
                 continue;
             }
             if watched.is_ended() {
@@ -235,12 +235,12 @@ impl WatchedStream {
         self.is_ended() && self.stream.backlog.bytes() == 0
     }
 
-    /// True if response bytes have waited for the client for the whole limit, and the client has read too few
-    /// bytes meanwhile.
-    fn is_stalled(&mut self, now: Instant, limit: Duration, rate: u64) -> bool {
+    /// Returns true if response bytes have waited for the client for the whole limit, and the client has read
+    /// too few bytes meanwhile. Starts the next interval then.
+    fn check_stalled(&mut self, now: Instant, limit: Duration, rate: u64) -> bool {
         let backlog = &self.stream.backlog;
         let written = backlog.written();
-        if backlog.was_empty() {
+        if backlog.take_was_empty() {
             (self.since, self.written) = (now, written);
             return false;
         }
@@ -248,7 +248,7 @@ impl WatchedStream {
         if waited < limit {
             return false;
         }
-        let is_stalled = written - self.written < BodyPace::least_bytes(rate, waited);
+        let is_stalled = written - self.written < BodyPace::min_bytes(rate, waited);
         (self.since, self.written) = (now, written);
         is_stalled
     }

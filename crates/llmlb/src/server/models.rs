@@ -36,7 +36,7 @@ pub(super) fn describe(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>,
 /// should retry.
 pub(super) fn not_known_yet(name: &str, pool: &Pool) -> Refusal {
     let table = pool.table();
-    let unknown = || table.backends.iter().filter(|one| !one.is_known());
+    let unknown = || table.backends.iter().filter(|one| !one.has_known_models());
     let mut rejected = unknown().map(|one| one.health.rejected_key());
     if let Some(Some(status)) = rejected.next()
         && rejected.all(|status| status.is_some())
@@ -105,13 +105,13 @@ pub(super) fn unknown(name: &str, pool: &Pool, kind: Option<Kind>) -> Refusal {
 }
 
 fn available(names: &[&str]) -> String {
-    const MOST_LISTED: usize = 50;
+    const MAX_LISTED: usize = 50;
     match names.len() {
         0 => "No backend has reported its models yet.".to_owned(),
-        count if count > MOST_LISTED => format!(
+        count if count > MAX_LISTED => format!(
             "Available: {} and {} more.",
-            names[..MOST_LISTED].join(", "),
-            count - MOST_LISTED
+            names[..MAX_LISTED].join(", "),
+            count - MAX_LISTED
         ),
         _ => format!("Available: {}.", names.join(", ")),
     }

@@ -18,7 +18,7 @@ pub(crate) enum Protocol {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// First and longest pause between two peeks at a connection that sends byte by byte.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+const MAX_PAUSE: Duration = Duration::from_millis(250);
 
 /// Detects the protocol. The bytes stay in the socket for the HTTP library.
 pub(crate) async fn detect(stream: &TcpStream) -> Protocol {
@@ -32,7 +32,7 @@ pub(crate) async fn detect(stream: &TcpStream) -> Protocol {
             Ok(_) => {
                 // Peeked bytes stay in the socket, so waiting for readability would return at once.
                 tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                pause = (pause * 2).min(MAX_PAUSE);
             }
         }
     }

@@ -84,7 +84,7 @@ fn reject_without_memory(caller: &ConnectionContext, request: Request<Incoming>)
     let refusal = request::too_many(&caller.worker.shared.budget);
     let (head, _) = request.into_parts();
     let mut guard = caller.start_guard(&head, Endpoint::NOT_SERVED);
-    guard.refused(&refusal);
+    guard.note_refusal(&refusal);
     let mut response = refusal.into_response(Endpoint::NOT_SERVED.dialect, &guard.identity.id);
     *response.body_mut() = Full::default();
     own_response(response)
@@ -108,7 +108,7 @@ async fn serve_admitted(
     let mut response = match served {
         Ok(response) => response,
         Err((refusal, mut guard)) => {
-            guard.refused(&refusal);
+            guard.note_refusal(&refusal);
             memory.reject();
             let response = refusal.into_response(endpoint.dialect, &id);
             guard.note_own_body(&response);
@@ -193,7 +193,7 @@ async fn prepare<'a>(
             if !has_room_for(&response, &shared.budget) {
                 return Err(request::too_many(&shared.budget));
             }
-            guard.answered_here(&response);
+            guard.note_own_response(&response);
             return Ok(Prepared::Page(response));
         }
         Service::Ollama => Some(Kind::Ollama),
@@ -202,7 +202,7 @@ async fn prepare<'a>(
     if let Some(why) = shared.meter.refusal() {
         return Err(unmetered(&why));
     }
-    guard.in_flight(InFlight::new(&shared.requests, &caller.requests));
+    guard.set_in_flight(InFlight::new(&shared.requests, &caller.requests));
     let limits = BodyLimits {
         max: shared.max_body,
         pace: shared.client_limits.body,
@@ -216,7 +216,7 @@ async fn prepare<'a>(
         }
         Payload::Passing(_) => {}
     }
-    guard.parsed(&parsed);
+    guard.note_parsed(&parsed);
     let model = parsed.model.take();
     let route = find_route(&shared.pool, kind, model.as_deref())?;
     Ok(Prepared::Forward(BackendRequest {
@@ -230,7 +230,7 @@ async fn prepare<'a>(
 
 /// Finds the backends of a model, only those of this kind if one is given.
 fn find_route(pool: &Pool, kind: Option<Kind>, model: Option<&str>) -> Result<Arc<Route>, Refusal> {
-    pool.route_of(kind, model).map_err(|error| {
+    pool.route_for_kind(kind, model).map_err(|error| {
         let name = model.unwrap_or_default();
         match error {
             RouteError::Unknown => models::unknown(name, pool, kind),

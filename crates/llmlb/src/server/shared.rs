@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub(crate) cancelled: Arc<Cancelled>,
     pub(crate) meter: Arc<Meter>,
     /// Progress of usage records; `None` if no usage is recorded.
-    pub(crate) usage: Option<Arc<exporter::State>>,
+    pub(crate) usage: Option<Arc<exporter::ExportState>>,
     /// Cancelled when the server stops accepting connections.
     pub(crate) draining: CancellationToken,
 }

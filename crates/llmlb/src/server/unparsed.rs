@@ -24,7 +24,7 @@ pub(crate) fn log(
         let client = caller.client_address(&HeaderMap::new());
         let accounting = caller.worker.accounting();
         let mut guard = RequestGuard::unparsed(accounting, client, method, path);
-        guard.refused(&refusal(error));
+        guard.note_refusal(&refusal(error));
     }
 }
 

@@ -19,7 +19,7 @@ use crate::memory_budget::{Budget, Share};
 /// Size of the first read, maximum without an additional memory charge, and maximum of a fast stream.
 const FIRST_READ: usize = 4 << 10;
 const USUAL_READ: usize = 8 << 10;
-const LARGEST_READ: usize = 64 << 10;
+const MAX_READ: usize = 64 << 10;
 /// Maximum number of informational (1xx) responses in front of the final response.
 const MAX_INFORMATIONAL: u32 = 32;
 
@@ -140,11 +140,11 @@ impl Exchange {
         }
     }
 
-    /// Reads ahead: the whole response, or slightly more than `most` bytes of it. Peeked frames are still
+    /// Reads ahead: the whole response, or slightly more than `max` bytes of it. Peeked frames are still
     /// returned by [`Self::poll_frame`]. No frame is lost if the future is dropped early.
-    pub(crate) async fn peek(&mut self, most: usize) {
+    pub(crate) async fn peek(&mut self, max: usize) {
         let mut length = 0;
-        while length <= most
+        while length <= max
             && let Some(piece) = poll_fn(|cx| self.poll_unpeeked(cx)).await
         {
             let data = piece.as_ref().ok().and_then(Frame::data_ref);
@@ -242,8 +242,8 @@ impl Exchange {
         let is_busy = self.next_read >= self.largest_read;
         if memory.is_none() && is_busy {
             let mut share = Share::new(budget);
-            if share.grow_to(LARGEST_READ) {
-                self.largest_read = LARGEST_READ;
+            if share.grow_to(MAX_READ) {
+                self.largest_read = MAX_READ;
                 *memory = Some(share);
             }
         } else if memory.is_some() && self.next_read == FIRST_READ {

@@ -6,9 +6,9 @@ use http::HeaderMap;
 use super::head;
 
 /// Maximum length of a line with the size of a chunk. Chunk extensions on it are ignored.
-const LONGEST_SIZE_LINE: usize = 1024;
+const MAX_SIZE_LINE: usize = 1024;
 /// Maximum number of bytes of trailers.
-const MOST_TRAILERS: usize = 16 << 10;
+const MAX_TRAILERS: usize = 16 << 10;
 
 /// Rule for the end of a body, and the state of reading it.
 #[derive(Debug)]
@@ -63,11 +63,11 @@ impl Framing {
             _ if inbox.is_empty() => Ok(Piece::More),
             Self::UntilClose => Ok(Piece::Data(inbox.split().freeze())),
             Self::Length(left) => {
-                let here = usize::try_from(*left)
+                let available = usize::try_from(*left)
                     .unwrap_or(usize::MAX)
                     .min(inbox.len());
-                *left -= here as u64;
-                Ok(Piece::Data(inbox.split_to(here).freeze()))
+                *left -= available as u64;
+                Ok(Piece::Data(inbox.split_to(available).freeze()))
             }
             Self::Chunked(chunk) => {
                 let mut piece = chunks(chunk, inbox)?;
@@ -121,19 +121,19 @@ fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
                 None => break,
             },
             Chunk::Data(left) => {
-                let here = usize::try_from(*left).unwrap_or(usize::MAX);
-                let here = here.min(inbox.len() - read);
-                if here == 0 {
+                let available = usize::try_from(*left).unwrap_or(usize::MAX);
+                let available = available.min(inbox.len() - read);
+                if available == 0 {
                     break;
                 }
                 if start == end {
                     (start, end) = (read, read);
                 }
                 if end < read {
-                    inbox.copy_within(read..read + here, end);
+                    inbox.copy_within(read..read + available, end);
                 }
-                (end, read) = (end + here, read + here);
-                *left -= here as u64;
+                (end, read) = (end + available, read + available);
+                *left -= available as u64;
                 if *left == 0 {
                     *chunk = Chunk::LineEnd;
                 }
@@ -158,8 +158,8 @@ fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
 /// Parses the line with the size of a chunk. Returns the size, and the length of the line.
 fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     let bad = || "a chunk of the response has no valid size".to_owned();
-    let Some(line_end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(LONGEST_SIZE_LINE)]) else {
-        return if bytes.len() >= LONGEST_SIZE_LINE {
+    let Some(line_end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(MAX_SIZE_LINE)]) else {
+        return if bytes.len() >= MAX_SIZE_LINE {
             Err(bad())
         } else {
             Ok(None)
@@ -189,7 +189,7 @@ fn trailers(inbox: &mut BytesMut) -> Result<Piece, String> {
         return Ok(Piece::Trailers(HeaderMap::new()));
     }
     let Some(end) = memchr::memmem::find(inbox, b"\r\n\r\n") else {
-        return if inbox.len() > MOST_TRAILERS {
+        return if inbox.len() > MAX_TRAILERS {
             Err("the trailers of the response are too long".to_owned())
         } else {
             Ok(Piece::More)

@@ -10,9 +10,9 @@ use super::framing::{Chunk, Framing};
 use crate::headers::is_removed_from_responses;
 
 /// Maximum size of a response head in bytes.
-const MOST_BYTES: usize = 64 << 10;
+const MAX_BYTES: usize = 64 << 10;
 /// Maximum number of header fields of a response.
-const MOST_FIELDS: usize = 128;
+const MAX_FIELDS: usize = 128;
 
 /// Head of a response, without the fields that are not sent to clients.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ struct FieldRange {
 
 /// Parses a head and removes it from the inbox; `None` if it is incomplete.
 pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<ParsedHead>, String> {
-    let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+    let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
     let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(
         &mut response,
@@ -48,7 +48,7 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
     );
     let length = match parsed {
         Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) if inbox.len() > MOST_BYTES => {
+        Ok(httparse::Status::Partial) if inbox.len() > MAX_BYTES => {
             return Err("the response head is too long".to_owned());
         }
         Ok(httparse::Status::Partial) => return Ok(None),

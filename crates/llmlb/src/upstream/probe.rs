@@ -10,15 +10,15 @@ use super::{Connector, Exchange, Upload, UpstreamError};
 use crate::body_edit::BodyPieces;
 use crate::config::BackendUrl;
 
-/// Response to a probe.
+/// Response to a GET request of llmlb's own.
 #[derive(Debug)]
-pub(crate) struct ProbeResponse {
+pub(crate) struct GetResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
-/// Sends a GET request for `path`, whose head is `head`, and reads a response of at most `most` bytes.
+/// Sends a GET request for `path`, whose head is `head`, and reads a response of at most `max` bytes.
 /// Uses a new connection, because a probe also checks that the backend accepts connections.
 pub(crate) async fn get(
     connector: &Connector,
@@ -26,8 +26,8 @@ pub(crate) async fn get(
     url: &BackendUrl,
     path: &str,
     head: Bytes,
-    most: usize,
-) -> Result<ProbeResponse, UpstreamError> {
+    max: usize,
+) -> Result<GetResponse, UpstreamError> {
     let stream = connector.connect_with(url, permit).await?;
     let upload = Upload::buffered(head, BodyPieces::default());
     let mut exchange = Exchange::new(stream, Method::GET, upload);
@@ -37,13 +37,13 @@ pub(crate) async fn get(
         if let Ok(data) = frame?.into_data() {
             body.extend_from_slice(&data);
         }
-        if body.len() > most {
+        if body.len() > max {
             return Err(UpstreamError::InvalidResponse(format!(
                 "the response to {path} is too long"
             )));
         }
     }
-    Ok(ProbeResponse {
+    Ok(GetResponse {
         status: head.status,
         headers: head.headers,
         body: body.freeze(),

@@ -30,7 +30,7 @@ impl Stream {
             }
             Self::Tls(stream) => {
                 let (stream, session) = stream.get_mut();
-                is_tls_reusable(&SockRef::from(&**stream), session)
+                drain_tls_messages(&SockRef::from(&**stream), session)
             }
         }
     }
@@ -53,7 +53,7 @@ fn is_empty<T>(read: io::Result<T>) -> bool {
 
 /// Processes TLS messages that the backend has sent, such as session tickets. Returns `false` if there is
 /// application data, or if the connection is closed.
-fn is_tls_reusable(mut socket: &Socket, session: &mut ClientConnection) -> bool {
+fn drain_tls_messages(mut socket: &Socket, session: &mut ClientConnection) -> bool {
     loop {
         match session.read_tls(&mut socket) {
             Ok(0) => return false,

@@ -116,18 +116,8 @@ impl Upload {
             return Poll::Pending;
         }
         loop {
-            while self.out.has_remaining() || self.buffered.has_remaining() {
-                let pieces = [IoSlice::new(&self.out), IoSlice::new(&self.buffered)];
-                let written = ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &pieces));
-                match written {
-                    Ok(0) => {
-                        return Poll::Ready(Err(UpstreamError::closed(
-                            &io::ErrorKind::WriteZero.into(),
-                        )));
-                    }
-                    Ok(written) => self.advance(written),
-                    Err(error) => return Poll::Ready(Err(UpstreamError::closed(&error))),
-                }
+            if let Err(error) = ready!(self.poll_write(stream, cx)) {
+                return Poll::Ready(Err(UpstreamError::closed(&error)));
             }
             if let Some(next) = self.rest.pop() {
                 self.buffered = next;
@@ -136,47 +126,17 @@ impl Upload {
             let Some(streamed) = &mut self.streamed else {
                 break;
             };
-            let frame = Pin::new(&mut streamed.body).poll_frame(cx);
-            if let Poll::Ready(Some(Ok(frame))) = &frame {
-                streamed
-                    .deadline
-                    .note(frame.data_ref().map_or(0, Bytes::len));
-            }
-            match frame {
-                Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) if data.is_empty() => {}
-                    Ok(data) if streamed.chunked => self.out = chunk(&data),
-                    Ok(data) => {
-                        let left = streamed.remaining.unwrap_or_default();
-                        streamed.remaining = Some(left.saturating_sub(data.len() as u64));
-                        self.out = data;
-                    }
-                    // Trailers of requests are not forwarded, as no rule for header fields allows them.
-                    Err(_) => {}
-                },
-                Poll::Ready(None) if streamed.remaining.is_some_and(|left| left > 0) => {
-                    self.failed = true;
-                    let why = "the body ended before its announced length";
-                    return Poll::Ready(Err(UpstreamError::ClientBody(why.to_owned())));
-                }
-                Poll::Ready(None) => {
-                    if streamed.chunked {
-                        self.out = Bytes::from_static(b"0\r\n\r\n");
-                    }
+            match streamed.poll_next(stream, cx) {
+                Poll::Ready(Ok(Some(data))) => self.out = data,
+                Poll::Ready(Ok(None)) => {
+                    self.out = streamed.end_mark();
                     self.streamed = None;
                 }
-                Poll::Ready(Some(Err(error))) => {
+                Poll::Ready(Err(error)) => {
                     self.failed = true;
-                    return Poll::Ready(Err(UpstreamError::ClientBody(error.to_string())));
+                    return Poll::Ready(Err(error));
                 }
-                Poll::Pending => {
-                    // Bytes that were written must not wait for the next part of the body.
-                    let _ = Pin::new(stream).poll_flush(cx);
-                    ready!(streamed.deadline.poll_expired(cx));
-                    self.failed = true;
-                    let why = "the client sends the body too slowly".to_owned();
-                    return Poll::Ready(Err(UpstreamError::ClientBodyTimeout(why)));
-                }
+                Poll::Pending => return Poll::Pending,
             }
         }
         let flushed = ready!(Pin::new(stream).poll_flush(cx));
@@ -187,6 +147,19 @@ impl Upload {
         Poll::Ready(flushed.map_err(|error| UpstreamError::closed(&error)))
     }
 
+    /// Writes the current bytes. Ready when all of them are written.
+    fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.out.has_remaining() || self.buffered.has_remaining() {
+            let pieces = [IoSlice::new(&self.out), IoSlice::new(&self.buffered)];
+            match ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &pieces)) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(written) => self.advance(written),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
     fn advance(&mut self, written: usize) {
         if let Some(last_write_at) = &mut self.last_write_at {
             *last_write_at = Instant::now();
@@ -194,6 +167,59 @@ impl Upload {
         let of_first = written.min(self.out.len());
         self.out.advance(of_first);
         self.buffered.advance(written - of_first);
+    }
+}
+
+impl StreamedBody {
+    /// Reads the next bytes to send from the client; `None` at the end of the body. While it waits, it
+    /// flushes `stream`: bytes that were written must not wait for the next part of the body.
+    fn poll_next(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, UpstreamError>> {
+        loop {
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+                let _ = Pin::new(stream).poll_flush(cx);
+                ready!(self.deadline.poll_expired(cx));
+                let why = "the client sends the body too slowly".to_owned();
+                return Poll::Ready(Err(UpstreamError::ClientBodyTimeout(why)));
+            };
+            let frame = match frame {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => {
+                    return Poll::Ready(Err(UpstreamError::ClientBody(error.to_string())));
+                }
+                None if self.remaining.is_some_and(|left| left > 0) => {
+                    let why = "the body ended before its announced length";
+                    return Poll::Ready(Err(UpstreamError::ClientBody(why.to_owned())));
+                }
+                None => return Poll::Ready(Ok(None)),
+            };
+            self.deadline.note(frame.data_ref().map_or(0, Bytes::len));
+            // Trailers of requests are not forwarded, as no rule for header fields allows them.
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            if data.is_empty() {
+                continue;
+            }
+            if self.chunked {
+                return Poll::Ready(Ok(Some(chunk(&data))));
+            }
+            let left = self.remaining.unwrap_or_default();
+            self.remaining = Some(left.saturating_sub(data.len() as u64));
+            return Poll::Ready(Ok(Some(data)));
+        }
+    }
+
+    /// Bytes that end the body.
+    fn end_mark(&self) -> Bytes {
+        if self.chunked {
+            Bytes::from_static(b"0\r\n\r\n")
+        } else {
+            Bytes::new()
+        }
     }
 }
 

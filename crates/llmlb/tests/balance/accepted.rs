@@ -1,4 +1,4 @@
-//! Unusual requests of real clients that reach the backend byte by byte. (L5)
+//! Unusual requests of real clients that reach the backend unchanged. (L5)
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,14 +11,14 @@ use testkit::{
     raw, read_chunk, wire,
 };
 
-/// The size of the large upload: far beyond `server.max_body`.
+/// Size of the large upload, far beyond `server.max_body`.
 const LARGE: usize = 200_000_000;
 
 #[test]
 fn curl_data_without_a_content_type_reaches_the_backend_unchanged() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend_of(&["a", "m"], ok);
-    let server = serve(&place, &[&mock], &[]);
+    let server = serve(&sandbox, &[&mock], &[]);
     let url = format!("http://{}{CHAT}", server.address);
     // curl labels the body as a form, or not at all if the header is removed.
     for (arguments, kind) in [
@@ -44,9 +44,9 @@ fn curl_data_without_a_content_type_reaches_the_backend_unchanged() {
 
 #[test]
 fn multipart_form_of_dot_net_reaches_the_backend_unchanged() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let (other, mock) = (backend_of(&["a"], ok), backend_of(&["whisper-1"], ok));
-    let server = serve(&place, &[&other, &mock], &[]);
+    let server = serve(&sandbox, &[&other, &mock], &[]);
     let boundary = "4d3b8b2c-1d2e-4f53-9a3c-6d2d2c8f9a10";
     let sound: Vec<u8> = (0..=255).cycle().take(70_000).collect();
     // `MultipartFormDataContent`: a quoted boundary, names without quotation marks, `filename*`.
@@ -83,10 +83,10 @@ fn multipart_form_of_dot_net_reaches_the_backend_unchanged() {
 
 #[test]
 fn base_url_with_a_trailing_slash_reaches_the_plain_path() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], &[]);
-    // `http://host/v1/` and `/chat/completions`; `http://host/` and `/v1/...`; a trailing slash.
+    let server = serve(&sandbox, &[&mock], &[]);
+    // Clients concatenate `http://host/v1/` and `/chat/completions`, or `http://host/` and `/v1/...`.
     for path in [
         "/v1//chat/completions",
         "//v1/chat/completions",
@@ -103,7 +103,7 @@ fn base_url_with_a_trailing_slash_reaches_the_plain_path() {
 
 #[test]
 fn upload_of_200_mb_to_files_is_streamed_unchanged() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let pattern = pattern();
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
@@ -115,7 +115,7 @@ fn upload_of_200_mb_to_files_is_streamed_unchanged() {
                 expected.check(&chunk);
             }
         } else {
-            take_length(head, reader, &mut expected);
+            check_body_with_length(head, reader, &mut expected);
         }
         sender
             .lock()
@@ -124,7 +124,7 @@ fn upload_of_200_mb_to_files_is_streamed_unchanged() {
             .unwrap();
         wire::json(reader.get_mut(), 200, "{}");
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     #[cfg(target_os = "linux")]
     let before = crate::memory::peak(&server);
     let length = FIRST.len() + LARGE + LAST.len();
@@ -148,8 +148,8 @@ fn upload_of_200_mb_to_files_is_streamed_unchanged() {
     }
     #[cfg(target_os = "linux")]
     {
-        let more = crate::memory::peak(&server) - before;
-        assert!(more < 32 << 20, "{} MiB more", more >> 20);
+        let growth = crate::memory::peak(&server) - before;
+        assert!(growth < 32 << 20, "memory grew by {} MiB", growth >> 20);
     }
 }
 
@@ -179,7 +179,7 @@ const FIRST: &str = "--x\r\nContent-Disposition: form-data; name=\"purpose\"\r\n
      Content-Type: application/octet-stream\r\n\r\n";
 const LAST: &str = "\r\n--x--\r\n";
 
-/// Bytes without a short period: a block that is lost, repeated or moved is noticed.
+/// Bytes without a short period, so that a lost, repeated or moved block makes a difference.
 fn pattern() -> Vec<u8> {
     let mut state = 1_u32;
     let mut next = || {
@@ -189,7 +189,7 @@ fn pattern() -> Vec<u8> {
     (0..1_000_003).map(|_| next()).collect()
 }
 
-/// The body of the large upload, compared piece by piece.
+/// Compares the received body with the large upload piece by piece.
 struct Expected {
     pattern: Vec<u8>,
     received: usize,
@@ -219,7 +219,7 @@ impl Expected {
         }
     }
 
-    /// Bytes that follow those received so far, up to some boundary.
+    /// Expected bytes after those received so far, at most up to the end of the pattern.
     fn rest(&self) -> &[u8] {
         let (first, last) = (FIRST.as_bytes(), LAST.as_bytes());
         match self.received {
@@ -234,14 +234,14 @@ impl Expected {
         }
     }
 
-    /// The length of the body, or the position of the first difference.
+    /// Returns the length of the body, or the position of the first difference.
     fn result(&self) -> Result<usize, usize> {
         self.differs_at.map_or(Ok(self.received), Err)
     }
 }
 
 /// Reads a body with a Content-Length piece by piece.
-fn take_length(head: &Head, reader: &mut BufReader<TcpStream>, expected: &mut Expected) {
+fn check_body_with_length(head: &Head, reader: &mut BufReader<TcpStream>, expected: &mut Expected) {
     let length = head.header("content-length").unwrap().parse().unwrap();
     let mut body = BufReader::with_capacity(1 << 16, reader.take(length));
     loop {

@@ -1,4 +1,4 @@
-//! Prompts that begin alike go where their beginning is known. (L7)
+//! Requests whose prompts have the same beginning go to the same backend, which has it in its cache. (L7)
 
 use std::collections::HashSet;
 use testkit::{
@@ -6,7 +6,7 @@ use testkit::{
     backends::{CHAT, backend, count, ok, serve, served_by},
 };
 
-/// A prompt of some kilobytes, unlike every other one.
+/// Returns a prompt of some kilobytes. Prompts with different numbers have different beginnings.
 fn prompt(number: usize) -> String {
     let words: Vec<_> = (0..600).map(|word| format!("{number}-{word}")).collect();
     format!(r#""You are assistant {number}. {}""#, words.join(" "))
@@ -20,10 +20,10 @@ fn ask(server: &LlmlbServer, messages: &str) -> String {
 }
 
 #[test]
-fn the_same_long_prompt_goes_to_the_same_backend() {
-    let place = testkit::sandbox!();
+fn long_prompt_goes_to_the_same_backend_when_repeated() {
+    let sandbox = testkit::sandbox!();
     let backends = [(); 4].map(|()| backend(ok));
-    let server = serve(&place, &backends.each_ref(), &[]);
+    let server = serve(&sandbox, &backends.each_ref(), &[]);
     let mut chosen = HashSet::new();
     for number in 0..16 {
         let prompt = prompt(number);
@@ -35,17 +35,14 @@ fn the_same_long_prompt_goes_to_the_same_backend() {
         }
         chosen.insert(first);
     }
-    assert!(
-        chosen.len() > 1,
-        "different prompts are shared among backends"
-    );
+    assert!(chosen.len() > 1, "all prompts went to one backend");
 }
 
 #[test]
-fn a_conversation_stays_where_it_is_while_it_grows() {
-    let place = testkit::sandbox!();
+fn growing_conversation_stays_on_its_backend() {
+    let sandbox = testkit::sandbox!();
     let backends = [(); 4].map(|()| backend(ok));
-    let server = serve(&place, &backends.each_ref(), &[]);
+    let server = serve(&sandbox, &backends.each_ref(), &[]);
     let message = |turn| format!(r#"{{"role":"user","content":{}}}"#, prompt(turn));
     let mut messages = vec![message(1)];
     let first = ask(&server, &messages.join(","));
@@ -56,9 +53,9 @@ fn a_conversation_stays_where_it_is_while_it_grows() {
 }
 
 #[test]
-fn a_prompt_that_everyone_sends_does_not_drown_one_backend() {
-    let place = testkit::sandbox!();
-    // They begin, and do not end before the test does.
+fn prompt_of_many_clients_does_not_overload_one_backend() {
+    let sandbox = testkit::sandbox!();
+    // Responses begin, and do not end before the test does.
     let backends = [(); 3].map(|()| {
         backend(|_, stream| {
             testkit::wire::begin_stream(stream);
@@ -66,7 +63,7 @@ fn a_prompt_that_everyone_sends_does_not_drown_one_backend() {
             let _ = std::io::Read::read(stream, &mut [0]);
         })
     });
-    let server = serve(&place, &backends.each_ref(), &[]);
+    let server = serve(&sandbox, &backends.each_ref(), &[]);
     let body = format!(r#"{{"model":"m","messages":[{}]}}"#, prompt(1));
     let clients: Vec<_> = (0..30)
         .map(|_| {
@@ -77,26 +74,26 @@ fn a_prompt_that_everyone_sends_does_not_drown_one_backend() {
         })
         .collect();
     let counts = backends.each_ref().map(count);
-    // A quarter above the mean, and one.
-    assert!(counts.iter().all(|one| *one <= 15), "{counts:?}");
-    assert!(counts.iter().all(|one| *one >= 5), "{counts:?}");
+    // The limit of affinity is a quarter above the mean, plus one.
+    assert!(counts.iter().all(|count| *count <= 15), "{counts:?}");
+    assert!(counts.iter().all(|count| *count >= 5), "{counts:?}");
     drop(clients);
     server.until_in_flight(0);
 }
 
 #[test]
-fn a_known_prompt_is_answered_elsewhere_if_its_backend_is_gone() {
-    let place = testkit::sandbox!();
+fn known_prompt_moves_to_another_backend_when_its_own_is_gone() {
+    let sandbox = testkit::sandbox!();
     let backends = [(); 2].map(|()| backend(ok));
     let server = serve(
-        &place,
+        &sandbox,
         &backends.each_ref(),
         &[("LLMLB_PROBE_INTERVAL", "1h")],
     );
     let first = ask(&server, &prompt(1));
-    for one in &backends {
-        if one.address.to_string() == first {
-            one.stop();
+    for backend in &backends {
+        if backend.address.to_string() == first {
+            backend.stop();
         }
     }
     let second = ask(&server, &prompt(1));

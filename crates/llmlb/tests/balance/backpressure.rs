@@ -1,4 +1,4 @@
-//! Who does not read holds up who sends, and nobody keeps what is not read. (L10)
+//! A peer that does not read stops the sender, and the server does not buffer the rest. (L10)
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,23 +16,23 @@ use testkit::{
 };
 
 const MIB: usize = 1 << 20;
-/// More than the systems on the way and a balancer that behaves would hold.
-const MOST: usize = 64 * MIB;
+/// Bytes that socket buffers and the server's own buffers never hold together.
+const MAX_BUFFERED: usize = 64 * MIB;
 
-/// Sends and counts, until nobody takes any more or `MOST` is exceeded.
-fn pour(stream: &mut TcpStream, poured: &AtomicUsize) {
+/// Sends bytes and counts them until the connection fails or `MAX_BUFFERED` is exceeded.
+fn send_endlessly(stream: &mut TcpStream, sent: &AtomicUsize) {
     let piece = vec![b'x'; MIB];
-    while poured.load(Ordering::SeqCst) <= MOST && stream.write_all(&piece).is_ok() {
-        poured.fetch_add(MIB, Ordering::SeqCst);
+    while sent.load(Ordering::SeqCst) <= MAX_BUFFERED && stream.write_all(&piece).is_ok() {
+        sent.fetch_add(MIB, Ordering::SeqCst);
     }
 }
 
-/// Waits until nothing more is taken, and sees that this was soon.
-fn assert_held_up(poured: &AtomicUsize) {
+/// Waits until no more bytes are accepted. Fails if more than `MAX_BUFFERED` bytes were.
+fn assert_sender_is_blocked(sent: &AtomicUsize) {
     let mut before = usize::MAX;
     loop {
-        let now = poured.load(Ordering::SeqCst);
-        assert!(now <= MOST, "{now} bytes were taken, and nobody read them");
+        let now = sent.load(Ordering::SeqCst);
+        assert!(now <= MAX_BUFFERED, "{now} bytes were buffered");
         if now == before {
             return;
         }
@@ -41,73 +41,73 @@ fn assert_held_up(poured: &AtomicUsize) {
     }
 }
 
-/// A backend whose answers do not end, and how much of them was taken.
+/// Returns a backend whose responses do not end, and the number of bytes that it has sent.
 fn endless() -> (FakeLlm, Arc<AtomicUsize>) {
-    let poured = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&poured);
+    let sent = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&sent);
     let mock = backend(move |_, stream| {
-        let length = 100 * MOST;
+        let length = 100 * MAX_BUFFERED;
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
         let _ = stream.write_all(head.as_bytes());
-        pour(stream, &count);
+        send_endlessly(stream, &count);
     });
-    (mock, poured)
+    (mock, sent)
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_up_its_backend() {
-    let place = testkit::sandbox!();
-    let (mock, poured) = endless();
-    let server = serve(&place, &[&mock], UNPROBED);
+fn http_1_client_that_does_not_read_blocks_its_backend() {
+    let sandbox = testkit::sandbox!();
+    let (mock, sent) = endless();
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
     assert_eq!(client.head().status(), 200);
-    assert_held_up(&poured);
+    assert_sender_is_blocked(&sent);
     drop(client);
     server.until_in_flight(0);
 }
 
 #[test]
-fn a_client_of_http_2_that_does_not_read_holds_up_its_backend() {
-    let place = testkit::sandbox!();
-    let (mock, poured) = endless();
-    let server = serve(&place, &[&mock], UNPROBED);
+fn http_2_client_that_does_not_read_blocks_its_backend() {
+    let sandbox = testkit::sandbox!();
+    let (mock, sent) = endless();
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
         let response = send(&client, request(Method::POST, CHAT), ASK).await;
         let response = response.await.unwrap();
         assert_eq!(response.status(), 200);
-        assert_held_up(&poured);
+        assert_sender_is_blocked(&sent);
     });
     server.until_in_flight(0);
 }
 
 #[test]
-fn a_backend_that_does_not_read_holds_up_its_client() {
-    let place = testkit::sandbox!();
-    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+fn backend_that_does_not_read_blocks_its_client() {
+    let sandbox = testkit::sandbox!();
+    let (resume, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let raw = raw::heads(move |_, reader| {
         let _ = wait.lock().unwrap().recv();
         let _ = reader.read(&mut [0]);
         wire::json(reader.get_mut(), 200, "{}");
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     let client = TcpStream::connect(server.address).unwrap();
-    let poured = AtomicUsize::new(0);
+    let sent = AtomicUsize::new(0);
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut client = &client;
             let head = format!(
                 "POST /v1/whatever HTTP/1.1\r\nhost: localhost\r\n\
                  content-type: application/octet-stream\r\ncontent-length: {}\r\n\r\n",
-                100 * MOST
+                100 * MAX_BUFFERED
             );
             client.write_all(head.as_bytes()).unwrap();
-            pour(&mut client.try_clone().unwrap(), &poured);
+            send_endlessly(&mut client.try_clone().unwrap(), &sent);
         });
-        assert_held_up(&poured);
+        assert_sender_is_blocked(&sent);
         testkit::backends::close(&client);
     });
-    drop(go_on);
+    drop(resume);
     server.until_in_flight(0);
 }

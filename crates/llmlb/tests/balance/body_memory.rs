@@ -1,4 +1,4 @@
-//! How much memory the bodies of requests may take together. (L10, L11)
+//! Limit on the memory of all request bodies together (`server.body_memory`). (L10, L11)
 
 use std::io::Read;
 use testkit::{
@@ -15,32 +15,31 @@ const LIMITS: &[(&str, &str)] = &[
     ("LLMLB_PROBE_INTERVAL", "1h"),
 ];
 
-/// A question of so many bytes.
-fn question(length: usize) -> String {
+/// Returns a request body of this length.
+fn body_of_length(length: usize) -> String {
     let (before, after) = (r#"{"model":"m","x":""#, r#""}"#);
     let text = "y".repeat(length - before.len() - after.len());
     format!("{before}{text}{after}")
 }
 
-/// A client that has sent this much of a question, and pauses.
-fn pausing(server: &LlmlbServer, question: &str, sent: usize) -> Connection {
+/// Returns a client that has sent this many bytes of a request body.
+fn client_with_partial_body(server: &LlmlbServer, body: &str, sent: usize) -> Connection {
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: {}\r\n\r\n{}",
-        question.len(),
-        &question[..sent]
+        body.len(),
+        &body[..sent]
     ));
     client
 }
 
-/// A client that has sent so much of a question that there is no room for another one, whose client is
-/// told as it expects.
-fn filling(server: &LlmlbServer, question: &str) -> Connection {
-    eventually("there is no room", || {
-        // If the other one was quicker, this one has none.
-        let first = pausing(server, question, 500_000);
-        let answer = server.post(CHAT, question);
+/// Returns a client that has sent so much of this body that a second request is rejected.
+fn client_that_fills_the_memory(server: &LlmlbServer, body: &str) -> Connection {
+    eventually("the memory for bodies is full", || {
+        // The second request may be read before the first one. Then it fits.
+        let first = client_with_partial_body(server, body, 500_000);
+        let answer = server.post(CHAT, body);
         if answer.status() == 200 {
             return None;
         }
@@ -51,50 +50,50 @@ fn filling(server: &LlmlbServer, question: &str) -> Connection {
     })
 }
 
-/// Everything was given back: one body may have all there is.
-fn until_empty(server: &LlmlbServer) {
-    until("there is room again", || {
-        server.post(CHAT, &question(1 << 20)).status() == 200
+/// Waits until all memory is released: a body of the whole limit fits.
+fn until_released(server: &LlmlbServer) {
+    until("the memory is released", || {
+        server.post(CHAT, &body_of_length(1 << 20)).status() == 200
     });
 }
 
 #[test]
-fn what_does_not_fit_is_refused_until_there_is_room_again() {
-    let place = testkit::sandbox!();
+fn body_beyond_the_memory_limit_is_rejected_until_memory_is_released() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
-    let large = question(600_000);
-    // Two that arrive at the same moment may keep each other out.
-    until("the first one is served", || {
-        let mut first = filling(&server, &large);
+    let server = serve(&sandbox, &[&mock], LIMITS);
+    let large = body_of_length(600_000);
+    // Two bodies that arrive at the same moment may both be rejected.
+    until("the first request is served", || {
+        let mut first = client_that_fills_the_memory(&server, &large);
         // A small request always fits.
         assert_eq!(server.post(CHAT, ASK).status(), 200);
         first.send(&large[500_000..]);
         first.answer().status() == 200
     });
-    until_empty(&server);
+    until_released(&server);
 }
 
 #[test]
-fn what_a_client_that_leaves_had_is_given_back_and_no_more() {
-    let place = testkit::sandbox!();
+fn memory_of_a_disconnected_client_is_released_exactly_once() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
-    let large = question(600_000);
+    let server = serve(&sandbox, &[&mock], LIMITS);
+    let large = body_of_length(600_000);
     for _ in 0..3 {
-        drop(filling(&server, &large));
-        until_empty(&server);
+        drop(client_that_fills_the_memory(&server, &large));
+        until_released(&server);
     }
-    // Had it been given back twice, there would be room for two, whoever comes first.
-    until("there is no room for two", || {
-        let _first = filling(&server, &large);
+    // If the memory were released twice, two large bodies would fit.
+    until("a second large body is rejected", || {
+        let _first = client_that_fills_the_memory(&server, &large);
         server.post(CHAT, &large).status() == 503
     });
 }
 
 #[test]
-fn a_body_is_held_until_it_is_answered_and_not_while_it_is() {
-    let place = testkit::sandbox!();
+fn memory_of_a_body_is_released_when_the_response_begins() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|request, stream| {
         if request.text().contains("silent") {
             let _ = stream.read(&mut [0]);
@@ -106,23 +105,23 @@ fn a_body_is_held_until_it_is_answered_and_not_while_it_is() {
             ok(request, stream);
         }
     });
-    let server = serve(&place, &[&mock], LIMITS);
-    let asking = |word: &str| {
+    let server = serve(&sandbox, &[&mock], LIMITS);
+    let send_large = |word: &str| {
         let mut client = Connection::open(server.address);
-        client.send_post(CHAT, &question(900_000).replacen("yyyyyyy", word, 1));
+        client.send_post(CHAT, &body_of_length(900_000).replacen("yyyyyyy", word, 1));
         client
     };
-    let waiting = asking("silent!");
-    until("it is asked", || count(&mock) == 1);
-    assert_eq!(server.post(CHAT, &question(900_000)).status(), 503);
+    let waiting = send_large("silent!");
+    until("the backend has the request", || count(&mock) == 1);
+    assert_eq!(server.post(CHAT, &body_of_length(900_000)).status(), 503);
     drop(waiting);
-    until_empty(&server);
-    let mut answered = asking("endless");
+    until_released(&server);
+    let mut answered = send_large("endless");
     assert_eq!(answered.head().status(), 200);
-    until_empty(&server);
+    until_released(&server);
 }
 
-/// The address space of a process, in bytes.
+/// Returns the size of a process's address space in bytes.
 #[cfg(target_os = "linux")]
 fn address_space(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -133,10 +132,10 @@ fn address_space(pid: u32) -> u64 {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn announced_length_takes_no_memory() {
-    let place = testkit::sandbox!();
+fn announced_content_length_allocates_no_memory() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], testkit::backends::UNPROBED);
+    let server = serve(&sandbox, &[&mock], testkit::backends::UNPROBED);
     let limit = Some(address_space(server.process.pid()) + (256 << 20));
     let limit = rustix::process::Rlimit {
         current: limit,
@@ -159,7 +158,7 @@ fn announced_length_takes_no_memory() {
             client
         })
         .collect();
-    // Sent after all of them, and answered by a server that is alive.
+    // The server still responds while all of these bodies are incomplete.
     for _ in 0..20 {
         assert_eq!(server.post(CHAT, ASK).status(), 200);
     }
@@ -167,14 +166,14 @@ fn announced_length_takes_no_memory() {
 }
 
 #[test]
-fn client_that_sends_on_after_a_refusal_sees_the_response() {
-    let place = testkit::sandbox!();
+fn client_that_keeps_sending_after_a_rejection_gets_the_response() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
+    let server = serve(&sandbox, &[&mock], LIMITS);
     for _ in 0..5 {
         let mut client = Connection::open(server.address);
-        // Larger than allowed, which is known from the head, and than the sockets hold.
-        client.send_post(CHAT, &question(16 << 20));
+        // The length in the head exceeds the limit, and the body exceeds the socket buffers.
+        client.send_post(CHAT, &body_of_length(16 << 20));
         let answer = client.answer();
         assert_eq!(answer.status(), 413, "{answer:?}");
         assert_eq!(code(&answer), "body_too_large");
@@ -184,19 +183,19 @@ fn client_that_sends_on_after_a_refusal_sees_the_response() {
 
 #[test]
 fn idle_http_2_connections_leave_the_memory_to_others() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
+    let server = serve(&sandbox, &[&mock], LIMITS);
     run(async {
         let mut idle = Vec::new();
         for _ in 0..12 {
             let (client, _) = connect(server.address, &h2::client::Builder::new()).await;
-            let asking = request(::http::Method::POST, CHAT);
-            let response = send(&client, asking, ASK).await.await;
+            let head = request(::http::Method::POST, CHAT);
+            let response = send(&client, head, ASK).await.await;
             assert_eq!(response.unwrap().status(), 200);
             idle.push(client);
         }
-        // Twelve connections of 32 KiB leave 600 KiB besides the part for connections.
-        assert_eq!(server.post(CHAT, &question(500_000)).status(), 200);
+        // Twelve idle connections use 32 KiB each, which leaves 600 KiB for bodies.
+        assert_eq!(server.post(CHAT, &body_of_length(500_000)).status(), 200);
     });
 }

@@ -1,4 +1,4 @@
-//! Backends whose models change while they run. (L6)
+//! Model lists that change while the backends run. (L6)
 
 use std::sync::{Arc, Mutex};
 use testkit::{
@@ -7,14 +7,14 @@ use testkit::{
     until, wire,
 };
 
-const OFTEN: &[(&str, &str)] = &[("LLMLB_PROBE_INTERVAL", "100ms")];
+const PROBED_FAST: &[(&str, &str)] = &[("LLMLB_PROBE_INTERVAL", "100ms")];
 
-/// A backend whose list of models can be changed.
+/// Returns a backend and its model list, which the test can change.
 fn changing(models: &[&str]) -> (FakeLlm, Arc<Mutex<String>>) {
     let list = Arc::new(Mutex::new(list(models)));
-    let told = Arc::clone(&list);
+    let served = Arc::clone(&list);
     let mock = FakeLlm::handling_all(move |request, stream| match request.target() {
-        "/v1/models" => wire::json(stream, 200, &told.lock().unwrap()),
+        "/v1/models" => wire::json(stream, 200, &served.lock().unwrap()),
         path if path.starts_with("/v1/") => wire::json(stream, 200, "{}"),
         _ => wire::json(stream, 404, "{}"),
     });
@@ -35,14 +35,14 @@ fn status(server: &LlmlbServer, model: &str) -> u16 {
 }
 
 #[test]
-fn a_model_that_appears_is_served_and_one_that_disappears_is_not() {
-    let place = testkit::sandbox!();
+fn model_is_served_while_a_backend_lists_it() {
+    let sandbox = testkit::sandbox!();
     let (mock, models) = changing(&["old", "both"]);
-    let server = serve(&place, &[&mock], OFTEN);
+    let server = serve(&sandbox, &[&mock], PROBED_FAST);
     assert_eq!(status(&server, "old"), 200);
     assert_eq!(status(&server, "new"), 404);
     *models.lock().unwrap() = list(&["both", "new"]);
-    until("the new one is served", || status(&server, "new") == 200);
+    until("the new model is served", || status(&server, "new") == 200);
     assert_eq!(status(&server, "old"), 404);
     assert_eq!(status(&server, "both"), 200);
     let ids = server.get("/v1/models").text();
@@ -53,13 +53,13 @@ fn a_model_that_appears_is_served_and_one_that_disappears_is_not() {
 }
 
 #[test]
-fn a_model_that_one_backend_loses_is_asked_from_the_other() {
-    let place = testkit::sandbox!();
+fn model_dropped_by_one_backend_is_served_by_the_other() {
+    let sandbox = testkit::sandbox!();
     let (first, models) = changing(&["m"]);
     let second = backend(ok);
-    let server = serve(&place, &[&first, &second], OFTEN);
+    let server = serve(&sandbox, &[&first, &second], PROBED_FAST);
     *models.lock().unwrap() = list(&["other"]);
-    until("it is known", || status(&server, "other") == 200);
+    until("the new list is known", || status(&server, "other") == 200);
     let before = testkit::backends::count(&second);
     for _ in 0..10 {
         assert_eq!(status(&server, "m"), 200);
@@ -68,12 +68,12 @@ fn a_model_that_one_backend_loses_is_asked_from_the_other() {
 }
 
 #[test]
-fn a_backend_that_serves_nothing_for_a_while_serves_again() {
-    let place = testkit::sandbox!();
+fn backend_with_an_empty_model_list_serves_again_when_it_lists_models() {
+    let sandbox = testkit::sandbox!();
     let (mock, models) = changing(&["m"]);
-    let server = serve(&place, &[&mock], OFTEN);
+    let server = serve(&sandbox, &[&mock], PROBED_FAST);
     *models.lock().unwrap() = list(&[]);
-    until("it serves nothing", || status(&server, "m") == 404);
+    until("the empty list is known", || status(&server, "m") == 404);
     *models.lock().unwrap() = list(&["m"]);
-    until("it serves again", || status(&server, "m") == 200);
+    until("the model is served again", || status(&server, "m") == 200);
 }

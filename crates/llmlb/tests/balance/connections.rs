@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use testkit::{
-    Answer, Connection, DEADLINE, Head, LlmlbServer,
+    Answer, Connection, DEADLINE, Head, LlmlbServer, Request,
     backends::{ASK, CHAT, backend, code, ok, serve},
     h2_client::{answer, next, post, request, send},
     raw, until, wire,
@@ -17,27 +17,27 @@ use testkit::{
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-/// Connections from this machine that are accepted beyond the limit.
+/// Connections from this machine that the server accepts beyond the limit.
 const EXTRA_LOCAL: usize = 4;
 const SHORT_IDLE: &[(&str, &str)] = &[
     ("LLMLB_PROBE_INTERVAL", "1h"),
     ("LLMLB_SERVER_IDLE_TIMEOUT", "200ms"),
 ];
 
-/// Sends a request on a connection that is open.
-fn asked(client: &mut Connection) -> Answer {
+/// Sends a request on an open connection and returns the response.
+fn post_on(client: &mut Connection) -> Answer {
     client.send_post(CHAT, ASK);
     client.answer()
 }
 
-/// `/status`, over a connection that is open.
+/// Returns `/status`, requested on an open connection.
 fn status(client: &mut Connection) -> Value {
     client.send_get("/status");
     client.answer().json()
 }
 
-/// The response to a connection that is not admitted, on which nothing was sent.
-fn rejected(server: &LlmlbServer) -> Answer {
+/// Opens a connection beyond the limit. Returns the response, for which no request was sent.
+fn open_rejected(server: &LlmlbServer) -> Answer {
     let mut client = Connection::open(server.address);
     let response = client.answer();
     assert!(client.is_closed());
@@ -47,30 +47,30 @@ fn rejected(server: &LlmlbServer) -> Answer {
 #[test]
 fn connections_beyond_the_limit_get_503_and_are_closed() {
     const MAX: usize = 6;
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let max = MAX.to_string();
     let settings = [
         ("LLMLB_PROBE_INTERVAL", "1h"),
         ("LLMLB_MAX_CONNECTIONS", &*max),
     ];
-    let server = serve(&place, &[&mock], &settings);
+    let server = serve(&sandbox, &[&mock], &settings);
     let mut held: Vec<_> = (0..MAX + EXTRA_LOCAL)
         .map(|_| Connection::open(server.address))
         .collect();
     for client in &mut held {
-        assert_eq!(asked(client).status(), 200);
+        assert_eq!(post_on(client).status(), 200);
     }
     for _ in 0..50 {
-        let response = rejected(&server);
+        let response = open_rejected(&server);
         assert_eq!(response.status(), 503, "{response:?}");
         assert_eq!(code(&response), "too_many_connections");
         assert_eq!(response.head.header("retry-after").as_deref(), Some("1"));
         assert_eq!(response.head.header("connection").as_deref(), Some("close"));
     }
-    // Those that are open are served as before.
+    // Open connections are still served.
     for client in &mut held {
-        assert_eq!(asked(client).status(), 200);
+        assert_eq!(post_on(client).status(), 200);
     }
     let connections = status(&mut held[0])["connections"].clone();
     assert_eq!(connections["open"], MAX + EXTRA_LOCAL, "{connections}");
@@ -90,38 +90,34 @@ fn connections_beyond_the_limit_get_503_and_are_closed() {
 }
 
 #[test]
-fn an_upgraded_connection_counts_until_it_is_closed() {
-    let place = testkit::sandbox!();
+fn upgraded_connection_counts_until_it_is_closed() {
+    let sandbox = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         let agreed = b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
             upgrade: websocket\r\n\r\n";
         let _ = std::io::Write::write_all(reader.get_mut(), agreed);
         let _ = std::io::Read::read(reader, &mut [0]);
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     let mut client = Connection::open(server.address);
-    client.send(
-        "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\n\
-         upgrade: websocket\r\nsec-websocket-version: 13\r\n\
-         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
-    );
+    client.send(Request::websocket("/v1/realtime?model=m").to_bytes());
     assert_eq!(client.head().status(), 101);
     let open = |of: &str, count: u64| server.status()[of]["open"] == count;
-    // This one, and the one that asks.
+    // `/status` has a connection of its own.
     until("both connections are counted", || {
         open("connections", 2) && open("backend_connections", 1)
     });
     drop(client);
-    until("only the one that asks is left", || {
+    until("only the connection of /status is left", || {
         open("connections", 1) && open("backend_connections", 0)
     });
 }
 
 #[test]
-fn an_idle_http_2_connection_that_answers_pings_is_closed() {
-    let place = testkit::sandbox!();
+fn idle_http_2_connection_is_closed_although_it_answers_pings() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], SHORT_IDLE);
+    let server = serve(&sandbox, &[&mock], SHORT_IDLE);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -135,7 +131,7 @@ fn an_idle_http_2_connection_that_answers_pings_is_closed() {
             let mut ping = connection.ping_pong().unwrap();
             let tasks = TaskTracker::new();
             let connection = tasks.spawn(connection);
-            // It answers pings by itself, and sends some of its own.
+            // The HTTP/2 library answers pings. The client sends pings too.
             tasks.spawn(async move {
                 while ping.ping(h2::Ping::opaque()).await.is_ok() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -144,7 +140,7 @@ fn an_idle_http_2_connection_that_answers_pings_is_closed() {
             if has_request {
                 assert_eq!(post(&client, CHAT, ASK).await.status, 200);
             }
-            // The client is kept, so that it is the server that ends the connection.
+            // The client still exists, so that only the server can end the connection.
             let ended = connection.await.unwrap();
             assert!(ended.is_ok(), "not a GOAWAY without an error: {ended:?}");
             drop(client);
@@ -155,12 +151,12 @@ fn an_idle_http_2_connection_that_answers_pings_is_closed() {
 }
 
 #[test]
-fn an_http_2_client_that_never_says_anything_more_is_closed() {
+fn silent_http_2_client_is_disconnected() {
     const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], SHORT_IDLE);
-    // With and without its settings; in neither case it confirms ours, or a ping.
+    let server = serve(&sandbox, &[&mock], SHORT_IDLE);
+    // The client acknowledges neither the server's settings nor a ping.
     for first in [&b""[..], SETTINGS] {
         let mut client = Connection::open(server.address);
         client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -175,45 +171,45 @@ fn an_http_2_client_that_never_says_anything_more_is_closed() {
 }
 
 #[test]
-fn a_stream_that_outlasts_the_idle_time_is_not_cut() {
-    let place = testkit::sandbox!();
-    let (go_on, told) = channel::<()>();
-    let told = Mutex::new(told);
+fn stream_longer_than_the_idle_timeout_is_complete() {
+    let sandbox = testkit::sandbox!();
+    let (resume, resumed) = channel::<()>();
+    let resumed = Mutex::new(resumed);
     let mock = backend(move |_, stream: &mut TcpStream| {
         wire::begin_stream(stream);
         wire::chunk(stream, "data: 1\n\n");
-        let _ = told.lock().unwrap().recv();
+        let _ = resumed.lock().unwrap().recv();
         wire::chunk(stream, "data: 2\n\n");
         wire::end_stream(stream);
     });
-    let server = serve(&place, &[&mock], SHORT_IDLE);
+    let server = serve(&sandbox, &[&mock], SHORT_IDLE);
     testkit::h2_client::connected(server.address, async |client| {
         let response = send(&client, request(::http::Method::POST, CHAT), ASK).await;
         let mut body = response.await.unwrap().into_body();
         assert_eq!(next(&mut body).await.unwrap().unwrap(), "data: 1\n\n");
         tokio::time::sleep(Duration::from_secs(1)).await;
-        go_on.send(()).unwrap();
+        resume.send(()).unwrap();
         assert_eq!(next(&mut body).await.unwrap().unwrap(), "data: 2\n\n");
         assert!(next(&mut body).await.is_none());
         // The next request is served on the same connection.
-        go_on.send(()).unwrap();
+        resume.send(()).unwrap();
         let response = send(&client, request(::http::Method::POST, CHAT), ASK).await;
         assert_eq!(answer(response).await.status, 200);
     });
 }
 
 #[test]
-fn an_idle_http_1_connection_and_an_unfinished_head_are_closed() {
-    let place = testkit::sandbox!();
+fn idle_http_1_connections_and_unfinished_heads_are_closed() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], SHORT_IDLE);
+    let server = serve(&sandbox, &[&mock], SHORT_IDLE);
     let mut idle = Connection::open(server.address);
-    assert_eq!(asked(&mut idle).status(), 200);
+    assert_eq!(post_on(&mut idle).status(), 200);
     let mut silent = Connection::open(server.address);
     let mut slow = Connection::open(server.address);
     slow.send("GET /v1/models HTTP/1.1\r\nhost: localhost\r\n");
     let drip = std::thread::spawn(move || {
-        // A byte now and then does not extend the time.
+        // Single bytes do not extend the timeout.
         while std::io::Write::write_all(slow.reader.get_mut(), b"x").is_ok() {
             sleep(Duration::from_millis(20));
         }
@@ -221,19 +217,19 @@ fn an_idle_http_1_connection_and_an_unfinished_head_are_closed() {
     assert!(idle.is_closed());
     assert!(silent.is_closed());
     drip.join().unwrap();
-    until("only the connection that asks is left", || {
+    until("only the connection of /status is left", || {
         server.status()["connections"]["open"] == 1
     });
 }
 
 #[test]
-fn http_2_streams_beyond_the_limit_wait_for_the_others() {
-    let place = testkit::sandbox!();
+fn http_2_settings_announce_the_stream_limit() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let settings = [("LLMLB_PROBE_INTERVAL", "1h"), ("LLMLB_MAX_STREAMS", "7")];
-    let server = serve(&place, &[&mock], &settings);
+    let server = serve(&sandbox, &[&mock], &settings);
     testkit::h2_client::connected(server.address, async |client| {
-        // The server's settings have come when the first response has.
+        // The server's settings arrive before its first response.
         assert_eq!(post(&client, CHAT, ASK).await.status, 200);
         assert_eq!(client.current_max_send_streams(), 7);
     });

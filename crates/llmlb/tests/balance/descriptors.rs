@@ -1,5 +1,5 @@
-//! Clients that hold every descriptor which they can get. What is served is recorded all the same,
-//! and records reach their receiver. (L9, L11)
+//! Clients that hold all file descriptors they can get. Requests are still recorded, and the records
+//! reach their receiver. (L9, L11)
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -15,19 +15,19 @@ use testkit::{
     until, wire,
 };
 
-/// The limit of open files.
+/// Limit of open files.
 const LIMIT: usize = 128;
 
-/// `llmlb` with these words, two workers and a limit of open files.
-fn limited(place: &Sandbox, words: &str, limit: usize) -> Command {
-    let inner = place.command(words);
+/// Returns the command `llmlb` with these arguments, two workers and a limit of open files.
+fn limited(sandbox: &Sandbox, arguments: &str, limit: usize) -> Command {
+    let inner = sandbox.command(arguments);
     let mut command = Command::new("sh");
     command
         .arg("-c")
         .arg(format!("ulimit -n {limit} && exec \"$0\" \"$@\""))
-        .arg(place.llmlb())
+        .arg(sandbox.llmlb())
         .args(inner.get_args())
-        .current_dir(place.path(""))
+        .current_dir(sandbox.path(""))
         .env("LLMLB_WORKERS", "2")
         .env("LLMLB_SERVER_IDLE_TIMEOUT", "1h")
         .env("LLMLB_USAGE_EVERY", "1s");
@@ -40,7 +40,7 @@ fn limited(place: &Sandbox, words: &str, limit: usize) -> Command {
     command
 }
 
-/// A receiver that keeps the ids of all records.
+/// Returns a receiver and the ids of all records that it has received.
 fn receiver() -> (FakeLlm, Arc<Mutex<BTreeSet<String>>>) {
     let ids: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let kept = Arc::clone(&ids);
@@ -49,7 +49,7 @@ fn receiver() -> (FakeLlm, Arc<Mutex<BTreeSet<String>>>) {
         let records = batch["records"].as_array().unwrap().iter();
         let of_records = records.map(|record| record["id"].as_str().unwrap().to_owned());
         kept.lock().unwrap().extend(of_records);
-        // Each delivery needs a new connection.
+        // Closing the connection makes each delivery use a new descriptor.
         let _ = std::io::Write::write_all(
             stream,
             b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
@@ -59,7 +59,7 @@ fn receiver() -> (FakeLlm, Arc<Mutex<BTreeSet<String>>>) {
     (mock, ids)
 }
 
-/// A backend that answers when it has as many requests as are expected, and not before.
+/// Backend that holds its responses until it has received the expected number of requests.
 struct Gathering {
     mock: FakeLlm,
     expected: Arc<AtomicUsize>,
@@ -68,15 +68,15 @@ struct Gathering {
 impl Gathering {
     fn serving(model: &str) -> Self {
         let expected = Arc::new(AtomicUsize::new(1));
-        let (wanted, here) = (Arc::clone(&expected), (Mutex::new(0), Condvar::new()));
+        let (wanted, received) = (Arc::clone(&expected), (Mutex::new(0), Condvar::new()));
         let mock = backend_of(&[model], move |_, stream| {
-            let (count, all) = &here;
+            let (count, all) = &received;
             let mut count = count.lock().unwrap();
             *count += 1;
             let round = (*count - 1) / wanted.load(Ordering::SeqCst);
-            let is_whole = |count: &usize| *count / wanted.load(Ordering::SeqCst) > round;
+            let is_complete = |count: &usize| *count / wanted.load(Ordering::SeqCst) > round;
             all.notify_all();
-            let waited = all.wait_timeout_while(count, DEADLINE, |count| !is_whole(count));
+            let waited = all.wait_timeout_while(count, DEADLINE, |count| !is_complete(count));
             drop(waited);
             wire::json(
                 stream,
@@ -111,9 +111,9 @@ fn statuses(held: &mut [Connection], model: &str) -> Vec<u16> {
     held.iter_mut().map(status).collect()
 }
 
-/// Waits until something is so, while the client's connection goes on.
-async fn meanwhile(mut is_so: impl FnMut() -> bool) {
-    while !is_so() {
+/// Waits until the condition is true, while the client's connection makes progress.
+async fn until_true(mut is_true: impl FnMut() -> bool) {
+    while !is_true() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -126,21 +126,21 @@ fn status(client: &mut Connection) -> Value {
 #[test]
 fn requests_are_recorded_and_delivered_while_clients_hold_every_descriptor() {
     const ROUNDS: usize = 3;
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let (receiver, ids) = receiver();
     let backend = Gathering::serving("m");
-    let words = format!("serve -p 0 --backend {}", backend.mock.url());
-    let mut command = limited(&place, &words, LIMIT);
+    let arguments = format!("serve -p 0 --backend {}", backend.mock.url());
+    let mut command = limited(&sandbox, &arguments, LIMIT);
     command.env("LLMLB_USAGE_URL", receiver.url());
-    let server = place.serve_with(&mut command);
+    let server = sandbox.serve_with(&mut command);
     let mut held = all_connections(&server);
     assert!(held.len() >= 16, "{}", held.len());
     backend.expected.store(held.len(), Ordering::SeqCst);
     for round in 1..=ROUNDS {
-        // As many connections to the backend as of clients.
+        // The backend holds one connection per client.
         let answered = statuses(&mut held, "m");
         assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
-        // The entry is sealed, consolidated and delivered: the next round needs a new one.
+        // Delivery has sealed and consolidated the entry, so the next round opens a new one.
         let expected = held.len() * round;
         until("all records are delivered", || {
             ids.lock().unwrap().len() == expected
@@ -156,11 +156,11 @@ fn requests_are_recorded_and_delivered_while_clients_hold_every_descriptor() {
 
 #[test]
 fn idle_backend_connections_are_closed_when_other_backends_need_them() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let (one, two) = (Gathering::serving("one"), Gathering::serving("two"));
     let urls = [&one, &two].map(|backend| format!("--backend {}", backend.mock.url()));
-    let server = place.serve_with(&mut limited(
-        &place,
+    let server = sandbox.serve_with(&mut limited(
+        &sandbox,
         &format!("serve -p 0 {}", urls.join(" ")),
         LIMIT,
     ));
@@ -168,7 +168,7 @@ fn idle_backend_connections_are_closed_when_other_backends_need_them() {
     for backend in [&one, &two] {
         backend.expected.store(held.len(), Ordering::SeqCst);
     }
-    // Each round leaves as many idle connections as there may be connections at all.
+    // Each round leaves the maximum number of backend connections idle.
     for model in ["one", "two", "one", "two"] {
         let answered = statuses(&mut held, model);
         assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
@@ -181,7 +181,7 @@ fn idle_backend_connections_are_closed_when_other_backends_need_them() {
 #[test]
 fn http_2_streams_cannot_take_the_descriptors_of_the_reserve() {
     const STREAMS: usize = 200;
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let (receiver, ids) = receiver();
     let released = Arc::new((Mutex::new(false), Condvar::new()));
     let (gate, probes) = (Arc::clone(&released), Arc::new(AtomicUsize::new(0)));
@@ -198,24 +198,24 @@ fn http_2_streams_cannot_take_the_descriptors_of_the_reserve() {
         drop(waited);
         wire::json(stream, 200, "{}");
     });
-    let words = format!("serve -p 0 --backend {}", mock.url());
-    let mut command = limited(&place, &words, LIMIT);
+    let arguments = format!("serve -p 0 --backend {}", mock.url());
+    let mut command = limited(&sandbox, &arguments, LIMIT);
     command
         .env("LLMLB_USAGE_URL", receiver.url())
         .env("LLMLB_MAX_STREAMS", STREAMS.to_string())
         .env("LLMLB_PROBE_INTERVAL", "100ms");
-    let server = place.serve_with(&mut command);
+    let server = sandbox.serve_with(&mut command);
     h2_client::connected(server.address, async |client| {
         let mut responses = Vec::new();
         for _ in 0..STREAMS {
-            let asking = request(::http::Method::POST, CHAT);
-            responses.push(send(&client, asking, r#"{"model":"m"}"#).await);
+            let head = request(::http::Method::POST, CHAT);
+            responses.push(send(&client, head, r#"{"model":"m"}"#).await);
         }
-        meanwhile(|| server.status()["backend_connections"]["rejected"] != 0).await;
-        // Probes have connections of their own, and rejected requests are recorded too.
+        until_true(|| server.status()["backend_connections"]["rejected"] != 0).await;
+        // Probes use connections of their own. Rejected requests are recorded too.
         let before = probes.load(Ordering::SeqCst);
-        meanwhile(|| probes.load(Ordering::SeqCst) > before + 1).await;
-        meanwhile(|| !ids.lock().unwrap().is_empty()).await;
+        until_true(|| probes.load(Ordering::SeqCst) > before + 1).await;
+        until_true(|| !ids.lock().unwrap().is_empty()).await;
         let status = server.status();
         assert_eq!(status["backends"][0]["up"], true, "{status}");
         *released.0.lock().unwrap() = true;
@@ -245,10 +245,10 @@ fn http_2_streams_cannot_take_the_descriptors_of_the_reserve() {
 }
 
 #[test]
-fn a_limit_of_open_files_that_is_too_low_is_an_error() {
-    let place = testkit::sandbox!();
-    let outcome = place
-        .start(&mut limited(&place, "serve -p 0 --demo", 40))
+fn too_low_limit_of_open_files_is_an_error() {
+    let sandbox = testkit::sandbox!();
+    let outcome = sandbox
+        .start(&mut limited(&sandbox, "serve -p 0 --demo", 40))
         .finish();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(
@@ -256,15 +256,15 @@ fn a_limit_of_open_files_that_is_too_low_is_an_error() {
         "{outcome:?}"
     );
     assert!(outcome.stderr.contains("ulimit -n 1024"), "{outcome:?}");
-    assert!(place.lock_files().is_empty(), "{outcome:?}");
+    assert!(sandbox.lock_files().is_empty(), "{outcome:?}");
 }
 
 #[test]
-fn a_connection_limit_beyond_the_open_files_is_reduced_with_a_warning() {
-    let place = testkit::sandbox!();
-    let mut command = limited(&place, "serve -p 0 --demo", LIMIT);
+fn connection_limit_beyond_the_open_files_is_reduced_with_a_warning() {
+    let sandbox = testkit::sandbox!();
+    let mut command = limited(&sandbox, "serve -p 0 --demo", LIMIT);
     command.env("LLMLB_MAX_CONNECTIONS", "5000");
-    let server = place.serve_with(&mut command);
+    let server = sandbox.serve_with(&mut command);
     let max = server.status()["connections"]["max"].as_u64().unwrap();
     assert!((1..128).contains(&max), "{max}");
     let log = server.process.stderr();

@@ -1,4 +1,4 @@
-//! A backend that does not serve an endpoint is not asked for it while others can be. (L6)
+//! Requests to an endpoint avoid backends that do not serve it, while others may. (L6)
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use testkit::{
 
 const MESSAGES: &str = "/v1/messages";
 
-/// A backend that knows all endpoints but this one.
+/// Returns a backend that serves every endpoint except this one.
 fn without(path: &'static str, status: u16, error: &'static str) -> FakeLlm {
     backend(move |request: &Received, stream: &mut TcpStream| {
         if request.target() == path {
@@ -26,20 +26,20 @@ fn without(path: &'static str, status: u16, error: &'static str) -> FakeLlm {
     })
 }
 
-/// How often this endpoint was asked for.
-fn asked_for(mock: &FakeLlm, path: &str) -> usize {
+/// Returns the number of requests that a backend received for this path.
+fn count_of(mock: &FakeLlm, path: &str) -> usize {
     asked(mock)
         .iter()
-        .filter(|one| one.target() == path)
+        .filter(|request| request.target() == path)
         .count()
 }
 
 /// Sends requests to an endpoint until the first backend has received one, then more.
 fn send(server: &LlmlbServer, path: &str, first: &FakeLlm) {
-    let before = asked_for(first, path);
-    until("it was asked", || {
+    let before = count_of(first, path);
+    until("the first backend gets a request", || {
         server.post(path, ASK);
-        asked_for(first, path) > before
+        count_of(first, path) > before
     });
     for _ in 0..30 {
         server.post(path, ASK);
@@ -47,7 +47,7 @@ fn send(server: &LlmlbServer, path: &str, first: &FakeLlm) {
 }
 
 #[test]
-fn backend_without_an_endpoint_is_asked_for_it_once() {
+fn backend_without_an_endpoint_gets_one_request_for_it() {
     for (path, status) in [
         (MESSAGES, 404),
         ("/v1/responses", 405),
@@ -55,22 +55,22 @@ fn backend_without_an_endpoint_is_asked_for_it_once() {
         ("/v1/audio/speech", 404),
         ("/v1/pooling", 404),
     ] {
-        let place = testkit::sandbox!();
+        let sandbox = testkit::sandbox!();
         let (lacking, other) = (without(path, status, r#"{"detail":"X"}"#), backend(ok));
-        let server = serve(&place, &[&lacking, &other], UNPROBED);
+        let server = serve(&sandbox, &[&lacking, &other], UNPROBED);
         send(&server, path, &lacking);
-        assert_eq!(asked_for(&lacking, path), 1, "{path}");
-        // It serves other endpoints as before.
+        assert_eq!(count_of(&lacking, path), 1, "{path}");
+        // The backend still gets requests to other endpoints.
         send(&server, CHAT, &lacking);
     }
 }
 
 #[test]
-fn error_about_a_model_says_nothing_about_the_endpoint() {
-    let place = testkit::sandbox!();
+fn error_about_a_model_does_not_count_against_the_endpoint() {
+    let sandbox = testkit::sandbox!();
     let error = r#"{"error":{"message":"The model `m` does not exist."}}"#;
     let (lacking, other) = (without(CHAT, 404, error), backend(ok));
-    let server = serve(&place, &[&lacking, &other], UNPROBED);
+    let server = serve(&sandbox, &[&lacking, &other], UNPROBED);
     for _ in 0..3 {
         send(&server, CHAT, &lacking);
     }
@@ -81,12 +81,12 @@ fn error_about_a_model_says_nothing_about_the_endpoint() {
 }
 
 #[test]
-fn endpoint_that_was_served_once_is_not_given_up() {
-    let place = testkit::sandbox!();
-    let lost = Arc::new(AtomicBool::new(false));
-    let is_lost = Arc::clone(&lost);
+fn endpoint_that_was_served_once_still_gets_requests() {
+    let sandbox = testkit::sandbox!();
+    let missing = Arc::new(AtomicBool::new(false));
+    let is_missing = Arc::clone(&missing);
     let first = backend(move |_, stream| {
-        let status = if is_lost.load(Ordering::SeqCst) {
+        let status = if is_missing.load(Ordering::SeqCst) {
             404
         } else {
             200
@@ -94,33 +94,33 @@ fn endpoint_that_was_served_once_is_not_given_up() {
         wire::json(stream, status, "{}");
     });
     let other = backend(ok);
-    let server = serve(&place, &[&first, &other], UNPROBED);
+    let server = serve(&sandbox, &[&first, &other], UNPROBED);
     send(&server, CHAT, &first);
-    lost.store(true, Ordering::SeqCst);
+    missing.store(true, Ordering::SeqCst);
     for _ in 0..3 {
         send(&server, CHAT, &first);
     }
 }
 
 #[test]
-fn endpoint_that_no_backend_serves_is_asked_for_all_the_same() {
-    let place = testkit::sandbox!();
+fn endpoint_that_no_backend_serves_still_gets_requests() {
+    let sandbox = testkit::sandbox!();
     let error = r#"{"detail":"Not Found"}"#;
     let all = [without(MESSAGES, 404, error), without(MESSAGES, 404, error)];
-    let server = serve(&place, &[&all[0], &all[1]], UNPROBED);
+    let server = serve(&sandbox, &[&all[0], &all[1]], UNPROBED);
     for _ in 0..10 {
         let answer = server.post(MESSAGES, ASK);
         assert_eq!((answer.status(), answer.text().as_str()), (404, error));
     }
-    let asked: usize = all.iter().map(|one| asked_for(one, MESSAGES)).sum();
-    assert_eq!(asked, 10);
+    let requests: usize = all.iter().map(|backend| count_of(backend, MESSAGES)).sum();
+    assert_eq!(requests, 10);
 }
 
 #[test]
 fn request_waits_for_a_backend_that_serves_the_endpoint() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let lacking = without(MESSAGES, 404, r#"{"detail":"Not Found"}"#);
-    let (go_on, wait) = channel::<()>();
+    let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
     let narrow = backend(move |request: &Received, stream: &mut TcpStream| {
         if request.text().contains("hold") {
@@ -134,38 +134,38 @@ fn request_waits_for_a_backend_that_serves_the_endpoint() {
         lacking.url(),
         narrow.url()
     );
-    let server = serve_file(&place, &file);
+    let server = serve_file(&sandbox, &file);
     send(&server, MESSAGES, &lacking);
     let before = count(&narrow);
     let mut holding = Connection::open(server.address);
     holding.send_post(MESSAGES, r#"{"model":"m","x":"hold"}"#);
-    until("its slot is taken", || count(&narrow) > before);
+    until("the only slot is taken", || count(&narrow) > before);
     let mut waiting = Connection::open(server.address);
     waiting.send_post(MESSAGES, ASK);
     until("a request waits", || server.status()["waiting"] == 1);
-    go_on.send(()).unwrap();
+    release.send(()).unwrap();
     assert_eq!(holding.answer().status(), 200);
     assert_eq!(waiting.answer().status(), 200);
-    assert_eq!(asked_for(&lacking, MESSAGES), 1);
+    assert_eq!(count_of(&lacking, MESSAGES), 1);
 }
 
 #[test]
-fn restarted_backend_is_asked_for_the_endpoint_again() {
-    let place = testkit::sandbox!();
+fn restarted_backend_gets_requests_to_the_endpoint_again() {
+    let sandbox = testkit::sandbox!();
     let at = address();
     let lacking = backend_at(at, &["m"], |_, stream| wire::json(stream, 404, "{}"));
     let other = backend_of(&["m"], ok);
     let settings = [("LLMLB_PROBE_INTERVAL", "100ms")];
-    let server = serve(&place, &[&lacking, &other], &settings);
+    let server = serve(&sandbox, &[&lacking, &other], &settings);
     send(&server, MESSAGES, &lacking);
-    assert_eq!(asked_for(&lacking, MESSAGES), 1);
+    assert_eq!(count_of(&lacking, MESSAGES), 1);
     lacking.stop();
-    until("it is down", || {
+    until("the backend is marked down", || {
         server.status()["backends"][0]["up"] == false
     });
-    let back = backend_at(at, &["m"], ok);
-    until("it is asked again", || {
+    let restarted = backend_at(at, &["m"], ok);
+    until("the restarted backend gets a request", || {
         assert_eq!(server.post(MESSAGES, ASK).status(), 200);
-        asked_for(&back, MESSAGES) > 0
+        count_of(&restarted, MESSAGES) > 0
     });
 }

@@ -2,13 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use crate::queue::{Narrow, body, refused};
+use crate::queue::{OneSlotBackend, assert_rejected, body};
 use testkit::{Connection, DEADLINE, LlmlbServer, backends::CHAT};
 
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
-/// A connection whose near end has this address.
+/// Connects to the server from this source address.
 pub(crate) fn connect_from(source: Ipv4Addr, server: &LlmlbServer) -> Connection {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -20,17 +20,11 @@ pub(crate) fn connect_from(source: Ipv4Addr, server: &LlmlbServer) -> Connection
     Connection::over(socket.into())
 }
 
-/// Sends a request from this address; its response has not been read.
+/// Sends a request from this source address and does not wait for the response.
 fn send(server: &LlmlbServer, source: Ipv4Addr, key: Option<&str>, name: &str) -> Connection {
     let mut client = connect_from(source, server);
-    let body = body(name);
     let key = key.map(|key| format!("authorization: Bearer {key}\r\n"));
-    client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{}content-type: application/json\r\n\
-         content-length: {}\r\n\r\n{body}",
-        key.unwrap_or_default(),
-        body.len()
-    ));
+    client.send_post_with(CHAT, &key.unwrap_or_default(), &body(name));
     client
 }
 
@@ -40,11 +34,11 @@ fn until_waiting(server: &LlmlbServer, count: u64) {
 
 #[test]
 fn invented_credentials_do_not_multiply_the_share_of_an_address() {
-    let place = testkit::sandbox!();
-    let narrow = Narrow::new();
-    let server = narrow.serve(&place, &[]);
+    let sandbox = testkit::sandbox!();
+    let backend = OneSlotBackend::new();
+    let server = backend.serve(&sandbox, &[]);
     let mut clients = vec![send(&server, ATTACKER, Some("k"), "first")];
-    narrow.has();
+    backend.next_request();
     for number in 0..10 {
         let key = format!("invented-{number}");
         clients.push(send(&server, ATTACKER, Some(&key), "more"));
@@ -53,12 +47,12 @@ fn invented_credentials_do_not_multiply_the_share_of_an_address() {
     clients.push(send(&server, VICTIM, None, "victim"));
     until_waiting(&server, 11);
     let mut served = Vec::new();
-    narrow.let_go();
+    backend.respond();
     for _ in 0..11 {
-        served.push(narrow.has());
-        narrow.let_go();
+        served.push(backend.next_request());
+        backend.respond();
     }
-    let position = served.iter().position(|one| *one == body("victim"));
+    let position = served.iter().position(|request| *request == body("victim"));
     assert!(position < Some(2), "{position:?}: {served:?}");
     for client in &mut clients {
         assert_eq!(client.answer().status(), 200);
@@ -66,33 +60,33 @@ fn invented_credentials_do_not_multiply_the_share_of_an_address() {
 }
 
 #[test]
-fn full_queue_rejects_the_newest_request_of_the_address_with_the_most() {
-    let place = testkit::sandbox!();
-    let narrow = Narrow::new();
-    let server = narrow.serve(&place, &[("LLMLB_QUEUE", "3")]);
+fn full_queue_rejects_the_newest_request_of_the_address_with_the_most_requests() {
+    let sandbox = testkit::sandbox!();
+    let backend = OneSlotBackend::new();
+    let server = backend.serve(&sandbox, &[("LLMLB_QUEUE", "3")]);
     let mut running = send(&server, ATTACKER, Some("k"), "running");
-    narrow.has();
+    backend.next_request();
     let mut waiting = Vec::new();
     for number in 0..3 {
         let key = format!("invented-{number}");
         waiting.push(send(&server, ATTACKER, Some(&key), &number.to_string()));
         until_waiting(&server, number + 1);
     }
-    // A client that has no request in the queue joins it.
+    // A client without requests in the queue gets a position in it.
     let mut victim = send(&server, VICTIM, None, "victim");
     let newest = waiting.pop().unwrap().answer();
-    refused(&newest, "queue_full");
+    assert_rejected(&newest, "queue_full");
     until_waiting(&server, 3);
-    // The address with the most is rejected itself.
+    // A new request of the address with the most requests is rejected.
     let mut more = send(&server, ATTACKER, None, "more");
-    refused(&more.answer(), "queue_full");
-    narrow.let_go();
-    let mut served = vec![narrow.has()];
-    narrow.let_go();
-    served.push(narrow.has());
-    narrow.let_go();
-    served.push(narrow.has());
-    narrow.let_go();
+    assert_rejected(&more.answer(), "queue_full");
+    backend.respond();
+    let mut served = vec![backend.next_request()];
+    backend.respond();
+    served.push(backend.next_request());
+    backend.respond();
+    served.push(backend.next_request());
+    backend.respond();
     assert!(served[..2].contains(&body("victim")), "{served:?}");
     assert_eq!(running.answer().status(), 200);
     assert_eq!(victim.answer().status(), 200);
@@ -102,12 +96,12 @@ fn full_queue_rejects_the_newest_request_of_the_address_with_the_most() {
 }
 
 #[test]
-fn full_queue_of_equal_clients_rejects_the_request_that_comes_last() {
-    let place = testkit::sandbox!();
-    let narrow = Narrow::new();
-    let server = narrow.serve(&place, &[("LLMLB_QUEUE", "2")]);
+fn full_queue_of_equal_clients_rejects_the_new_request() {
+    let sandbox = testkit::sandbox!();
+    let backend = OneSlotBackend::new();
+    let server = backend.serve(&sandbox, &[("LLMLB_QUEUE", "2")]);
     let mut running = send(&server, ATTACKER, None, "running");
-    narrow.has();
+    backend.next_request();
     let addresses = [2, 3].map(|last| Ipv4Addr::new(127, 0, 0, last));
     let mut waiting = Vec::new();
     for (count, address) in (1..).zip(addresses) {
@@ -115,9 +109,9 @@ fn full_queue_of_equal_clients_rejects_the_request_that_comes_last() {
         until_waiting(&server, count);
     }
     let mut late = send(&server, Ipv4Addr::new(127, 0, 0, 4), None, "late");
-    refused(&late.answer(), "queue_full");
+    assert_rejected(&late.answer(), "queue_full");
     for _ in 0..3 {
-        narrow.let_go();
+        backend.respond();
     }
     assert_eq!(running.answer().status(), 200);
     for client in &mut waiting {

@@ -1,4 +1,4 @@
-//! A backend whose queue of connections is full, and who does not accept any. (L8)
+//! A backend that accepts no connections and whose listen backlog is full. (L8)
 
 use socket2::{Domain, Socket, Type};
 use testkit::{
@@ -6,7 +6,7 @@ use testkit::{
     until,
 };
 
-/// A port at which nobody accepts, and whose queue is full: who connects waits.
+/// Listener that accepts no connections and whose backlog is full, so that connecting blocks.
 struct Full {
     _listener: Socket,
     _waiting: Vec<Socket>,
@@ -20,10 +20,10 @@ impl Full {
         listener.bind(&address.into()).unwrap();
         listener.listen(0).unwrap();
         let waiting = (0..8).map(|_| {
-            let one = socket();
-            one.set_nonblocking(true).unwrap();
-            let _ = one.connect(&address.into());
-            one
+            let client = socket();
+            client.set_nonblocking(true).unwrap();
+            let _ = client.connect(&address.into());
+            client
         });
         Self {
             _waiting: waiting.collect(),
@@ -38,13 +38,13 @@ const SHORT_CONNECT: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_backend_that_does_not_accept_in_time_is_not_noticed() {
-    let place = testkit::sandbox!();
+fn request_is_retried_when_connecting_times_out() {
+    let sandbox = testkit::sandbox!();
     let (bad, good) = (backend_at(address(), &["m"], ok), backend(ok));
-    let server = serve(&place, &[&bad, &good], SHORT_CONNECT);
+    let server = serve(&sandbox, &[&bad, &good], SHORT_CONNECT);
     bad.stop();
     let _full = Full::at(bad.address);
-    until("it is found out", || {
+    until("the backend is marked down", || {
         let answer = server.post(CHAT, ASK);
         assert_eq!(answer.status(), 200, "{answer:?}");
         assert_eq!(served_by(&answer), good.address.to_string());
@@ -53,18 +53,20 @@ fn a_backend_that_does_not_accept_in_time_is_not_noticed() {
 }
 
 #[test]
-fn if_the_only_backend_does_not_accept_in_time_the_client_is_told() {
-    let place = testkit::sandbox!();
+fn response_is_an_error_when_connecting_to_the_only_backend_times_out() {
+    let sandbox = testkit::sandbox!();
     let bad = backend_at(address(), &["m"], ok);
-    let server = serve(&place, &[&bad], SHORT_CONNECT);
+    let server = serve(&sandbox, &[&bad], SHORT_CONNECT);
     bad.stop();
     let _full = Full::at(bad.address);
     let answer = server.post(CHAT, ASK);
-    let told = (answer.status(), code(&answer));
+    let error = (answer.status(), code(&answer));
     let allowed = [(503, "all_backends_down"), (504, "upstream_timeout")];
     assert!(
-        allowed.iter().any(|one| told == (one.0, one.1.to_owned())),
-        "{told:?}"
+        allowed
+            .iter()
+            .any(|(status, code)| error == (*status, (*code).to_owned())),
+        "{error:?}"
     );
     server.until_in_flight(0);
 }

@@ -1,4 +1,4 @@
-//! Backends that answer something else than HTTP. (L8)
+//! Backends whose responses are not valid HTTP. (L8)
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -6,12 +6,12 @@ use std::sync::mpsc::channel;
 use testkit::{
     Connection, DEADLINE, FakeLlm,
     backends::{
-        ASK, CHAT, UNPROBED, backend, code, count, nobody_notices, ok, send_and_close, serve,
+        ASK, CHAT, UNPROBED, assert_failover, backend, code, count, ok, send_and_close, serve,
     },
 };
 
-/// Instead of an answer's head, and whether the connection ends with it.
-const NO_HEADS: &[(&str, &[u8], bool)] = &[
+/// Invalid heads of responses: name, bytes, and true if the backend closes the connection then.
+const INVALID_HEADS: &[(&str, &[u8], bool)] = &[
     ("another protocol", b"SSH-2.0-OpenSSH_9.2p1\r\n", false),
     ("half a status line", b"HTTP/1.", true),
     ("half a head", b"HTTP/1.1 200 OK\r\ncontent-ty", true),
@@ -33,7 +33,7 @@ const NO_HEADS: &[(&str, &[u8], bool)] = &[
         false,
     ),
     (
-        "a wrong field",
+        "an invalid field name",
         b"HTTP/1.1 200 OK\r\nb ad: 1\r\ncontent-length: 0\r\n\r\n",
         false,
     ),
@@ -48,7 +48,7 @@ const NO_HEADS: &[(&str, &[u8], bool)] = &[
         false,
     ),
     (
-        "a length below zero",
+        "a negative length",
         b"HTTP/1.1 200 OK\r\ncontent-length: -2\r\n\r\n{}",
         false,
     ),
@@ -58,7 +58,7 @@ const NO_HEADS: &[(&str, &[u8], bool)] = &[
         false,
     ),
     (
-        "a length beyond all",
+        "a length that overflows",
         b"HTTP/1.1 200 OK\r\ncontent-length: 99999999999999999999\r\n\r\n{}",
         false,
     ),
@@ -71,7 +71,7 @@ const NO_HEADS: &[(&str, &[u8], bool)] = &[
     ("zeros", &[0; 4096], false),
 ];
 
-fn answering(bytes: &'static [u8], closes: bool) -> FakeLlm {
+fn responding(bytes: &'static [u8], closes: bool) -> FakeLlm {
     backend(move |_, stream| {
         if closes {
             send_and_close(stream, bytes);
@@ -82,31 +82,31 @@ fn answering(bytes: &'static [u8], closes: bool) -> FakeLlm {
 }
 
 #[test]
-fn garbage_instead_of_an_answer_is_not_noticed() {
-    for (what, bytes, closes) in NO_HEADS {
-        let place = testkit::sandbox!();
-        let (bad, good) = (answering(bytes, *closes), backend(ok));
-        let server = serve(&place, &[&bad, &good], UNPROBED);
-        eprintln!("{what}");
-        nobody_notices(&server, || count(&bad), &good);
+fn request_is_retried_when_the_response_is_not_http() {
+    for (name, bytes, closes) in INVALID_HEADS {
+        let sandbox = testkit::sandbox!();
+        let (bad, good) = (responding(bytes, *closes), backend(ok));
+        let server = serve(&sandbox, &[&bad, &good], UNPROBED);
+        eprintln!("{name}");
+        assert_failover(&server, || count(&bad), &good);
     }
 }
 
 #[test]
-fn garbage_of_the_only_backend_is_an_error_of_its_own() {
-    for (what, bytes, closes) in NO_HEADS {
-        let place = testkit::sandbox!();
-        let bad = answering(bytes, *closes);
-        let server = serve(&place, &[&bad], UNPROBED);
+fn response_is_502_when_the_response_of_the_only_backend_is_not_http() {
+    for (name, bytes, closes) in INVALID_HEADS {
+        let sandbox = testkit::sandbox!();
+        let bad = responding(bytes, *closes);
+        let server = serve(&sandbox, &[&bad], UNPROBED);
         let answer = server.post(CHAT, ASK);
-        assert_eq!(answer.status(), 502, "{what}: {answer:?}");
-        assert_eq!(code(&answer), "upstream_error", "{what}");
-        assert!(count(&bad) <= 3, "{what}");
+        assert_eq!(answer.status(), 502, "{name}: {answer:?}");
+        assert_eq!(code(&answer), "upstream_error", "{name}");
+        assert!(count(&bad) <= 3, "{name}");
         server.until_in_flight(0);
     }
 }
 
-/// A head of ten megabytes, in one line or in many. It ends when nobody listens any more.
+/// Returns a backend that sends a head of ten megabytes, in one line or in many.
 fn endless_head(line: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nx-first: ");
@@ -120,23 +120,23 @@ fn endless_head(line: &'static str) -> FakeLlm {
 }
 
 #[test]
-fn an_absurd_head_is_not_noticed_and_not_kept() {
+fn response_head_of_ten_megabytes_is_an_upstream_failure() {
     for line in ["aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "a\r\nx-more: "] {
-        let place = testkit::sandbox!();
+        let sandbox = testkit::sandbox!();
         let (bad, good) = (endless_head(line), backend(ok));
-        let server = serve(&place, &[&bad, &good], UNPROBED);
-        nobody_notices(&server, || count(&bad), &good);
-        let alone = serve(&place, &[&bad], UNPROBED);
-        let answer = alone.post(CHAT, ASK);
+        let server = serve(&sandbox, &[&bad, &good], UNPROBED);
+        assert_failover(&server, || count(&bad), &good);
+        let only = serve(&sandbox, &[&bad], UNPROBED);
+        let answer = only.post(CHAT, ASK);
         assert_eq!(answer.status(), 502);
         assert_eq!(code(&answer), "upstream_error");
     }
 }
 
 #[test]
-fn what_follows_an_answer_is_not_the_next_one() {
-    let place = testkit::sandbox!();
-    // More than it announced; then what looks like an answer to whoever asks next.
+fn bytes_after_a_response_are_not_read_as_the_next_response() {
+    let sandbox = testkit::sandbox!();
+    // The second text looks like the response to another request.
     for more in [
         "and more",
         "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",
@@ -146,7 +146,7 @@ fn what_follows_an_answer_is_not_the_next_one() {
                 format!("HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood{more}").as_bytes(),
             );
         });
-        let server = serve(&place, &[&mock], UNPROBED);
+        let server = serve(&sandbox, &[&mock], UNPROBED);
         for _ in 0..50 {
             let answer = server.post(CHAT, ASK);
             assert_eq!((answer.status(), answer.text().as_str()), (200, "good"));
@@ -156,27 +156,27 @@ fn what_follows_an_answer_is_not_the_next_one() {
 }
 
 #[test]
-fn what_comes_unasked_on_an_idle_connection_answers_nobody() {
-    let place = testkit::sandbox!();
-    let (ask, asked_for) = channel();
-    let (done, seen) = channel();
-    let channels = Mutex::new((asked_for, done));
+fn bytes_received_on_an_idle_connection_are_not_used_as_a_response() {
+    let sandbox = testkit::sandbox!();
+    let (request_evil, evil_requested) = channel();
+    let (evil_sent, sent) = channel();
+    let channels = Mutex::new((evil_requested, evil_sent));
     let mock = backend(move |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood");
-        // Once the client has that.
+        // The client has the response by then.
         let channels = channels.lock().unwrap();
         if channels.0.recv().is_ok() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil");
             let _ = channels.1.send(());
         }
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for _ in 0..20 {
         client.send_post(CHAT, ASK);
         let answer = client.answer();
         assert_eq!((answer.status(), answer.text().as_str()), (200, "good"));
-        ask.send(()).unwrap();
-        seen.recv_timeout(DEADLINE).unwrap();
+        request_evil.send(()).unwrap();
+        sent.recv_timeout(DEADLINE).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! How large the head of a request may be. (L11)
+//! Limits on the size of a request's head. (L11)
 
 use std::io::Write;
 use testkit::{
@@ -8,7 +8,8 @@ use testkit::{
     until,
 };
 
-/// Sends a head of any size. The other side may stop listening; what it said is there all the same.
+/// Sends a head and returns the status of the response. The server may respond before it has read
+/// the whole head.
 fn status(server: &LlmlbServer, head: &str) -> Option<u16> {
     let mut client = Connection::open(server.address);
     let _ = client.reader.get_mut().write_all(head.as_bytes());
@@ -16,13 +17,13 @@ fn status(server: &LlmlbServer, head: &str) -> Option<u16> {
 }
 
 #[test]
-fn a_head_that_is_too_large_is_refused() {
-    let place = testkit::sandbox!();
+fn head_that_is_too_large_is_rejected() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let large = "x".repeat(1 << 20);
     let many = "x-a: 1\r\n".repeat(20_000);
-    for (what, head, allowed) in [
+    for (large_part, head, allowed) in [
         (
             "a field",
             format!("GET /v1/x HTTP/1.1\r\nx-a: {large}\r\n\r\n"),
@@ -51,21 +52,21 @@ fn a_head_that_is_too_large_is_refused() {
     ] {
         let status = status(&server, &head);
         assert!(
-            status.is_some_and(|one| allowed.contains(&one)),
-            "{what}: {status:?}"
+            status.is_some_and(|status| allowed.contains(&status)),
+            "{large_part}: {status:?}"
         );
         assert_eq!(server.post(CHAT, ASK).status(), 200);
     }
-    assert!(asked(&mock).iter().all(|one| one.target() == CHAT));
+    assert!(asked(&mock).iter().all(|request| request.target() == CHAT));
     server.until_in_flight(0);
 }
 
 #[test]
-fn a_head_of_usual_size_passes() {
-    let place = testkit::sandbox!();
+fn head_of_usual_size_is_forwarded() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
-    // As large as the tokens of single sign-on get.
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    // Tokens of single sign-on reach this size.
     let token = "t".repeat(12_000);
     let many: Vec<_> = (0..60)
         .map(|n| format!("x-stainless-{n}: {n}\r\n"))
@@ -81,34 +82,42 @@ fn a_head_of_usual_size_passes() {
     }
 }
 
-/// A request whose head has about this size.
-fn sized(bytes: usize) -> String {
+/// Returns a request whose head has about this size.
+fn head_of_size(bytes: usize) -> String {
     let value = "x".repeat(bytes);
     format!("GET /v1/files HTTP/1.1\r\nhost: localhost\r\nx-a: {value}\r\n\r\n")
 }
 
 #[test]
-fn heads_beyond_max_header_get_431_and_the_setting_moves_the_limit() {
-    let place = testkit::sandbox!();
+fn head_beyond_max_header_gets_431() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
-    assert_eq!(status(&server, &sized(31 << 10)), Some(200));
-    assert_eq!(status(&server, &sized(33 << 10)), Some(431));
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    assert_eq!(status(&server, &head_of_size(31 << 10)), Some(200));
+    assert_eq!(status(&server, &head_of_size(33 << 10)), Some(431));
     for (setting, allowed, rejected) in
         [("8KiB", 7 << 10, 9 << 10), ("300KiB", 299 << 10, 301 << 10)]
     {
-        let place = testkit::sandbox!();
-        let server = serve(&place, &[&mock], &[("LLMLB_MAX_HEADER", setting)]);
-        assert_eq!(status(&server, &sized(allowed)), Some(200), "{setting}");
-        assert_eq!(status(&server, &sized(rejected)), Some(431), "{setting}");
+        let sandbox = testkit::sandbox!();
+        let server = serve(&sandbox, &[&mock], &[("LLMLB_MAX_HEADER", setting)]);
+        assert_eq!(
+            status(&server, &head_of_size(allowed)),
+            Some(200),
+            "{setting}"
+        );
+        assert_eq!(
+            status(&server, &head_of_size(rejected)),
+            Some(431),
+            "{setting}"
+        );
     }
 }
 
 #[test]
-fn a_head_with_more_than_100_fields_gets_431() {
-    let place = testkit::sandbox!();
+fn head_with_more_than_100_fields_gets_431() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for (fields, expected) in [(100, 200), (101, 431)] {
         let fields: Vec<_> = (1..fields).map(|n| format!("x-{n}: 1\r\n")).collect();
         let fields = fields.concat();
@@ -118,16 +127,16 @@ fn a_head_with_more_than_100_fields_gets_431() {
 }
 
 #[test]
-fn http_2_heads_beyond_max_header_get_431() {
-    let place = testkit::sandbox!();
+fn http_2_head_beyond_max_header_gets_431() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     connected(server.address, async |client| {
         for (size, expected) in [(31 << 10, 200), (33 << 10, 431), (8, 200)] {
-            let mut asking = request(::http::Method::GET, "/v1/files");
+            let mut head = request(::http::Method::GET, "/v1/files");
             let value = "x".repeat(size).parse().unwrap();
-            asking.headers_mut().insert("x-a", value);
-            let response = answer(send(&client, asking, "").await).await;
+            head.headers_mut().insert("x-a", value);
+            let response = answer(send(&client, head, "").await).await;
             assert_eq!(response.status, expected, "{size}");
         }
     });
@@ -135,9 +144,9 @@ fn http_2_heads_beyond_max_header_get_431() {
 
 #[test]
 fn log_has_a_line_for_a_head_that_cannot_be_parsed() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], &[("LLMLB_MAX_HEADER", "300KiB")]);
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_MAX_HEADER", "300KiB")]);
     let (large, long) = ("x".repeat(301 << 10), "y".repeat(70_000));
     for (head, status_and_line) in [
         (

@@ -1,4 +1,4 @@
-//! The names by which a private server may be called, and the pages that may use it. (L11)
+//! Host names that a private server accepts, and web pages that may use it. (L11)
 
 use ::http::Method;
 use testkit::{
@@ -13,21 +13,21 @@ fn get(server: &LlmlbServer, fields: &str) -> Answer {
     client.answer()
 }
 
-/// The name of this machine.
+/// Returns the name of this machine.
 fn machine() -> String {
     let uname = rustix::system::uname();
     uname.nodename().to_str().unwrap().to_owned()
 }
 
 #[test]
-fn a_private_server_is_called_by_its_own_names_only() {
-    let place = testkit::sandbox!();
+fn private_server_accepts_only_its_own_host_names() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let settings = [
         UNPROBED[0],
         ("LLMLB_HOSTS", "llm.example.com, gateway 10.9.8.7"),
     ];
-    let server = serve(&place, &[&mock], &settings);
+    let server = serve(&sandbox, &[&mock], &settings);
     let machine = machine();
     for host in [
         "localhost",
@@ -70,14 +70,14 @@ fn a_private_server_is_called_by_its_own_names_only() {
 }
 
 #[test]
-fn a_private_server_is_used_by_pages_of_this_machine_only() {
-    let place = testkit::sandbox!();
+fn private_server_accepts_only_origins_of_this_machine() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let settings = [
         UNPROBED[0],
         ("LLMLB_HOSTS", "llm.example.com 10.9.8.7 fd00::7"),
     ];
-    let server = serve(&place, &[&mock], &settings);
+    let server = serve(&sandbox, &[&mock], &settings);
     let machine = machine();
     for origin in [
         "http://localhost:3000",
@@ -121,10 +121,10 @@ fn a_private_server_is_used_by_pages_of_this_machine_only() {
 }
 
 #[test]
-fn an_authority_that_differs_from_the_host_is_refused() {
-    let place = testkit::sandbox!();
+fn authority_that_differs_from_the_host_is_rejected() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     h2_client::connected(server.address, async |client| {
         for (host, expected) in [
             ("localhost", 200),

@@ -1,4 +1,4 @@
-//! What a backend keeps is asked from that backend. (L6)
+//! Requests with an id that a backend issued go to that backend. (L6)
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -8,8 +8,8 @@ use testkit::{
     wire,
 };
 
-/// A backend whose ids say whose they are.
-fn keeper(name: &'static str, models: &[&str]) -> FakeLlm {
+/// Returns a backend that issues ids which end in its name.
+fn issuing_backend(name: &'static str, models: &[&str]) -> FakeLlm {
     backend_of(models, move |request: &Received, stream: &mut TcpStream| {
         let path = request.target().trim_start_matches("/v1/");
         let kind = path.split(['/', '?']).next().unwrap_or_default();
@@ -35,11 +35,11 @@ fn keeper(name: &'static str, models: &[&str]) -> FakeLlm {
     })
 }
 
-/// Two of them; the first is the one that gets what nobody issued.
-fn keepers() -> (FakeLlm, FakeLlm) {
+/// Returns two such backends. Requests with unknown ids go to the first one.
+fn issuing_backends() -> (FakeLlm, FakeLlm) {
     (
-        keeper("a", &["both", "only-a"]),
-        keeper("b", &["both", "only-b"]),
+        issuing_backend("a", &["both", "only-a"]),
+        issuing_backend("b", &["both", "only-b"]),
     )
 }
 
@@ -49,17 +49,17 @@ fn id(server: &LlmlbServer, path: &str, body: &str) -> String {
     answer.json()["id"].as_str().unwrap().to_owned()
 }
 
-/// Whether the last request went to the second.
-fn went_to_b(b: &FakeLlm, line: &str) {
-    let last = asked(b).last().map(|one| one.head.line.clone());
+/// Asserts that the last request of backend `b` has this request line.
+fn assert_last_of_b(b: &FakeLlm, line: &str) {
+    let last = asked(b).last().map(|request| request.head.line.clone());
     assert_eq!(last, Some(format!("{line} HTTP/1.1")));
 }
 
 #[test]
-fn an_id_in_a_path_leads_to_who_issued_it() {
-    let place = testkit::sandbox!();
-    let (a, b) = keepers();
-    let server = serve(&place, &[&a, &b], &[]);
+fn id_in_a_path_selects_the_backend_that_issued_it() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = issuing_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
     for (path, expected) in [
         ("/v1/responses", "resp_b"),
         ("/v1/files", "file-b"),
@@ -72,24 +72,24 @@ fn an_id_in_a_path_leads_to_who_issued_it() {
         for rest in ["", "/content", "?after=1", "/input_items?limit=2"] {
             let path = format!("{path}/{id}{rest}");
             assert_eq!(server.get(&path).status(), 200, "{path}");
-            went_to_b(&b, &format!("GET {path}"));
+            assert_last_of_b(&b, &format!("GET {path}"));
         }
         let path = format!("{path}/{id}");
         let mut client = Connection::open(server.address);
         client.send(format!("DELETE {path} HTTP/1.1\r\nhost: localhost\r\n\r\n"));
         assert_eq!(client.answer().status(), 200);
-        went_to_b(&b, &format!("DELETE {path}"));
+        assert_last_of_b(&b, &format!("DELETE {path}"));
         assert_eq!(server.post(&format!("{path}/cancel"), "{}").status(), 200);
-        went_to_b(&b, &format!("POST {path}/cancel"));
+        assert_last_of_b(&b, &format!("POST {path}/cancel"));
         assert_eq!(asked(&a).len(), before);
     }
 }
 
 #[test]
-fn an_id_that_nobody_issued_leads_to_the_first_backend() {
-    let place = testkit::sandbox!();
-    let (a, b) = keepers();
-    let server = serve(&place, &[&a, &b], &[]);
+fn unknown_id_selects_the_first_backend() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = issuing_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
     for path in [
         "/v1/files/file-unknown",
         "/v1/files",
@@ -101,10 +101,10 @@ fn an_id_that_nobody_issued_leads_to_the_first_backend() {
 }
 
 #[test]
-fn a_response_that_goes_on_goes_on_where_it_began() {
-    let place = testkit::sandbox!();
-    let (a, b) = keepers();
-    let server = serve(&place, &[&a, &b], &[]);
+fn previous_response_id_selects_the_backend_that_issued_it() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = issuing_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
     for (model, expected) in [("only-b", &b), ("only-a", &a)] {
         let id = id(
             &server,
@@ -121,10 +121,10 @@ fn a_response_that_goes_on_goes_on_where_it_began() {
 }
 
 #[test]
-fn the_id_of_a_streamed_response_is_known_too() {
-    let place = testkit::sandbox!();
-    let (a, b) = keepers();
-    let server = serve(&place, &[&a, &b], &[]);
+fn id_of_a_streamed_response_selects_the_backend_that_issued_it() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = issuing_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
     let body = r#"{"model":"only-b","stream":true}"#;
     assert!(
         server
@@ -141,13 +141,13 @@ fn the_id_of_a_streamed_response_is_known_too() {
 }
 
 #[test]
-fn what_only_a_backend_that_is_gone_knows_is_not_asked_elsewhere() {
-    let place = testkit::sandbox!();
-    let (a, b) = keepers();
-    let server = serve(&place, &[&a, &b], &[("LLMLB_PROBE_INTERVAL", "1h")]);
+fn request_with_an_id_of_a_backend_that_is_gone_gets_503() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = issuing_backends();
+    let server = serve(&sandbox, &[&a, &b], &[("LLMLB_PROBE_INTERVAL", "1h")]);
     let id = id(&server, "/v1/responses", r#"{"model":"only-b"}"#);
     b.stop();
-    // Another one would say that it does not exist, and the client believe it.
+    // Another backend would respond 404, and the client would believe that the object is deleted.
     for _ in 0..3 {
         let body = format!(r#"{{"model":"both","previous_response_id":"{id}"}}"#);
         let path = format!("/v1/responses/{id}");
@@ -160,12 +160,12 @@ fn what_only_a_backend_that_is_gone_knows_is_not_asked_elsewhere() {
     assert_eq!(asked(&a).len(), 0);
 }
 
-/// A backend that answers with this.
-fn saying(models: &[&str], answer: &'static str) -> FakeLlm {
+/// Returns a backend that responds with this body, as an event stream if it begins with `data:`.
+fn responding(models: &[&str], answer: &'static str) -> FakeLlm {
     backend_of(models, move |_, stream| {
         if answer.starts_with("data:") {
             wire::begin_stream(stream);
-            // One piece at a time, however it is cut.
+            // Chunks of 7 bytes split fields and events.
             for piece in answer.as_bytes().chunks(7) {
                 wire::chunk(stream, std::str::from_utf8(piece).unwrap());
             }
@@ -177,11 +177,11 @@ fn saying(models: &[&str], answer: &'static str) -> FakeLlm {
 }
 
 #[test]
-fn an_id_that_a_client_wrote_itself_leads_nowhere_else() {
-    let place = testkit::sandbox!();
-    let a = keeper("a", &["only-a"]);
+fn id_in_client_data_of_a_response_is_not_learned() {
+    let sandbox = testkit::sandbox!();
+    let a = issuing_backend("a", &["only-a"]);
     for (path, answer) in [
-        // What a client calls metadata comes back in the answer.
+        // Responses repeat the client's metadata.
         (
             "/v1/responses",
             r#"{"metadata":{"id":"resp_a"},"id":"resp_b"}"#,
@@ -208,24 +208,24 @@ fn an_id_that_a_client_wrote_itself_leads_nowhere_else() {
              data: {\"item\":{\"id\":\"resp_a\"}}\n\n",
         ),
     ] {
-        let b = saying(&["only-b"], answer);
-        let server = serve(&place, &[&a, &b], &[]);
+        let b = responding(&["only-b"], answer);
+        let server = serve(&sandbox, &[&a, &b], &[]);
         assert_eq!(id(&server, path, r#"{"model":"only-a"}"#), "resp_a");
-        let asked_b = server.post(path, r#"{"model":"only-b"}"#);
-        assert_eq!(asked_b.status(), 200);
+        let response = server.post(path, r#"{"model":"only-b"}"#);
+        assert_eq!(response.status(), 200);
         let before = asked(&b).len();
         let answer = server.get("/v1/responses/resp_a");
         assert_eq!(testkit::backends::served_by(&answer), a.address.to_string());
         assert_eq!(asked(&b).len(), before);
         assert_eq!(server.get("/v1/responses/resp_b").status(), 200);
-        went_to_b(&b, "GET /v1/responses/resp_b");
+        assert_last_of_b(&b, "GET /v1/responses/resp_b");
     }
 }
 
 #[test]
-fn the_id_of_a_response_is_known_whatever_it_is_followed_by() {
-    let place = testkit::sandbox!();
-    let a = keeper("a", &["only-a"]);
+fn id_is_learned_from_the_beginning_of_a_large_event() {
+    let sandbox = testkit::sandbox!();
+    let a = issuing_backend("a", &["only-a"]);
     let long = "x".repeat(100_000);
     let b = backend_of(&["only-b"], move |_, stream| {
         wire::begin_stream(stream);
@@ -238,17 +238,17 @@ fn the_id_of_a_response_is_known_whatever_it_is_followed_by() {
         );
         wire::end_stream(stream);
     });
-    let server = serve(&place, &[&a, &b], &[]);
+    let server = serve(&sandbox, &[&a, &b], &[]);
     let body = r#"{"model":"only-b","stream":true}"#;
     assert_eq!(server.post("/v1/responses", body).status(), 200);
     assert_eq!(server.get("/v1/responses/resp_long").status(), 200);
-    went_to_b(&b, "GET /v1/responses/resp_long");
+    assert_last_of_b(&b, "GET /v1/responses/resp_long");
 }
 
 #[test]
-fn a_chat_completion_is_remembered_if_it_is_stored() {
-    let place = testkit::sandbox!();
-    let a = keeper("a", &["only-a"]);
+fn id_of_a_chat_completion_is_learned_if_the_request_stores_it() {
+    let sandbox = testkit::sandbox!();
+    let a = issuing_backend("a", &["only-a"]);
     let whole = r#"{"id":"chatcmpl-1","object":"chat.completion"}"#;
     let stream = "data: {\"id\":\"chatcmpl-1\",\"choices\":[]}\n\ndata: [DONE]\n\n";
     for answer in [whole, stream] {
@@ -257,8 +257,8 @@ fn a_chat_completion_is_remembered_if_it_is_stored() {
             (r#"{"model":"only-b","store":false}"#, false),
             (r#"{"model":"only-b","store":true}"#, true),
         ] {
-            let b = saying(&["only-b"], answer);
-            let server = serve(&place, &[&a, &b], &[]);
+            let b = responding(&["only-b"], answer);
+            let server = serve(&sandbox, &[&a, &b], &[]);
             assert_eq!(server.post("/v1/chat/completions", body).status(), 200);
             let answer = server.get("/v1/chat/completions/chatcmpl-1");
             let is_known = testkit::backends::served_by(&answer) == b.address.to_string();
@@ -268,14 +268,14 @@ fn a_chat_completion_is_remembered_if_it_is_stored() {
 }
 
 #[test]
-fn a_file_that_an_upload_becomes_is_known() {
-    let place = testkit::sandbox!();
-    let a = keeper("a", &["only-a"]);
-    let b = saying(
+fn id_of_the_file_of_a_completed_upload_is_learned() {
+    let sandbox = testkit::sandbox!();
+    let a = issuing_backend("a", &["only-a"]);
+    let b = responding(
         &["only-b"],
         r#"{"id":"upload_1","status":"completed","file":{"id":"file-1"}}"#,
     );
-    let server = serve(&place, &[&a, &b], &[]);
+    let server = serve(&sandbox, &[&a, &b], &[]);
     assert_eq!(
         id(&server, "/v1/uploads", r#"{"model":"only-b"}"#),
         "upload_1"
@@ -285,10 +285,10 @@ fn a_file_that_an_upload_becomes_is_known() {
         200
     );
     assert_eq!(server.get("/v1/files/file-1").status(), 200);
-    went_to_b(&b, "GET /v1/files/file-1");
+    assert_last_of_b(&b, "GET /v1/files/file-1");
 }
 
-/// `{"id": "file-gzip"}`, compressed.
+/// `{"id": "file-gzip"}`, compressed with gzip.
 const COMPRESSED: &[u8] = &[
     0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xab, 0x56, 0xca, 0x4c, 0x51, 0xb2,
     0x52, 0x50, 0x4a, 0xcb, 0xcc, 0x49, 0xd5, 0x4d, 0xaf, 0xca, 0x2c, 0x50, 0xaa, 0x05, 0x00, 0xa1,
@@ -296,8 +296,8 @@ const COMPRESSED: &[u8] = &[
 ];
 
 #[test]
-fn an_id_is_known_also_if_the_client_understands_compressed_answers() {
-    let place = testkit::sandbox!();
+fn id_is_learned_when_the_client_accepts_compressed_responses() {
+    let sandbox = testkit::sandbox!();
     let b = backend_of(&["only-b"], |request, stream| {
         let accepted = request.head.header("accept-encoding").unwrap_or_default();
         if accepted.contains("gzip") {
@@ -310,16 +310,12 @@ fn an_id_is_known_also_if_the_client_understands_compressed_answers() {
             wire::json(stream, 200, r#"{"id": "file-gzip"}"#);
         }
     });
-    let a = keeper("a", &["only-a"]);
-    let server = serve(&place, &[&a, &b], &[]);
+    let a = issuing_backend("a", &["only-a"]);
+    let server = serve(&sandbox, &[&a, &b], &[]);
     let mut client = Connection::open(server.address);
     let body = r#"{"model":"only-b"}"#;
-    client.send(format!(
-        "POST /v1/files HTTP/1.1\r\nhost: localhost\r\naccept-encoding: gzip, deflate\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    ));
+    client.send_post_with("/v1/files", "accept-encoding: gzip, deflate\r\n", body);
     assert_eq!(client.answer().status(), 200);
     assert_eq!(server.get("/v1/files/file-gzip").status(), 200);
-    went_to_b(&b, "GET /v1/files/file-gzip");
+    assert_last_of_b(&b, "GET /v1/files/file-gzip");
 }

@@ -1,4 +1,4 @@
-//! How many requests a backend may have at a time. (L7)
+//! Limits on the concurrent requests of a backend (`max_concurrent`). (L7)
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use testkit::{
     wire,
 };
 
-/// A backend that takes its time and remembers how much it had to do at once.
+/// Returns a slow backend and the maximum number of requests that it had at a time.
 fn counting() -> (FakeLlm, Arc<AtomicUsize>) {
-    let (now, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
-    let record = Arc::clone(&most);
+    let (now, max_busy) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let record = Arc::clone(&max_busy);
     let mock = backend(move |request: &Received, stream: &mut TcpStream| {
         let busy = now.fetch_add(1, Ordering::SeqCst) + 1;
         record.fetch_max(busy, Ordering::SeqCst);
@@ -28,7 +28,7 @@ fn counting() -> (FakeLlm, Arc<AtomicUsize>) {
             ok(request, stream);
         }
     });
-    (mock, most)
+    (mock, max_busy)
 }
 
 fn limited(mock: &FakeLlm, limit: usize) -> String {
@@ -36,8 +36,8 @@ fn limited(mock: &FakeLlm, limit: usize) -> String {
     format!("[[backend]]\nurl = \"{url}\"\nmax_concurrent = {limit}\n")
 }
 
-/// So many clients, each with a few questions; all are answered.
-fn ask(server: &LlmlbServer, clients: usize) {
+/// Sends five requests from each of this many clients. Every response must be a success.
+fn send_all(server: &LlmlbServer, clients: usize) {
     thread::scope(|scope| {
         for client in 0..clients {
             scope.spawn(move || {
@@ -54,36 +54,38 @@ fn ask(server: &LlmlbServer, clients: usize) {
 }
 
 #[test]
-fn a_backend_never_gets_more_at_a_time_than_it_may() {
-    let place = testkit::sandbox!();
-    let (mock, most) = counting();
-    let server = serve_file(&place, &limited(&mock, 2));
-    ask(&server, 20);
-    assert_eq!(most.load(Ordering::SeqCst), 2);
+fn backend_never_has_more_requests_than_max_concurrent() {
+    let sandbox = testkit::sandbox!();
+    let (mock, max_busy) = counting();
+    let server = serve_file(&sandbox, &limited(&mock, 2));
+    send_all(&server, 20);
+    assert_eq!(max_busy.load(Ordering::SeqCst), 2);
 }
 
 #[test]
-fn each_backend_has_its_own_limit() {
-    let place = testkit::sandbox!();
+fn max_concurrent_applies_to_each_backend_separately() {
+    let sandbox = testkit::sandbox!();
     let all = [counting(), counting()];
     let file = limited(&all[0].0, 1) + &limited(&all[1].0, 3);
-    let server = serve_file(&place, &file);
-    ask(&server, 20);
-    let most = all.each_ref().map(|one| one.1.load(Ordering::SeqCst));
-    assert_eq!(most, [1, 3]);
+    let server = serve_file(&sandbox, &file);
+    send_all(&server, 20);
+    let max_busy = all
+        .each_ref()
+        .map(|(_, max_busy)| max_busy.load(Ordering::SeqCst));
+    assert_eq!(max_busy, [1, 3]);
 }
 
 #[test]
-fn a_request_that_failed_over_holds_a_place_at_one_backend_only() {
-    let place = testkit::sandbox!();
+fn retried_request_holds_one_slot() {
+    let sandbox = testkit::sandbox!();
     let bad = backend(|_, stream| wire::json(stream, 503, "{}"));
-    let (good, most) = counting();
+    let (good, max_busy) = counting();
     let file = limited(&bad, 1) + &limited(&good, 2);
-    let server = serve_file(&place, &file);
-    ask(&server, 10);
-    assert!(most.load(Ordering::SeqCst) <= 2);
+    let server = serve_file(&sandbox, &file);
+    send_all(&server, 10);
+    assert!(max_busy.load(Ordering::SeqCst) <= 2);
     let status = server.status();
-    for one in status["backends"].as_array().unwrap() {
-        assert_eq!(one["in_flight"], 0, "{status}");
+    for backend in status["backends"].as_array().unwrap() {
+        assert_eq!(backend["in_flight"], 0, "{status}");
     }
 }

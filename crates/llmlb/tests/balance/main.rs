@@ -1,7 +1,7 @@
-//! The balancer when things go wrong, and everything that may pass through it: real processes, real
-//! sockets, real signals. (L5, L6, L7, L8)
+//! Tests of `llmlb serve` with real processes, sockets and signals: failing backends and clients,
+//! limits, and everything that is forwarded. (L5, L6, L7, L8)
 //!
-//! `real` starts backends in processes of their own. The other modules are tests, by topic.
+//! `backend_process` starts backends in processes of their own. The other modules are tests, by topic.
 #![cfg(unix)]
 #![expect(
     clippy::expect_used,
@@ -9,62 +9,62 @@
     reason = "helpers fail the test that called them"
 )]
 
-mod real;
+mod backend_process;
 
 mod accepted;
 mod affinity;
-mod answers;
+mod aliases;
+mod ambiguous_fields;
+mod ambiguous_responses;
 mod backpressure;
-mod bad_answers;
 mod body_memory;
-mod cancelling;
+mod cancellation;
 mod changing_models;
-mod coming_back;
+mod client_disconnect;
 mod connections;
 mod crashing;
-mod cut;
-// Other systems have other limits.
+mod cut_responses;
+// Limits of open files differ on other systems.
 #[cfg(target_os = "linux")]
 mod descriptors;
-mod ejecting;
+mod ejection;
 mod endpoints;
-mod failing_over;
-// Other systems have one loopback address unless told otherwise.
+mod failing_responses;
+// Other systems have a single loopback address by default.
 #[cfg(target_os = "linux")]
 mod fairness;
-// Other systems refuse who comes when the queue is full.
+// Other systems refuse connections when the backlog is full.
 #[cfg(target_os = "linux")]
 mod full_backlog;
 mod garbage;
 mod head_limits;
 mod hosts_and_origins;
-mod http_two;
+mod http2;
 mod idle_connections;
 mod issued_ids;
 mod labels;
-mod leaving;
 mod limits;
-mod long_names;
+mod long_texts;
 #[cfg(target_os = "linux")]
 mod memory;
 #[cfg(target_os = "linux")]
 mod memory_bound;
 mod model_lists;
 mod multipart;
-mod names;
-mod not_taking;
 mod processes;
 mod proxies;
 mod query_models;
 mod queue;
+mod recovery;
 mod request_ids;
+mod responses;
+mod retries;
 mod smuggling;
-mod splitting;
 mod storm;
 mod time_limits;
 mod tls;
-mod two_names;
 mod unread_bodies;
+mod unread_responses;
 mod uploads;
 mod websocket;
 mod weights;

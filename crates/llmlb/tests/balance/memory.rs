@@ -1,4 +1,4 @@
-//! How much memory requests can make the server take. (L10, L11)
+//! Memory of the server process. (L10, L11)
 
 use std::fs;
 use testkit::{
@@ -6,7 +6,7 @@ use testkit::{
     backends::{CHAT, backend, code, count, ok, serve},
 };
 
-/// The most memory that a server had, in bytes.
+/// Returns the maximum resident memory of a server so far, in bytes.
 pub(crate) fn peak(server: &LlmlbServer) -> usize {
     let status = fs::read_to_string(format!("/proc/{}/status", server.process.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -15,10 +15,10 @@ pub(crate) fn peak(server: &LlmlbServer) -> usize {
 }
 
 #[test]
-fn large_body_that_is_not_json_is_rejected_without_taking_it_apart() {
-    let place = testkit::sandbox!();
+fn large_body_that_is_not_json_is_rejected_without_building_values() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], &[]);
+    let server = serve(&sandbox, &[&mock], &[]);
     let before = peak(&server);
     let many = "1,".repeat(15 << 20);
     let answer = server.post(CHAT, &format!(r#"{{"model":"m","x":[{many}}}"#));
@@ -27,7 +27,7 @@ fn large_body_that_is_not_json_is_rejected_without_taking_it_apart() {
     let message = answer.json()["error"]["message"].to_string();
     assert!(message.contains("it is not valid"), "{message}");
     assert_eq!(count(&mock), 0);
-    // The body, once more while it grows, and some room.
-    let more = peak(&server) - before;
-    assert!(more < 128 << 20, "{} MiB more", more >> 20);
+    // The bound allows for the body, a copy while its buffer grows, and a reserve.
+    let growth = peak(&server) - before;
+    assert!(growth < 128 << 20, "memory grew by {} MiB", growth >> 20);
 }

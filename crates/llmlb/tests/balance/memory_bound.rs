@@ -1,12 +1,12 @@
-//! `server.body_memory` is a bound on what clients can make the server hold. (L11)
+//! `server.body_memory` bounds the memory that clients can make the server use. (L11)
 //!
-//! Each test has clients that hold as much as they can get, and looks at the memory of the process.
+//! In each test clients hold as much as they can get, and the memory of the process is measured.
 
-use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::memory::peak;
 use ::http::{Method, Request};
 use bytes::Bytes;
 use h2::client::Builder;
@@ -18,69 +18,65 @@ use testkit::{
 
 const MIB: usize = 1 << 20;
 const BOUND: usize = 16 * MIB;
-/// What the process takes besides: the allocator's rest, stacks, pages of the program that were not
-/// used before.
-const BESIDES: usize = 16 * MIB;
+/// Memory that the limit does not count: fragmentation, stacks, and pages of the program that are
+/// used for the first time.
+const UNCOUNTED: usize = 16 * MIB;
 
 const LIMITS: &[(&str, &str)] = &[
     ("LLMLB_BODY_MEMORY", "16MiB"),
     ("LLMLB_PROBE_INTERVAL", "1h"),
     ("LLMLB_WORKERS", "2"),
-    // Nobody is given up during the test.
+    // No client times out during the test.
     ("LLMLB_BODY_TIMEOUT", "1h"),
     ("LLMLB_SEND_TIMEOUT", "1h"),
 ];
 
-/// A figure of the process, in bytes.
-fn memory(server: &LlmlbServer, name: &str) -> usize {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.process.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let number = line.unwrap().split_whitespace().next().unwrap();
-    number.parse::<usize>().unwrap() << 10
-}
-
-/// Waits until the server's memory does not grow any more, and returns by how much it has grown.
-fn grown(server: &LlmlbServer, before: usize) -> usize {
+/// Waits until the server's memory stops growing, and returns the growth.
+fn growth(server: &LlmlbServer, before: usize) -> usize {
     let mut last = 0;
     loop {
-        let peak = memory(server, "VmHWM:");
-        if peak == last {
-            return peak.saturating_sub(before);
+        let now = peak(server);
+        if now == last {
+            return now.saturating_sub(before);
         }
-        last = peak;
+        last = now;
         std::thread::sleep(Duration::from_millis(1500));
     }
 }
 
 #[track_caller]
 fn assert_bound(server: &LlmlbServer, before: usize) {
-    let grown = grown(server, before);
-    assert!(grown <= BOUND + BESIDES, "grown by {} MiB", grown / MIB);
+    let growth = growth(server, before);
+    assert!(
+        growth <= BOUND + UNCOUNTED,
+        "memory grew by {} MiB",
+        growth / MIB
+    );
 }
 
-/// A request whose body does not end. Returns `None` when the connection is closed.
+/// Sends a request and the beginning of its body. Returns `None` if the connection is closed.
 async fn open_upload(
     client: &Client,
-    asking: Request<()>,
+    head: Request<()>,
     sent: usize,
 ) -> Option<(h2::client::ResponseFuture, h2::SendStream<Bytes>)> {
     let mut ready = client.clone().ready().await.ok()?;
-    let (response, mut body) = ready.send_request(asking, false).ok()?;
+    let (response, mut body) = ready.send_request(head, false).ok()?;
     let text = Bytes::from(vec![b' '; sent]);
     body.send_data(text, false).ok()?;
     Some((response, body))
 }
 
-/// Clients that open so many connections, with so many streams on each, which all send so much of a
-/// body and stop.
+/// Opens connections with this many streams each. Every stream sends the beginning of a body and
+/// stops. Asserts that the memory stays within the bound.
 fn hold_uploads(
     server: &LlmlbServer,
     connections: usize,
     streams: usize,
     sent: usize,
-    asking: impl Fn() -> Request<()>,
+    head: impl Fn() -> Request<()>,
 ) {
-    let before = memory(server, "VmHWM:");
+    let before = peak(server);
     run(async {
         let mut held = Vec::new();
         for _ in 0..connections {
@@ -93,10 +89,10 @@ fn hold_uploads(
             };
             tokio_util::task::TaskTracker::new().spawn(connection);
             for _ in 0..streams {
-                let upload = open_upload(&client, asking(), sent);
+                let upload = open_upload(&client, head(), sent);
                 match tokio::time::timeout(Duration::from_millis(200), upload).await {
                     Ok(Some(upload)) => held.push(upload),
-                    // It is full, or closed.
+                    // The connection is blocked or closed.
                     Ok(None) | Err(_) => break,
                 }
             }
@@ -112,60 +108,61 @@ fn chat() -> Request<()> {
     request(Method::POST, CHAT)
 }
 
-fn file() -> Request<()> {
-    let mut asking = request(Method::PUT, "/v1/whatever");
+fn upload_head() -> Request<()> {
+    let mut head = request(Method::PUT, "/v1/whatever");
     let kind = "application/octet-stream".parse().unwrap();
-    asking.headers_mut().insert("content-type", kind);
-    asking
+    head.headers_mut().insert("content-type", kind);
+    head
 }
 
-/// A request with as many header fields as there may be.
+/// Returns a request with the maximum number of header fields.
 fn with_fields() -> Request<()> {
-    let mut asking = chat();
+    let mut head = chat();
     for number in 0..300 {
         let name: ::http::HeaderName = format!("x-{number}").parse().unwrap();
-        asking.headers_mut().insert(name, "1".parse().unwrap());
+        head.headers_mut().insert(name, "1".parse().unwrap());
     }
-    asking
+    head
 }
 
 #[test]
 fn small_bodies_over_http_2_stay_within_the_bound() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
+    let server = serve(&sandbox, &[&mock], LIMITS);
     hold_uploads(&server, 60, 50, 15_000, chat);
 }
 
 #[test]
 fn large_bodies_over_http_2_stay_within_the_bound() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
+    let server = serve(&sandbox, &[&mock], LIMITS);
     hold_uploads(&server, 60, 20, 500_000, chat);
 }
 
 #[test]
-fn bodies_that_pass_over_http_2_stay_within_the_bound() {
-    let place = testkit::sandbox!();
-    // It reads nothing.
+fn forwarded_bodies_over_http_2_stay_within_the_bound() {
+    let sandbox = testkit::sandbox!();
+    // The backend reads no body.
     let raw = testkit::raw::heads(|_, _| std::thread::park());
-    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-    let server = place.serve_with(command.envs(LIMITS.iter().copied()));
-    hold_uploads(&server, 60, 20, 500_000, file);
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(command.envs(LIMITS.iter().copied()));
+    hold_uploads(&server, 60, 20, 500_000, upload_head);
 }
 
 #[test]
 fn header_fields_over_http_2_stay_within_the_bound() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
+    let server = serve(&sandbox, &[&mock], LIMITS);
     hold_uploads(&server, 12, 60, 100, with_fields);
 }
 
-/// Clients of HTTP/1.1 that send this as long as they can, and read nothing.
+/// Opens connections that send these bytes until the server stops reading, and that read nothing.
+/// Asserts that the memory stays within the bound.
 fn hold_sent(server: &LlmlbServer, connections: usize, sent: &[u8]) {
-    let before = memory(server, "VmHWM:");
+    let before = peak(server);
     let mut held = Vec::new();
     for _ in 0..connections {
         let Ok(mut stream) = TcpStream::connect(server.address) else {
@@ -181,7 +178,7 @@ fn hold_sent(server: &LlmlbServer, connections: usize, sent: &[u8]) {
                     waits += 1;
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                // It was refused.
+                // The server rejected the connection.
                 Err(_) => break,
             }
         }
@@ -201,28 +198,28 @@ fn partial(kind: &str, path: &str, sent: usize) -> Vec<u8> {
 #[test]
 fn bodies_over_http_1_stay_within_the_bound() {
     for sent in [15_000, 300_000] {
-        let place = testkit::sandbox!();
+        let sandbox = testkit::sandbox!();
         let mock = backend(ok);
-        let server = serve(&place, &[&mock], LIMITS);
+        let server = serve(&sandbox, &[&mock], LIMITS);
         hold_sent(&server, 800, &partial("application/json", CHAT, sent));
     }
 }
 
 #[test]
-fn bodies_that_pass_over_http_1_stay_within_the_bound() {
-    let place = testkit::sandbox!();
+fn forwarded_bodies_over_http_1_stay_within_the_bound() {
+    let sandbox = testkit::sandbox!();
     let raw = testkit::raw::heads(|_, _| std::thread::park());
-    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-    let server = place.serve_with(command.envs(LIMITS.iter().copied()));
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(command.envs(LIMITS.iter().copied()));
     let sent = partial("application/octet-stream", "/v1/whatever", 3_000_000);
     hold_sent(&server, 300, &sent);
 }
 
 #[test]
 fn unfinished_heads_stay_within_the_bound() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
+    let server = serve(&sandbox, &[&mock], LIMITS);
     let head = format!(
         "GET /healthz HTTP/1.1\r\nhost: localhost\r\nx: {}",
         "y".repeat(30_000)
@@ -230,8 +227,8 @@ fn unfinished_heads_stay_within_the_bound() {
     hold_sent(&server, 1000, head.as_bytes());
 }
 
-/// A backend with long answers.
-fn talkative() -> FakeLlm {
+/// Returns a backend with very long responses.
+fn backend_with_long_responses() -> FakeLlm {
     backend(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
         let _ = stream.write_all(head.as_bytes());
@@ -242,41 +239,41 @@ fn talkative() -> FakeLlm {
 
 #[test]
 fn unread_responses_over_http_1_stay_within_the_bound() {
-    let place = testkit::sandbox!();
-    let mock = talkative();
-    let server = serve(&place, &[&mock], LIMITS);
-    let asking = format!(
+    let sandbox = testkit::sandbox!();
+    let mock = backend_with_long_responses();
+    let server = serve(&sandbox, &[&mock], LIMITS);
+    let head = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
          content-length: 13\r\n\r\n{{\"model\":\"m\"}}"
     );
-    hold_sent(&server, 400, asking.as_bytes());
+    hold_sent(&server, 400, head.as_bytes());
 }
 
 #[test]
-fn unread_lists_of_models_over_http_1_stay_within_the_bound() {
-    let place = testkit::sandbox!();
+fn unread_model_lists_over_http_1_stay_within_the_bound() {
+    let sandbox = testkit::sandbox!();
     let names: Vec<_> = (0..1000).map(|number| format!("{number:0>100}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mock = backend_of(&names, ok);
-    let server = serve(&place, &[&mock], LIMITS);
-    let asking = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(40);
-    hold_sent(&server, 300, asking.as_bytes());
+    let server = serve(&sandbox, &[&mock], LIMITS);
+    let head = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(40);
+    hold_sent(&server, 300, head.as_bytes());
 }
 
-/// A frame of HTTP/2.
+/// Returns an HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
     [&head, payload].concat()
 }
 
-/// A head of HTTP/2 with as many fields as the limit allows, whose end does not come.
+/// Returns an HTTP/2 head with as many fields as the limit allows and without its end.
 fn unfinished_head_over_http_2() -> Vec<u8> {
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     sent.extend(frame(4, 0, 0, &[]));
     let mut fields = vec![0x83, 0x86];
     for number in 0..900 {
-        // A literal without an index, with a new name and an empty value.
+        // A literal field without indexing, with a new name and an empty value.
         let name = format!("{number:03}");
         fields.extend([0, 3]);
         fields.extend(name.as_bytes());
@@ -288,21 +285,21 @@ fn unfinished_head_over_http_2() -> Vec<u8> {
 
 #[test]
 fn unfinished_heads_over_http_2_stay_within_the_bound() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], LIMITS);
+    let server = serve(&sandbox, &[&mock], LIMITS);
     hold_sent(&server, 400, &unfinished_head_over_http_2());
 }
 
-/// All that a client of HTTP/2 sends which opens its windows as far as it can, asks for a long
-/// response on many streams, and reads nothing at all.
-fn questions_over_http_2(streams: u32) -> Vec<u8> {
+/// Returns the bytes of an HTTP/2 client that opens its windows as far as possible and sends
+/// requests with long responses on many streams.
+fn requests_over_http_2(streams: u32) -> Vec<u8> {
     const WINDOW: u32 = 0x7fff_ffff;
     let settings = [&[0, 4], &WINDOW.to_be_bytes()[..]].concat();
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     sent.extend(frame(4, 0, 0, &settings));
     sent.extend(frame(8, 0, 0, &(WINDOW - 65_535).to_be_bytes()));
-    // POST and http are entries of the static table; the others are literals without an index.
+    // `POST` and `http` are entries of the static table. The other fields are literals.
     let mut fields = vec![0x83, 0x86];
     for (name, value) in [(4_u8, CHAT), (1, "localhost")] {
         fields.extend([name, u8::try_from(value.len()).unwrap()]);
@@ -318,22 +315,23 @@ fn questions_over_http_2(streams: u32) -> Vec<u8> {
 
 #[test]
 fn unread_responses_over_http_2_with_open_windows_stay_within_the_bound() {
-    let place = testkit::sandbox!();
-    let mock = talkative();
-    let server = serve(&place, &[&mock], LIMITS);
-    hold_sent(&server, 20, &questions_over_http_2(20));
+    let sandbox = testkit::sandbox!();
+    let mock = backend_with_long_responses();
+    let server = serve(&sandbox, &[&mock], LIMITS);
+    hold_sent(&server, 20, &requests_over_http_2(20));
     assert!(testkit::backends::count(&mock) >= 100);
 }
 
-/// Clients of HTTP/2 that ask for something on many streams, and take nothing of it.
+/// Opens HTTP/2 connections that send requests on many streams and read no response. Asserts that
+/// the memory stays within the bound.
 fn hold_responses(
     server: &LlmlbServer,
     connections: usize,
     window: u32,
-    asking: impl Fn() -> Request<()>,
+    head: impl Fn() -> Request<()>,
     body: &'static str,
 ) {
-    let before = memory(server, "VmHWM:");
+    let before = peak(server);
     run(async {
         let mut held = Vec::new();
         for _ in 0..connections {
@@ -343,8 +341,7 @@ fn hold_responses(
                 let Ok(mut ready) = client.clone().ready().await else {
                     break;
                 };
-                let Ok((response, mut sender)) = ready.send_request(asking(), body.is_empty())
-                else {
+                let Ok((response, mut sender)) = ready.send_request(head(), body.is_empty()) else {
                     break;
                 };
                 if !body.is_empty() {
@@ -361,18 +358,18 @@ fn hold_responses(
 
 #[test]
 fn unread_responses_over_http_2_stay_within_the_bound() {
-    let place = testkit::sandbox!();
-    let mock = talkative();
-    let server = serve(&place, &[&mock], LIMITS);
+    let sandbox = testkit::sandbox!();
+    let mock = backend_with_long_responses();
+    let server = serve(&sandbox, &[&mock], LIMITS);
     hold_responses(&server, 8, 1, chat, r#"{"model":"m"}"#);
 }
 
 #[test]
-fn unread_lists_of_models_over_http_2_stay_within_the_bound() {
-    let place = testkit::sandbox!();
+fn unread_model_lists_over_http_2_stay_within_the_bound() {
+    let sandbox = testkit::sandbox!();
     let names: Vec<_> = (0..1000).map(|number| format!("{number:0>100}")).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
     let mock = backend_of(&names, ok);
-    let server = serve(&place, &[&mock], LIMITS);
+    let server = serve(&sandbox, &[&mock], LIMITS);
     hold_responses(&server, 20, 1, || request(Method::GET, "/v1/models"), "");
 }

@@ -1,4 +1,4 @@
-//! Model lists that are large, or that change where it does not matter. (L6, L11)
+//! Model lists that are large, or that change only in fields which do not matter. (L6, L11)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::Value;
 use testkit::{FakeLlm, LlmlbServer, backends::serve, until, wire};
 
-/// A backend whose list of models is made anew for each probe, which are counted.
+/// Returns a backend and the number of its probes. `list` makes the model list for each probe.
 fn listing(list: impl Fn(usize) -> String + Send + Sync + 'static) -> (FakeLlm, Arc<AtomicUsize>) {
     let probes = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&probes);
@@ -26,9 +26,9 @@ fn models(server: &LlmlbServer) -> Vec<Value> {
 }
 
 #[test]
-fn a_list_whose_creation_times_change_is_the_same_list() {
-    let place = testkit::sandbox!();
-    // As llama.cpp and vLLM describe their models: with the time of the request.
+fn changed_creation_times_do_not_change_the_model_list() {
+    let sandbox = testkit::sandbox!();
+    // llama.cpp and vLLM report the time of the probe as `created`.
     let (mock, probes) = listing(|number| {
         format!(
             r#"{{"object":"list","models":[{{"name":"m{number}"}}],"data":[
@@ -39,20 +39,22 @@ fn a_list_whose_creation_times_change_is_the_same_list() {
             1000 + number
         )
     });
-    let server = serve(&place, &[&mock], &[("LLMLB_PROBE_INTERVAL", "100ms")]);
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_PROBE_INTERVAL", "100ms")]);
     let first = models(&server);
     assert_eq!(first[0]["created"], 1000);
     assert_eq!(first[0]["meta"]["n_ctx_train"], 4096);
     assert_eq!(first[1]["max_model_len"], 8192);
-    until("it was probed often", || probes.load(Ordering::SeqCst) > 5);
+    until("the backend is probed several times", || {
+        probes.load(Ordering::SeqCst) > 5
+    });
     assert_eq!(models(&server), first);
-    let said = server.process.stderr();
-    assert!(!said.contains("now serves"), "{said}");
+    let log = server.process.stderr();
+    assert!(!log.contains("now serves"), "{log}");
 }
 
 #[test]
-fn a_list_in_another_order_is_the_same_list_and_a_new_model_keeps_the_others_as_they_were() {
-    let place = testkit::sandbox!();
+fn changed_order_does_not_change_the_model_list() {
+    let sandbox = testkit::sandbox!();
     let (mock, probes) = listing(|number| {
         let (a, b) = (r#""id":"a""#, r#""id":"b""#);
         let (first, second) = if number % 2 == 0 { (a, b) } else { (b, a) };
@@ -61,33 +63,23 @@ fn a_list_in_another_order_is_the_same_list_and_a_new_model_keeps_the_others_as_
             format!(r#"{{{first},"created":{number}}},{{{second},"created":{number}}}{third}"#);
         format!(r#"{{"data":[{list}]}}"#)
     });
-    let server = serve(&place, &[&mock], &[("LLMLB_PROBE_INTERVAL", "100ms")]);
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_PROBE_INTERVAL", "100ms")]);
     until("the third model is listed", || models(&server).len() == 3);
-    let seen = probes.load(Ordering::SeqCst);
-    until("it was probed again", || {
-        probes.load(Ordering::SeqCst) > seen + 3
+    let before = probes.load(Ordering::SeqCst);
+    until("the backend is probed again", || {
+        probes.load(Ordering::SeqCst) > before + 3
     });
     for model in models(&server).iter().filter(|model| model["id"] != "c") {
         assert_eq!(model["created"], 0, "{model}");
     }
-    let said = server.process.stderr();
-    assert_eq!(said.matches("now serves").count(), 1, "{said}");
-}
-
-/// The most memory that a server had, in bytes.
-#[cfg(target_os = "linux")]
-fn peak(server: &LlmlbServer) -> usize {
-    let status = format!("/proc/{}/status", server.process.pid());
-    let status = std::fs::read_to_string(status).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let number = line.unwrap().split_whitespace().next().unwrap();
-    number.parse::<usize>().unwrap() << 10
+    let log = server.process.stderr();
+    assert_eq!(log.matches("now serves").count(), 1, "{log}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_list_of_half_a_million_models_takes_little_memory_and_the_first_ones_are_used() {
-    let place = testkit::sandbox!();
+fn model_list_beyond_max_models_is_truncated_and_uses_little_memory() {
+    let sandbox = testkit::sandbox!();
     let (mock, _) = listing(|_| {
         let ids: Vec<_> = (0..500_000)
             .map(|n| format!("{{\"id\":\"{n:x}\"}}"))
@@ -99,28 +91,30 @@ fn a_list_of_half_a_million_models_takes_little_memory_and_the_first_ones_are_us
         ("LLMLB_PROBE_TIMEOUT", "1m"),
     ];
     let small = testkit::backends::backend(testkit::backends::ok);
-    let before = peak(&serve(&place, &[&small], &settings));
+    let before = crate::memory::peak(&serve(&sandbox, &[&small], &settings));
     let status = |server: &LlmlbServer, name: &str| {
         let body = format!(r#"{{"model":"{name}"}}"#);
         server.post(testkit::backends::CHAT, &body).status()
     };
-    let server = serve(&place, &[&mock], &settings);
-    until("it is up", || status(&server, "0") == 200);
+    let server = serve(&sandbox, &[&mock], &settings);
+    until("the backend serves a request", || {
+        status(&server, "0") == 200
+    });
     assert_eq!(models(&server).len(), 10_000);
     assert_eq!(status(&server, "270f"), 200);
     assert_eq!(status(&server, "2710"), 404);
-    // The list itself, once more while it grows, and what is kept of it.
-    let more = peak(&server) - before;
-    assert!(more < 80 << 20, "{} MiB more", more >> 20);
-    let said = server.process.stderr();
-    let words = "lists 500000 models; only the first 10000 are used (upstream.max_models)";
-    assert!(said.contains(words), "{said}");
+    // The bound allows for the list, a copy while its buffer grows, and the part that is kept.
+    let growth = crate::memory::peak(&server) - before;
+    assert!(growth < 80 << 20, "memory grew by {} MiB", growth >> 20);
+    let log = server.process.stderr();
+    let warning = "lists 500000 models; only the first 10000 are used (upstream.max_models)";
+    assert!(log.contains(warning), "{log}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn descriptions_of_megabytes_are_not_kept() {
-    let place = testkit::sandbox!();
+fn large_model_descriptions_are_dropped_from_the_list() {
+    let sandbox = testkit::sandbox!();
     let long = "x".repeat(3 << 20);
     let list = format!(
         r#"{{"data":[{{"id":"a","owned_by":"{long}","object":"model","x":[{}0]}},
@@ -129,12 +123,12 @@ fn descriptions_of_megabytes_are_not_kept() {
         r#""k":[[]],"#.repeat(20_000)
     );
     let (mock, _) = listing(move |_| list.clone());
-    let server = serve(&place, &[&mock], &[("LLMLB_PROBE_TIMEOUT", "1m")]);
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_PROBE_TIMEOUT", "1m")]);
     let answer = server.get("/v1/models");
     assert!(answer.text().len() < 1000, "{answer:?}");
     let ids: Vec<_> = models(&server)
         .iter()
-        .map(|one| one["id"].clone())
+        .map(|model| model["id"].clone())
         .collect();
     assert_eq!(ids, ["a", "b"]);
 }

@@ -1,17 +1,17 @@
-//! Forms with files: the model is one of their fields. (L5, L6)
+//! Multipart forms with files, which name the model in a field. (L5, L6)
 
 use testkit::{
     Answer, Connection, LlmlbServer,
     backends::{asked, backend_of, code, count, ok, serve},
 };
 
-/// A form of these fields; the second word is what follows the name.
+/// Returns a form with these fields. The second text of a field follows its name in the header.
 fn form(boundary: &str, fields: &[(&str, &str, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
-    for (name, more, value) in fields {
+    for (name, parameters, value) in fields {
         out.extend(
             format!(
-                "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"{more}\r\n\r\n"
+                "--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"{parameters}\r\n\r\n"
             )
             .bytes(),
         );
@@ -41,20 +41,20 @@ fn noise() -> Vec<u8> {
 }
 
 #[test]
-fn a_form_goes_to_who_serves_the_model_that_it_names() {
-    let place = testkit::sandbox!();
+fn form_is_routed_by_its_model_field() {
+    let sandbox = testkit::sandbox!();
     let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
-    let server = serve(&place, &[&first, &second], &[]);
+    let server = serve(&sandbox, &[&first, &second], &[]);
     let noise = noise();
     let fields: [(&str, &str, &[u8]); 3] = [
         ("file", FILE, &noise),
         ("model", "", b"whisper"),
         ("language", "", b"en"),
     ];
-    // Wherever the field stands.
-    for turn in 0..3 {
+    // The position of the field does not matter.
+    for position in 0..3 {
         let mut fields = fields;
-        fields.rotate_left(turn);
+        fields.rotate_left(position);
         let body = form("XyZ", &fields);
         let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);
         assert_eq!(answer.status(), 200, "{answer:?}");
@@ -67,10 +67,10 @@ fn a_form_goes_to_who_serves_the_model_that_it_names() {
 }
 
 #[test]
-fn a_boundary_may_be_written_in_many_ways() {
-    let place = testkit::sandbox!();
+fn boundary_is_parsed_in_every_valid_form() {
+    let sandbox = testkit::sandbox!();
     let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
-    let server = serve(&place, &[&first, &second], &[]);
+    let server = serve(&sandbox, &[&first, &second], &[]);
     let long = "----WebKitFormBoundary7MA4YWxkTrZu0gW";
     for (kind, boundary) in [
         ("multipart/form-data; boundary=\"a:b\"", "a:b"),
@@ -86,10 +86,10 @@ fn a_boundary_may_be_written_in_many_ways() {
 }
 
 #[test]
-fn what_a_file_contains_is_not_taken_for_a_field() {
-    let place = testkit::sandbox!();
+fn content_of_a_file_is_not_read_as_a_field() {
+    let sandbox = testkit::sandbox!();
     let (first, second) = (backend_of(&["evil"], ok), backend_of(&["whisper"], ok));
-    let server = serve(&place, &[&first, &second], &[]);
+    let server = serve(&sandbox, &[&first, &second], &[]);
     let other = form("other", &[("model", "", b"evil")]);
     let files: [(&str, &str, &[u8]); 5] = [
         ("file", FILE, &other),
@@ -111,9 +111,9 @@ fn what_a_file_contains_is_not_taken_for_a_field() {
 
 #[test]
 fn form_that_parsers_read_differently_is_rejected() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let (first, second) = (backend_of(&["evil"], ok), backend_of(&["whisper"], ok));
-    let server = serve(&place, &[&first, &second], &[]);
+    let server = serve(&sandbox, &[&first, &second], &[]);
     let evil = b"content-disposition: form-data; name=\"model\"\r\n\r\nevil\r\n";
     let in_line = [b"in a line --XyZ\r\n", &evil[..], b"--XyZ\r\n"].concat();
     let longer = [b"\r\n--XyZ-and-more\r\n", &evil[..]].concat();
@@ -144,10 +144,10 @@ fn form_that_parsers_read_differently_is_rejected() {
 }
 
 #[test]
-fn an_unknown_model_in_a_form_is_told() {
-    let place = testkit::sandbox!();
+fn unknown_model_in_a_form_gets_404() {
+    let sandbox = testkit::sandbox!();
     let mock = backend_of(&["whisper"], ok);
-    let server = serve(&place, &[&mock], &[]);
+    let server = serve(&sandbox, &[&mock], &[]);
     let body = form("XyZ", &[("model", "", b"other")]);
     let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);
     assert_eq!(answer.status(), 404);
@@ -155,10 +155,10 @@ fn an_unknown_model_in_a_form_is_told() {
 }
 
 #[test]
-fn a_form_without_a_model_goes_to_the_first_backend_as_it_is() {
-    let place = testkit::sandbox!();
+fn form_without_a_model_goes_unchanged_to_the_first_backend() {
+    let sandbox = testkit::sandbox!();
     let (first, second) = (backend_of(&["a"], ok), backend_of(&["b"], ok));
-    let server = serve(&place, &[&first, &second], &[]);
+    let server = serve(&sandbox, &[&first, &second], &[]);
     let noise = noise();
     let whole = form("XyZ", &[("purpose", "", b"batch"), ("file", FILE, &noise)]);
     for body in [&whole[..], b"no form at all", b""] {
@@ -175,10 +175,10 @@ fn a_form_without_a_model_goes_to_the_first_backend_as_it_is() {
 }
 
 #[test]
-fn a_form_in_chunks_is_routed_too() {
-    let place = testkit::sandbox!();
+fn form_in_chunks_is_routed_by_its_model_field() {
+    let sandbox = testkit::sandbox!();
     let (first, second) = (backend_of(&["a"], ok), backend_of(&["whisper"], ok));
-    let server = serve(&place, &[&first, &second], &[]);
+    let server = serve(&sandbox, &[&first, &second], &[]);
     let noise = noise();
     let body = form("XyZ", &[("file", FILE, &noise), ("model", "", b"whisper")]);
     let mut client = Connection::open(server.address);
@@ -197,10 +197,10 @@ fn a_form_in_chunks_is_routed_too() {
 }
 
 #[test]
-fn a_form_beyond_the_limit_is_refused() {
-    let place = testkit::sandbox!();
+fn form_beyond_max_body_is_rejected() {
+    let sandbox = testkit::sandbox!();
     let mock = backend_of(&["whisper"], ok);
-    let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
     let noise = [7; 2000];
     let body = form("XyZ", &[("model", "", b"whisper"), ("file", FILE, &noise)]);
     let answer = send(&server, PATH, "multipart/form-data; boundary=XyZ", &body);

@@ -1,28 +1,32 @@
-//! Backends that are killed, or hang, as processes do. (L8)
+//! Backend processes that are killed or hang. (L8)
 
 use std::thread;
 
-use crate::real::Real;
+use crate::backend_process::BackendProcess;
 use testkit::{
     Connection, LlmlbServer, Sandbox,
     backends::{ASK, CHAT, PROBED_OFTEN, UNPROBED, code, named_by_address, served_by},
     read_chunk, until,
 };
 
-fn serve(place: &Sandbox, backends: &[&Real], settings: &[(&str, &str)]) -> LlmlbServer {
-    let config = named_by_address(backends.iter().map(|one| one.address));
-    std::fs::write(place.path("backends.toml"), config).unwrap();
-    let mut command = place.command("serve -p 0 --config backends.toml");
-    place.serve_with(command.envs(settings.iter().copied()))
+fn serve(
+    sandbox: &Sandbox,
+    backends: &[&BackendProcess],
+    settings: &[(&str, &str)],
+) -> LlmlbServer {
+    let config = named_by_address(backends.iter().map(|backend| backend.address));
+    std::fs::write(sandbox.path("backends.toml"), config).unwrap();
+    let mut command = sandbox.command("serve -p 0 --config backends.toml");
+    sandbox.serve_with(command.envs(settings.iter().copied()))
 }
 
 #[test]
-fn a_killed_backend_is_not_noticed() {
-    let place = testkit::sandbox!();
-    let (mut victim, other) = (Real::start(), Real::start());
-    let server = serve(&place, &[&victim, &other], UNPROBED);
-    // Both have connections that wait for requests.
-    until("both have served", || {
+fn requests_are_served_by_the_other_backend_when_one_is_killed() {
+    let sandbox = testkit::sandbox!();
+    let (mut victim, other) = (BackendProcess::start(), BackendProcess::start());
+    let server = serve(&sandbox, &[&victim, &other], UNPROBED);
+    // Both backends have idle connections.
+    until("both backends have served requests", || {
         assert_eq!(server.post(CHAT, ASK).status(), 200);
         let status = server.status();
         let served = |index: usize| status["backends"][index]["requests"].as_u64() > Some(0);
@@ -37,12 +41,12 @@ fn a_killed_backend_is_not_noticed() {
 }
 
 #[test]
-fn a_backend_killed_within_an_answer_is_an_error_for_that_answer_alone() {
-    let place = testkit::sandbox!();
-    let (mut victim, other) = (Real::start(), Real::start());
-    let server = serve(&place, &[&victim, &other], UNPROBED);
+fn killed_backend_cuts_only_its_own_responses() {
+    let sandbox = testkit::sandbox!();
+    let (mut victim, other) = (BackendProcess::start(), BackendProcess::start());
+    let server = serve(&sandbox, &[&victim, &other], UNPROBED);
     let held = r#"{"model":"m","hold":true}"#;
-    // Answers that have begun, on both.
+    // Responses have begun on both backends.
     let mut clients: Vec<_> = (0..20)
         .map(|_| {
             let mut client = Connection::open(server.address);
@@ -66,16 +70,16 @@ fn a_backend_killed_within_an_answer_is_an_error_for_that_answer_alone() {
         count += 1;
     }
     assert!((1..20).contains(&count), "{count}");
-    // The others go on.
+    // Responses of the other backend continue.
     server.until_in_flight(20 - count);
     assert_eq!(server.post(CHAT, ASK).status(), 200);
 }
 
 #[test]
-fn requests_that_wait_for_a_backend_that_hangs_are_answered_by_another() {
-    let place = testkit::sandbox!();
-    let (victim, other) = (Real::start(), Real::start());
-    let server = serve(&place, &[&victim, &other], PROBED_OFTEN);
+fn requests_are_retried_when_their_backend_hangs() {
+    let sandbox = testkit::sandbox!();
+    let (victim, other) = (BackendProcess::start(), BackendProcess::start());
+    let server = serve(&sandbox, &[&victim, &other], PROBED_OFTEN);
     victim.hang();
     thread::scope(|scope| {
         for _ in 0..16 {
@@ -87,8 +91,8 @@ fn requests_that_wait_for_a_backend_that_hangs_are_answered_by_another() {
         }
     });
     server.until_in_flight(0);
-    victim.go_on();
-    until("it is trusted again", || {
+    victim.resume();
+    until("the resumed backend serves a request", || {
         let answer = server.post(CHAT, ASK);
         assert_eq!(answer.status(), 200);
         served_by(&answer) == victim.address.to_string()
@@ -96,43 +100,43 @@ fn requests_that_wait_for_a_backend_that_hangs_are_answered_by_another() {
 }
 
 #[test]
-fn an_answer_that_has_begun_outlives_a_backend_that_hangs_for_a_while() {
-    let place = testkit::sandbox!();
-    let only = Real::start();
-    let server = serve(&place, &[&only], PROBED_OFTEN);
+fn response_continues_after_its_backend_hung_for_a_while() {
+    let sandbox = testkit::sandbox!();
+    let only = BackendProcess::start();
+    let server = serve(&sandbox, &[&only], PROBED_OFTEN);
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, r#"{"model":"m","pause":true}"#);
     assert_eq!(client.head().status(), 200);
     let first = read_chunk(&mut client.reader);
     assert_eq!(first, Some(Some(b"data: first\n\n".to_vec())));
     only.hang();
-    until("it counts as down", || {
+    until("the backend is marked down", || {
         server.status()["backends"][0]["up"] == false
     });
-    only.go_on();
+    only.resume();
     let last = read_chunk(&mut client.reader);
     assert_eq!(last, Some(Some(b"data: last\n\n".to_vec())));
     assert_eq!(read_chunk(&mut client.reader), Some(None));
 }
 
 #[test]
-fn when_the_only_backend_hangs_the_client_is_told() {
-    let place = testkit::sandbox!();
-    let only = Real::start();
+fn response_is_504_when_the_only_backend_hangs() {
+    let sandbox = testkit::sandbox!();
+    let only = BackendProcess::start();
     let settings = [
         ("LLMLB_PROBE_INTERVAL", "100ms"),
         ("LLMLB_PROBE_TIMEOUT", "500ms"),
         ("LLMLB_FIRST_BYTE_TIMEOUT", "3s"),
     ];
-    let server = serve(&place, &[&only], &settings);
+    let server = serve(&sandbox, &[&only], &settings);
     only.hang();
     let answer = server.post(CHAT, ASK);
-    // Nobody else could answer: it was waited for as long as may be.
+    // No other backend can serve the request, so the server waits for the whole timeout.
     assert_eq!(answer.status(), 504, "{answer:?}");
     assert_eq!(code(&answer), "upstream_timeout");
     server.until_in_flight(0);
-    only.go_on();
-    until("it answers again", || {
+    only.resume();
+    until("the backend serves a request", || {
         server.post(CHAT, ASK).status() == 200
     });
 }

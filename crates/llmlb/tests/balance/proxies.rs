@@ -1,5 +1,4 @@
-//! Clients behind a reverse proxy: which addresses they count for, and that none of them is local.
-//! (L7, L11)
+//! Clients behind a reverse proxy: their addresses, and that none of them counts as local. (L7, L11)
 
 use std::sync::mpsc::channel;
 use testkit::{
@@ -17,10 +16,10 @@ fn status(server: &LlmlbServer, fields: &str) -> u16 {
 }
 
 #[test]
-fn a_request_that_came_through_a_proxy_is_not_local() {
-    let place = testkit::sandbox!();
+fn request_with_proxy_headers_is_not_local() {
+    let sandbox = testkit::sandbox!();
     for settings in [&[][..], &[("LLMLB_TRUSTED_PROXIES", "127.0.0.1")]] {
-        let server = serve(&place, &[&backend(testkit::backends::ok)], settings);
+        let server = serve(&sandbox, &[&backend(testkit::backends::ok)], settings);
         assert_eq!(status(&server, ""), 200);
         assert_eq!(status(&server, "x-request-id: 1\r\n"), 200);
         for field in [
@@ -35,55 +34,53 @@ fn a_request_that_came_through_a_proxy_is_not_local() {
         ] {
             assert_eq!(status(&server, &format!("{field}\r\n")), 403, "{field}");
         }
-        let (own, code) = place.status(server.port());
+        let (own, code) = sandbox.status(server.port());
         assert_eq!((own["health"].as_str(), code), (Some("ok"), Some(0)));
     }
 }
 
-/// The order in which a backend with room for one gets requests. The first client sends three
-/// requests, then another sends one. Each client is a header that it sends.
+/// Returns the order in which a backend with one slot gets requests. The first client sends three
+/// requests, then the second client sends one. Each client is identified by a header field.
 fn order(settings: &[(&str, &str)], first: &str, second: &str) -> String {
-    let place = testkit::sandbox!();
-    let (tell, arrived) = channel();
-    let tell = std::sync::Mutex::new(tell);
-    let (go_on, wait) = channel::<()>();
+    let sandbox = testkit::sandbox!();
+    let (sender, arrived) = channel();
+    let sender = std::sync::Mutex::new(sender);
+    let (release, wait) = channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let mock = backend(move |request, stream| {
         let name = request.text();
         let name = name.split('"').nth(7).unwrap_or_default().to_owned();
-        tell.lock().unwrap().send(name).unwrap();
+        sender.lock().unwrap().send(name).unwrap();
         let _ = wait.lock().unwrap().recv_timeout(DEADLINE);
         wire::json(stream, 200, "{}");
     });
     let url = mock.url();
     let file = format!("[[backend]]\nurl = \"{url}\"\nmax_concurrent = 1\n");
-    std::fs::write(place.path("llmlb.toml"), file).unwrap();
-    let mut command = place.command("serve -p 0");
-    let server = place.serve_with(command.envs(settings.iter().copied()));
+    std::fs::write(sandbox.path("llmlb.toml"), file).unwrap();
+    let mut command = sandbox.command("serve -p 0");
+    let server = sandbox.serve_with(command.envs(settings.iter().copied()));
     let mut clients = Vec::new();
     let next = || arrived.recv_timeout(DEADLINE).unwrap();
     let mut order = Vec::new();
     for (name, field) in [("0", first), ("1", first), ("2", first), ("3", second)] {
         let mut client = Connection::open(server.address);
         let body = format!(r#"{{"model":"m","x":"{name}"}}"#);
-        client.send(format!(
-            "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{field}content-type: application/json\r\n\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        ));
+        client.send_post_with(CHAT, field, &body);
         clients.push(client);
         if name == "0" {
             order.push(next());
         } else {
             let waiting = clients.len() as u64 - 1;
-            until("it waits", || server.status()["waiting"] == waiting);
+            until("the request waits", || {
+                server.status()["waiting"] == waiting
+            });
         }
     }
     for _ in 0..3 {
-        go_on.send(()).unwrap();
+        release.send(()).unwrap();
         order.push(next());
     }
-    go_on.send(()).unwrap();
+    release.send(()).unwrap();
     for client in &mut clients {
         assert_eq!(client.answer().status(), 200);
     }
@@ -91,14 +88,14 @@ fn order(settings: &[(&str, &str)], first: &str, second: &str) -> String {
 }
 
 #[test]
-fn clients_behind_a_trusted_proxy_take_turns_by_the_address_it_reports() {
+fn clients_behind_a_trusted_proxy_share_by_their_reported_addresses() {
     let trusted = [("LLMLB_TRUSTED_PROXIES", "127.0.0.1, 10.0.0.0/8")];
     for (first, second) in [
         (
             "x-forwarded-for: 1.1.1.1\r\n",
             "x-forwarded-for: 2.2.2.2\r\n",
         ),
-        // What a client adds itself is left of what the proxy adds.
+        // Addresses that a client adds itself are left of those that the proxy adds.
         (
             "x-forwarded-for: 9.9.9.9, 1.1.1.1\r\n",
             "x-forwarded-for: 9.9.9.9\r\nx-forwarded-for: 2.2.2.2, 10.1.2.3\r\n",
@@ -113,7 +110,7 @@ fn clients_behind_a_trusted_proxy_take_turns_by_the_address_it_reports() {
 }
 
 #[test]
-fn an_address_that_nobody_trusted_reports_is_ignored() {
+fn address_reported_by_an_untrusted_proxy_is_ignored() {
     let (first, second) = (
         "x-forwarded-for: 1.1.1.1\r\n",
         "x-forwarded-for: 2.2.2.2\r\n",
@@ -121,7 +118,7 @@ fn an_address_that_nobody_trusted_reports_is_ignored() {
     assert_eq!(order(&[], first, second), "0123");
     let elsewhere = [("LLMLB_TRUSTED_PROXIES", "10.0.0.0/8")];
     assert_eq!(order(&elsewhere, first, second), "0123");
-    // Only the rightmost address is the proxy's word.
+    // Only the rightmost address comes from the proxy.
     let trusted = [("LLMLB_TRUSTED_PROXIES", "127.0.0.1")];
     let (first, second) = (
         "x-forwarded-for: 8.8.8.8, 1.1.1.1\r\n",

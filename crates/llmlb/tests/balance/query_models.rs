@@ -1,14 +1,14 @@
-//! A model that is named in the query, as by those who open a WebSocket: they send no body. (L5, L6)
+//! Models named in the query, as in WebSocket requests, which have no body. (L5, L6)
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use testkit::{
-    Answer, Connection, FakeLlm, LlmlbServer, Received,
+    Answer, Connection, FakeLlm, LlmlbServer, Received, Request,
     backends::{asked, backend_of, code, count, ok, serve, serve_file},
 };
 
-/// Agrees to speak WebSocket, says who it is, and hangs up.
-fn talker(name: &'static str, models: &[&str]) -> FakeLlm {
+/// Returns a backend that accepts a WebSocket, reports its name in a field and closes the connection.
+fn websocket_backend(name: &'static str, models: &[&str]) -> FakeLlm {
     backend_of(models, move |request: &Received, stream: &mut TcpStream| {
         if request.head.header("upgrade").is_none() {
             return ok(request, stream);
@@ -24,34 +24,33 @@ fn talker(name: &'static str, models: &[&str]) -> FakeLlm {
     })
 }
 
-/// Two of them; the first is the one that gets what names no model.
-fn talkers() -> (FakeLlm, FakeLlm) {
-    (talker("a", &["only-a"]), talker("b", &["only-b"]))
+/// Returns two such backends. Requests without a model go to the first one.
+fn websocket_backends() -> (FakeLlm, FakeLlm) {
+    (
+        websocket_backend("a", &["only-a"]),
+        websocket_backend("b", &["only-b"]),
+    )
 }
 
 fn connect(server: &LlmlbServer, target: &str) -> Answer {
     let mut client = Connection::open(server.address);
-    client.send(format!(
-        "GET {target} HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n\
-         upgrade: websocket\r\nsec-websocket-version: 13\r\n\
-         sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    ));
+    client.send(Request::websocket(target).to_bytes());
     client.answer()
 }
 
-/// The targets of what this backend was asked.
+/// Returns the targets of the requests that a backend received.
 fn targets(mock: &FakeLlm) -> Vec<String> {
     asked(mock)
         .iter()
-        .map(|one| one.target().to_owned())
+        .map(|request| request.target().to_owned())
         .collect()
 }
 
 #[test]
-fn it_leads_to_who_serves_it() {
-    let place = testkit::sandbox!();
-    let (a, b) = talkers();
-    let server = serve(&place, &[&a, &b], &[]);
+fn model_in_the_query_selects_the_backend_that_serves_it() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = websocket_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
     for (target, name) in [
         ("/v1/realtime?model=only-b", "b"),
         ("/v1/realtime?intent=x&model=only%2Db&z=%20", "b"),
@@ -63,17 +62,17 @@ fn it_leads_to_who_serves_it() {
         let answer = connect(&server, target);
         assert_eq!(answer.status(), 101, "{target}: {answer:?}");
         assert_eq!(answer.head.header("x-name").as_deref(), Some(name));
-        // What is no alias passes as it came.
+        // A target without an alias is forwarded unchanged.
         let last = targets(if name == "a" { &a } else { &b }).pop();
         assert_eq!(last.as_deref(), Some(target));
     }
 }
 
 #[test]
-fn it_counts_for_every_request_in_whose_body_none_can_be_named() {
-    let place = testkit::sandbox!();
-    let (a, b) = talkers();
-    let server = serve(&place, &[&a, &b], &[]);
+fn model_in_the_query_is_used_when_the_body_has_none() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = websocket_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
     assert_eq!(server.get("/v1/things?model=only-b").status(), 200);
     let mut client = Connection::open(server.address);
     client.send(
@@ -82,7 +81,7 @@ fn it_counts_for_every_request_in_whose_body_none_can_be_named() {
     );
     assert_eq!(client.answer().status(), 200);
     assert_eq!((count(&a), count(&b)), (0, 2));
-    // Servers disagree on whether the query or the body counts.
+    // Engines differ on which of the two applies if query and body name different models.
     let body = r#"{"model":"only-a"}"#;
     let answer = server.post("/v1/chat/completions?model=only-b", body);
     assert_eq!(answer.status(), 400, "{answer:?}");
@@ -92,10 +91,10 @@ fn it_counts_for_every_request_in_whose_body_none_can_be_named() {
 }
 
 #[test]
-fn one_that_nobody_serves_is_unknown() {
-    let place = testkit::sandbox!();
-    let (a, b) = talkers();
-    let server = serve(&place, &[&a, &b], &[]);
+fn unknown_model_in_the_query_gets_404() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = websocket_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
     let answer = connect(&server, "/v1/realtime?model=gone");
     assert_eq!(answer.status(), 404, "{answer:?}");
     assert_eq!(code(&answer), "model_not_found");
@@ -103,22 +102,22 @@ fn one_that_nobody_serves_is_unknown() {
 }
 
 #[test]
-fn one_that_may_not_be_used_is_unknown() {
-    let place = testkit::sandbox!();
-    let mock = talker("a", &["open", "secret"]);
+fn model_in_the_query_outside_only_models_gets_404() {
+    let sandbox = testkit::sandbox!();
+    let mock = websocket_backend("a", &["open", "secret"]);
     let url = mock.url();
     let file = format!("[[backend]]\nurl = \"{url}\"\nonly_models = [\"open\"]\n");
-    let server = serve_file(&place, &file);
+    let server = serve_file(&sandbox, &file);
     assert_eq!(connect(&server, "/v1/realtime?model=open").status(), 101);
     assert_eq!(connect(&server, "/v1/realtime?model=secret").status(), 404);
     assert_eq!(count(&mock), 1);
 }
 
 #[test]
-fn two_names_are_none() {
-    let place = testkit::sandbox!();
-    let (a, b) = talkers();
-    let server = serve(&place, &[&a, &b], &[]);
+fn ambiguous_model_in_the_query_is_rejected() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = websocket_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
     for query in [
         "model=only-a&model=only-b",
         "model=only-a&Model=only-b",
@@ -135,30 +134,30 @@ fn two_names_are_none() {
 }
 
 #[test]
-fn an_alias_is_replaced_and_nothing_else_is() {
-    let place = testkit::sandbox!();
-    let (a, b) = talkers();
+fn alias_in_the_query_is_replaced_and_the_rest_is_unchanged() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = websocket_backends();
     let file = format!(
         "[[backend]]\nurl = \"{}\"\n[[backend]]\nurl = \"{}\"\n\
          [aliases]\nvoice = \"only-b\"\n",
         a.url(),
         b.url()
     );
-    let server = serve_file(&place, &file);
+    let server = serve_file(&sandbox, &file);
     let sent = "/v1/realtime?x=voice&&y=%7e+%2F&m%6fdel=v%6Fice&voice&z=?model=voice";
-    let arrives = "/v1/realtime?x=voice&&y=%7e+%2F&m%6fdel=only-b&voice&z=?model=voice";
+    let forwarded = "/v1/realtime?x=voice&&y=%7e+%2F&m%6fdel=only-b&voice&z=?model=voice";
     assert_eq!(connect(&server, sent).status(), 101);
-    assert_eq!(targets(&b), [arrives]);
+    assert_eq!(targets(&b), [forwarded]);
     assert_eq!(count(&a), 0);
 }
 
 #[test]
-fn the_name_of_a_model_is_escaped_in_a_query() {
-    let place = testkit::sandbox!();
-    let mock = talker("a", &["a b/c&d=e:é"]);
+fn model_name_is_escaped_when_it_replaces_an_alias_in_the_query() {
+    let sandbox = testkit::sandbox!();
+    let mock = websocket_backend("a", &["a b/c&d=e:é"]);
     let url = mock.url();
     let file = format!("[[backend]]\nurl = \"{url}\"\n[aliases]\nodd = \"a b/c&d=e:é\"\n");
-    let server = serve_file(&place, &file);
+    let server = serve_file(&sandbox, &file);
     assert_eq!(connect(&server, "/v1/realtime?model=odd").status(), 101);
     let unescaped = "/v1/realtime?model=a+b/c%26d%3De:%c3%a9";
     assert_eq!(connect(&server, unescaped).status(), 101);

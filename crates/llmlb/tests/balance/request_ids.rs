@@ -1,4 +1,4 @@
-//! Every request has an id, from end to end. (L8, L13)
+//! Request ids in requests to backends, responses and errors. (L8, L13)
 
 use std::io::Write;
 use testkit::{
@@ -7,13 +7,9 @@ use testkit::{
     until, wire,
 };
 
-fn ask(server: &LlmlbServer, id: &str) -> Answer {
+fn post_with(server: &LlmlbServer, field: &str) -> Answer {
     let mut client = Connection::open(server.address);
-    client.send(format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\n{id}content-type: application/json\r\n\
-         content-length: {}\r\n\r\n{ASK}",
-        ASK.len()
-    ));
+    client.send_post_with(CHAT, field, ASK);
     client.answer()
 }
 
@@ -22,13 +18,13 @@ fn id(answer: &Answer) -> String {
 }
 
 #[test]
-fn an_id_of_the_client_is_kept() {
-    let place = testkit::sandbox!();
+fn request_id_of_the_client_is_kept() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let long = "x".repeat(128);
     for own in ["a", "req-1/2:{3}", &long] {
-        let answer = ask(&server, &format!("X-Request-Id: {own}\r\n"));
+        let answer = post_with(&server, &format!("X-Request-Id: {own}\r\n"));
         assert_eq!(id(&answer), own);
         let asked = asked(&mock);
         let forwarded = asked.last().unwrap().head.header("x-request-id");
@@ -37,10 +33,10 @@ fn an_id_of_the_client_is_kept() {
 }
 
 #[test]
-fn an_id_is_made_where_there_is_none_or_a_bad_one() {
-    let place = testkit::sandbox!();
+fn request_id_is_generated_when_it_is_missing_or_invalid() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let long = "x".repeat(129);
     let mut seen = std::collections::HashSet::new();
     for bad in [
@@ -51,7 +47,7 @@ fn an_id_is_made_where_there_is_none_or_a_bad_one() {
         "x-request-id: a\tb\r\n".to_owned(),
         format!("x-request-id: {long}\r\n"),
     ] {
-        let answer = ask(&server, &bad);
+        let answer = post_with(&server, &bad);
         let id = id(&answer);
         assert!((1..=128).contains(&id.len()), "{bad}: {id}");
         assert!(
@@ -62,15 +58,15 @@ fn an_id_is_made_where_there_is_none_or_a_bad_one() {
         let asked = asked(&mock);
         let forwarded = asked.last().unwrap().head.header("x-request-id");
         assert_eq!(forwarded, Some(id.clone()));
-        assert!(seen.insert(id), "{bad}: it was there before");
+        assert!(seen.insert(id), "{bad}: the id is not unique");
     }
 }
 
 #[test]
-fn every_answer_has_an_id_whoever_gives_it() {
-    let place = testkit::sandbox!();
+fn every_response_has_a_request_id() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for answer in [
         server.get("/v1/models"),
         server.get("/v1/files"),
@@ -90,31 +86,32 @@ fn every_answer_has_an_id_whoever_gives_it() {
 }
 
 #[test]
-fn an_id_of_the_backend_comes_under_another_name() {
-    let place = testkit::sandbox!();
+fn request_id_of_the_backend_is_forwarded_in_another_field() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
-        let _ = stream
-            .write_all(b"HTTP/1.1 200 OK\r\nX-Request-Id: its-own\r\ncontent-length: 2\r\n\r\n{}");
+        let _ = stream.write_all(
+            b"HTTP/1.1 200 OK\r\nX-Request-Id: upstream-1\r\ncontent-length: 2\r\n\r\n{}",
+        );
     });
-    let server = serve(&place, &[&mock], UNPROBED);
-    let answer = ask(&server, "x-request-id: mine\r\n");
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    let answer = post_with(&server, "x-request-id: mine\r\n");
     assert_eq!(id(&answer), "mine");
-    let its = answer.head.header("x-upstream-request-id");
-    assert_eq!(its.as_deref(), Some("its-own"));
+    let upstream = answer.head.header("x-upstream-request-id");
+    assert_eq!(upstream.as_deref(), Some("upstream-1"));
 }
 
 #[test]
-fn a_request_that_fails_over_keeps_its_id() {
-    let place = testkit::sandbox!();
+fn retried_request_keeps_its_id() {
+    let sandbox = testkit::sandbox!();
     let bad = backend(|_, stream| wire::json(stream, 503, "{}"));
     let good = backend(ok);
-    let server = serve(&place, &[&bad, &good], UNPROBED);
-    until("the bad one is tried", || {
-        let answer = ask(&server, "");
+    let server = serve(&sandbox, &[&bad, &good], UNPROBED);
+    until("the bad backend is tried", || {
+        let answer = post_with(&server, "");
         assert_eq!(answer.status(), 200);
         count(&bad) > 0 && {
-            let both = [&bad, &good].map(|one| {
-                let asked = asked(one);
+            let both = [&bad, &good].map(|backend| {
+                let asked = asked(backend);
                 asked.last().unwrap().head.header("x-request-id")
             });
             assert_eq!(both, [Some(id(&answer)), Some(id(&answer))]);
@@ -124,15 +121,15 @@ fn a_request_that_fails_over_keeps_its_id() {
 }
 
 #[test]
-fn errors_under_messages_have_the_shape_that_its_clients_know() {
-    let place = testkit::sandbox!();
+fn errors_under_messages_have_the_format_of_that_api() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let answer = server.post("/v1/messages", r#"{"model":"other"}"#);
     assert_eq!(answer.status(), 404);
-    let told = answer.json();
-    assert_eq!(told["type"], "error");
-    assert!(told["error"]["type"].is_string(), "{told}");
-    assert!(told["error"]["message"].is_string(), "{told}");
-    assert_eq!(told["request_id"], id(&answer));
+    let error = answer.json();
+    assert_eq!(error["type"], "error");
+    assert!(error["error"]["type"].is_string(), "{error}");
+    assert!(error["error"]["message"].is_string(), "{error}");
+    assert_eq!(error["request_id"], id(&answer));
 }

@@ -1,4 +1,4 @@
-//! Requests that two servers could read differently. (L11)
+//! Requests that two servers could parse differently. (L11)
 
 use std::io::Read;
 use std::time::Duration;
@@ -7,25 +7,24 @@ use testkit::{
     backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve},
 };
 
-/// By then a request that got through has been answered.
-const ENOUGH: Duration = Duration::from_secs(2);
+/// Time within which a smuggled request would get its response.
+const RESPONSE_TIME: Duration = Duration::from_secs(2);
 
 const SMUGGLED: &str = "GET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// Sends these bytes, and gives everything that comes back until the connection ends, or nothing
-/// more comes.
-fn all_answers(server: &LlmlbServer, bytes: &[u8]) -> String {
+/// Sends these bytes. Returns everything that is received until the connection ends or is silent.
+fn all_responses(server: &LlmlbServer, bytes: &[u8]) -> String {
     let mut client = Connection::open(server.address);
     let stream = client.reader.get_ref();
-    stream.set_read_timeout(Some(ENOUGH)).unwrap();
+    stream.set_read_timeout(Some(RESPONSE_TIME)).unwrap();
     client.send(bytes);
     let mut all = Vec::new();
     let _ = client.reader.read_to_end(&mut all);
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Heads whose length can be read in two ways. What follows is a request to one reader, and a body
-/// to the other.
+/// Heads whose length can be parsed in two ways. The bytes that follow are a request to one parser
+/// and a body to another.
 const AMBIGUOUS: &[&str] = &[
     "content-length: 0\r\ncontent-length: 60\r\n",
     "content-length: 60\r\ncontent-length: 0\r\n",
@@ -55,37 +54,37 @@ const AMBIGUOUS: &[&str] = &[
 ];
 
 #[test]
-fn a_request_that_could_be_two_is_none() {
-    let place = testkit::sandbox!();
+fn head_with_an_ambiguous_length_is_rejected() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for head in AMBIGUOUS {
         let bytes = format!(
             "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
              {head}\r\n{SMUGGLED}"
         );
-        let answers = all_answers(&server, bytes.as_bytes());
+        let responses = all_responses(&server, bytes.as_bytes());
         assert!(
-            answers.is_empty() || answers.starts_with("HTTP/1.1 400"),
-            "{head:?}: {answers}"
+            responses.is_empty() || responses.starts_with("HTTP/1.1 400"),
+            "{head:?}: {responses}"
         );
         assert_eq!(
-            answers.matches("HTTP/1.1 ").count().min(1),
-            answers.matches("HTTP/1.1 ").count()
+            responses.matches("HTTP/1.1 ").count().min(1),
+            responses.matches("HTTP/1.1 ").count()
         );
     }
     let smuggled: Vec<_> = asked(&mock)
         .iter()
-        .map(|one| one.head.line.clone())
+        .map(|request| request.head.line.clone())
         .collect();
     assert_eq!(smuggled, [""; 0]);
 }
 
 #[test]
-fn a_length_beside_chunks_is_refused_or_ignored() {
-    let place = testkit::sandbox!();
+fn content_length_of_a_chunked_request_is_rejected_or_ignored() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for order in [
         "content-length: 5\r\ntransfer-encoding: chunked\r\n",
         "transfer-encoding: chunked\r\ncontent-length: 5\r\n",
@@ -95,25 +94,25 @@ fn a_length_beside_chunks_is_refused_or_ignored() {
             "POST /v1/first HTTP/1.1\r\nhost: localhost\r\n\
              content-type: application/octet-stream\r\n{order}\r\n0\r\n\r\n{SMUGGLED}"
         );
-        all_answers(&server, bytes.as_bytes());
+        all_responses(&server, bytes.as_bytes());
     }
-    // Who goes on after that must have closed the connection.
-    for one in asked(&mock) {
-        assert_ne!(one.target(), "/v1/smuggled");
-        assert!(one.body.is_empty());
+    // The rest of the connection must not be parsed as a request.
+    for request in asked(&mock) {
+        assert_ne!(request.target(), "/v1/smuggled");
+        assert!(request.body.is_empty());
         let both = [
-            one.head.header("content-length"),
-            one.head.header("transfer-encoding"),
+            request.head.header("content-length"),
+            request.head.header("transfer-encoding"),
         ];
         assert!(both.iter().flatten().count() <= 1, "{both:?}");
     }
 }
 
 #[test]
-fn chunks_that_could_be_read_in_two_ways_are_refused() {
-    let place = testkit::sandbox!();
+fn ambiguous_chunks_are_rejected() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for chunks in [
         "0x5\r\nhello\r\n0\r\n\r\n",
         "5 \nhello\r\n0\r\n\r\n",
@@ -129,25 +128,25 @@ fn chunks_that_could_be_read_in_two_ways_are_refused() {
                 "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
                  transfer-encoding: chunked\r\n\r\n{chunks}{SMUGGLED}"
             );
-            let answers = all_answers(&server, bytes.as_bytes());
+            let responses = all_responses(&server, bytes.as_bytes());
             assert!(
-                answers.is_empty() || answers.starts_with("HTTP/1.1 400"),
-                "{chunks:?}: {answers}"
+                responses.is_empty() || responses.starts_with("HTTP/1.1 400"),
+                "{chunks:?}: {responses}"
             );
         }
     }
     assert!(
         asked(&mock)
             .iter()
-            .all(|one| one.target() != "/v1/smuggled")
+            .all(|request| request.target() != "/v1/smuggled")
     );
 }
 
 #[test]
-fn a_first_line_that_is_none_is_refused() {
-    let place = testkit::sandbox!();
+fn invalid_request_line_is_rejected() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for line in [
         "GET  /v1/x HTTP/1.1",
         "GET /v1/x y HTTP/1.1",
@@ -161,21 +160,21 @@ fn a_first_line_that_is_none_is_refused() {
         " GET /v1/x HTTP/1.1",
     ] {
         let bytes = format!("{line}\r\nhost: localhost\r\n\r\n");
-        let answers = all_answers(&server, bytes.as_bytes());
-        let first = answers.lines().next().unwrap_or_default();
+        let responses = all_responses(&server, bytes.as_bytes());
+        let first = responses.lines().next().unwrap_or_default();
         assert!(
             first.is_empty() || first.contains(" 4") || first.contains(" 505"),
-            "{line:?}: {answers}"
+            "{line:?}: {responses}"
         );
     }
     assert_eq!(asked(&mock).len(), 0);
 }
 
 #[test]
-fn what_a_model_is_called_gets_into_no_header_and_no_log_line() {
-    let place = testkit::sandbox!();
+fn line_breaks_in_a_model_name_are_not_copied_to_headers_or_the_log() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let body =
         r#"{"model":"m\r\nx-evil: 1\r\n\r\nHTTP/1.1 200 OK\u001b[31m\nllmlb: error: forged"}"#;
     let answer = server.post(CHAT, body);
@@ -183,44 +182,46 @@ fn what_a_model_is_called_gets_into_no_header_and_no_log_line() {
     assert_eq!(answer.head.header("x-evil"), None);
     assert_eq!(answer.json()["error"]["code"], "model_not_found");
     server.until_in_flight(0);
-    let said = server.process.stderr();
-    assert!(!said.contains('\u{1b}'), "{said}");
+    let log = server.process.stderr();
+    assert!(!log.contains('\u{1b}'), "{log}");
     assert!(
-        !said
-            .lines()
+        !log.lines()
             .any(|line| line.starts_with("llmlb: error: forged")),
-        "{said}"
+        "{log}"
     );
 }
 
 #[test]
-fn two_hosts_are_refused_and_a_host_is_needed() {
-    let place = testkit::sandbox!();
+fn repeated_or_invalid_host_is_rejected() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for hosts in ["host: localhost\r\nhost: localhost\r\n", "host: a b\r\n"] {
-        let answers = all_answers(
+        let responses = all_responses(
             &server,
             format!("GET /v1/x HTTP/1.1\r\n{hosts}\r\n").as_bytes(),
         );
-        assert!(!answers.starts_with("HTTP/1.1 2"), "{hosts:?}: {answers}");
+        assert!(
+            !responses.starts_with("HTTP/1.1 2"),
+            "{hosts:?}: {responses}"
+        );
     }
     assert_eq!(asked(&mock).len(), 0);
 }
 
 #[test]
-fn a_request_may_name_the_whole_address() {
-    let place = testkit::sandbox!();
+fn absolute_target_is_accepted_for_this_server_only() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
-    let answers = all_answers(
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    let responses = all_responses(
         &server,
         b"GET http://localhost/v1/files?a=b HTTP/1.1\r\nhost: localhost\r\n\r\n",
     );
-    assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
+    assert!(responses.starts_with("HTTP/1.1 200"), "{responses}");
     let line = asked(&mock)[0].head.line.clone();
     assert_eq!(line, "GET /v1/files?a=b HTTP/1.1");
-    // It is no proxy for others.
+    // The server is not a forward proxy.
     for line in [
         "GET http://evil.example/v1/files HTTP/1.1",
         "CONNECT localhost:80 HTTP/1.1",
@@ -228,22 +229,22 @@ fn a_request_may_name_the_whole_address() {
         "OPTIONS * HTTP/1.1",
     ] {
         let bytes = format!("{line}\r\nhost: localhost\r\n\r\n");
-        let answers = all_answers(&server, bytes.as_bytes());
-        assert!(!answers.starts_with("HTTP/1.1 2"), "{line}: {answers}");
+        let responses = all_responses(&server, bytes.as_bytes());
+        assert!(!responses.starts_with("HTTP/1.1 2"), "{line}: {responses}");
     }
     let lines: Vec<_> = asked(&mock)
         .iter()
-        .map(|one| one.head.line.clone())
+        .map(|request| request.head.line.clone())
         .collect();
     assert_eq!(lines.len(), 1, "{lines:?}");
 }
 
 #[test]
-fn a_request_whose_bytes_come_one_by_one_is_one() {
-    let place = testkit::sandbox!();
+fn request_received_byte_by_byte_is_served() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
-    // It begins like the greeting of HTTP/2: `PRI * HTTP/2.0`.
+    let server = serve(&sandbox, &[&mock], UNPROBED);
+    // The methods begin like the preface of HTTP/2, `PRI * HTTP/2.0`.
     let good = ["POST", "PUT", "PATCH", "DELETE"].map(|method| (method, 200));
     for (method, expected) in good.into_iter().chain([("PROPFIND", 501), ("P", 501)]) {
         let mut client = Connection::open(server.address);
@@ -259,14 +260,14 @@ fn a_request_whose_bytes_come_one_by_one_is_one() {
 }
 
 #[test]
-fn after_a_bad_request_the_others_are_answered() {
-    let place = testkit::sandbox!();
+fn requests_are_served_after_invalid_ones_on_other_connections() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for _ in 0..20 {
-        all_answers(&server, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
-        all_answers(&server, &[0xff; 1000]);
-        all_answers(&server, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense");
+        all_responses(&server, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
+        all_responses(&server, &[0xff; 1000]);
+        all_responses(&server, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense");
         assert_eq!(server.post(CHAT, ASK).status(), 200);
     }
     server.until_in_flight(0);

@@ -1,4 +1,4 @@
-//! Clients that never stop asking, while backends come and go. (L8)
+//! Clients that send requests all the time while backends are killed, restarted or hang. (L8)
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::real::Real;
+use crate::backend_process::BackendProcess;
 use testkit::{
     Answer, Connection, LlmlbServer, Sandbox,
     backends::{CHAT, PROBED_OFTEN},
@@ -14,90 +14,96 @@ use testkit::{
 };
 
 const CLIENTS: usize = 16;
-/// How long backends are killed as fast as they can be started.
+/// Duration of the storm in which backends are killed as fast as they start.
 const FAST_STORM: Duration = Duration::from_secs(4);
 
-/// Questions of different sizes, each with a number of its own; their backends send them back.
-fn question(client: usize, number: usize) -> String {
+/// Returns a request body with a unique number, in different sizes. Backends echo it.
+fn unique_body(client: usize, number: usize) -> String {
     let filler = "words ".repeat(number % 7 * 1500);
     format!(r#"{{"model":"m","client":{client},"number":{number},"text":"{filler}"}}"#)
 }
 
-/// How many answers there were.
+/// Numbers of responses.
 #[derive(Default)]
-struct Answered {
+struct Counts {
     served: AtomicUsize,
-    refused: AtomicUsize,
+    failed: AtomicUsize,
 }
 
-impl Answered {
-    fn note(&self, status: u16) {
+impl Counts {
+    fn count(&self, status: u16) {
         let count = if status == 200 {
             &self.served
         } else {
-            &self.refused
+            &self.failed
         };
         count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What may be answered.
-type Judge = fn(&LlmlbServer, &Answer);
+/// Checks a response.
+type Check = fn(&LlmlbServer, &Answer);
 
-/// Nobody is refused.
-fn is_served(server: &LlmlbServer, answer: &Answer) {
+/// Asserts that a request was served.
+fn assert_served(server: &LlmlbServer, answer: &Answer) {
     assert_eq!(answer.status(), 200, "{answer:?}\n{}", history(server));
 }
 
-/// Nobody is refused but who was tried on two that were gone just then: a request that may have
-/// crashed two backends is not sent to a third.
-fn is_served_if_it_can_be(server: &LlmlbServer, answer: &Answer) {
+/// Asserts that a request was served, or failed on two backends. A request that may have crashed two
+/// backends is not sent to a third.
+fn assert_served_or_retried(server: &LlmlbServer, answer: &Answer) {
     if answer.status() == 200 {
         return;
     }
     let id = answer.head.header("x-request-id").unwrap();
-    let told = format!(" id={id}");
-    let line = eventually("it is in the log", || {
-        let said = server.process.stderr();
-        let line = said.lines().find(|line| line.ends_with(&told));
+    let suffix = format!(" id={id}");
+    let line = eventually("the request is logged", || {
+        let log = server.process.stderr();
+        let line = log.lines().find(|line| line.ends_with(&suffix));
         line.map(str::to_owned)
     });
     let tried = line.matches(" failed=").count();
     assert!(tried >= 2, "{answer:?}\n{line}\n{}", history(server));
 }
 
-/// Asks until it is over. Every answer must be there, whole, and the client's own.
-fn ask(server: &LlmlbServer, judge: Judge, client: usize, over: &AtomicBool, answered: &Answered) {
+/// Sends requests until the storm is over. Every response must be complete and echo its request.
+fn send_requests(
+    server: &LlmlbServer,
+    check: Check,
+    client: usize,
+    over: &AtomicBool,
+    counts: &Counts,
+) {
     let mut connection = Connection::open(server.address);
     let mut number = 0;
     while !over.load(Ordering::Relaxed) {
         number += 1;
-        let question = question(client, number);
-        connection.send_post(CHAT, &question);
+        let body = unique_body(client, number);
+        connection.send_post(CHAT, &body);
         let answer = connection.answer();
-        judge(server, &answer);
-        let is_its_own = answer.status() != 200 || answer.text() == question;
-        assert!(is_its_own, "another one's answer");
+        check(server, &answer);
+        let is_echo = answer.status() != 200 || answer.text() == body;
+        assert!(is_echo, "response of another request");
         if answer.head.header("connection").as_deref() == Some("close") {
             connection = Connection::open(server.address);
         }
-        answered.note(answer.status());
+        counts.count(answer.status());
     }
 }
 
-/// Ends the storm also if the test fails.
-struct Over<'a>(&'a AtomicBool);
+/// Guard that ends the storm when it is dropped, also if the test fails.
+struct EndStorm<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for EndStorm<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// What the balancer said about its backends lately.
+/// Returns the last log lines about backends.
 fn history(server: &LlmlbServer) -> String {
-    let said = server.process.stderr();
-    let about_backends: Vec<_> = said
+    let log = server.process.stderr();
+    let about_backends: Vec<_> = log
         .lines()
         .filter(|line| !line.contains("status=200"))
         .collect();
@@ -105,107 +111,117 @@ fn history(server: &LlmlbServer) -> String {
     about_backends[from..].join("\n")
 }
 
-/// Asks for streams until it is over. They may be cut, but what ends well is whole.
-fn ask_for_streams(server: &LlmlbServer, judge: Judge, over: &AtomicBool, answered: &Answered) {
+/// Sends streaming requests until the storm is over. A stream may be cut, but not shortened silently.
+fn send_streaming_requests(server: &LlmlbServer, check: Check, over: &AtomicBool, counts: &Counts) {
     let whole: Vec<_> = (0..10)
         .map(|number| format!("data: {number}\n\n"))
         .collect();
     while !over.load(Ordering::Relaxed) {
         let answer = server.post(CHAT, r#"{"model":"m","stream":true}"#);
-        judge(server, &answer);
+        check(server, &answer);
         let status = answer.status();
         if let (200, Ok(body)) = (status, answer.body) {
             assert_eq!(String::from_utf8_lossy(&body), whole.concat());
         }
-        answered.note(status);
+        counts.count(status);
     }
 }
 
-/// Lets clients ask while things happen to the backends.
-#[expect(clippy::print_stderr, reason = "how much was asked")]
-fn storm(server: &LlmlbServer, judge: Judge, happen: impl FnOnce()) {
-    let (over, answered) = (AtomicBool::new(false), Answered::default());
+/// Runs `disturb` while clients send requests.
+#[expect(clippy::print_stderr, reason = "reports the number of requests")]
+fn storm(server: &LlmlbServer, check: Check, disturb: impl FnOnce()) {
+    let (over, counts) = (AtomicBool::new(false), Counts::default());
     thread::scope(|scope| {
-        let _over = Over(&over);
+        let _over = EndStorm(&over);
         for client in 0..CLIENTS {
-            let (over, answered) = (&over, &answered);
+            let (over, counts) = (&over, &counts);
             scope.spawn(move || {
-                // One that fails ends it for all.
-                let guard = Over(over);
+                // A client that fails ends the storm for all.
+                let guard = EndStorm(over);
                 if client % 4 == 0 {
-                    ask_for_streams(server, judge, over, answered);
+                    send_streaming_requests(server, check, over, counts);
                 } else {
-                    ask(server, judge, client, over, answered);
+                    send_requests(server, check, client, over, counts);
                 }
                 drop(guard);
             });
         }
-        happen();
+        disturb();
     });
-    let (served, refused) = (answered.served.into_inner(), answered.refused.into_inner());
-    eprintln!("{served} requests served, {refused} refused");
+    let (served, failed) = (counts.served.into_inner(), counts.failed.into_inner());
+    eprintln!("{served} requests served, {failed} failed");
     assert!(served >= CLIENTS);
     server.until_in_flight(0);
 }
 
-fn serve(place: &Sandbox, backends: &[Real]) -> LlmlbServer {
-    let flags: Vec<_> = backends.iter().map(Real::flag).collect();
-    let mut command = place.command(&format!("serve -p 0 {}", flags.join(" ")));
+fn serve(sandbox: &Sandbox, backends: &[BackendProcess]) -> LlmlbServer {
+    let flags: Vec<_> = backends.iter().map(BackendProcess::flag).collect();
+    let mut command = sandbox.command(&format!("serve -p 0 {}", flags.join(" ")));
     command.env("LLMLB_LOG_REQUESTS", "true");
-    place.serve_with(command.envs(PROBED_OFTEN.iter().copied()))
+    sandbox.serve_with(command.envs(PROBED_OFTEN.iter().copied()))
 }
 
-/// Waits until this backend has a good deal of the work again: what was learnt of it while it was
-/// away is then forgotten.
-fn until_it_works(server: &LlmlbServer, backend: &Real) {
+/// Waits until this backend has served 50 requests more. Its earlier failures no longer count then.
+fn until_serving(server: &LlmlbServer, backend: &BackendProcess) {
     let name = backend.address.to_string();
     let before = server.status();
-    until("it works again", || {
+    until("the backend serves requests again", || {
         let now = server.status();
-        let requests = |status: &Value| of(status, &name)["requests"].as_u64().unwrap();
-        of(&now, &name)["up"] == true && requests(&now) > requests(&before) + 50
+        let requests = |status: &Value| backend_status(status, &name)["requests"].as_u64().unwrap();
+        backend_status(&now, &name)["up"] == true && requests(&now) > requests(&before) + 50
     });
 }
 
-/// Waits until it is known that they are all there.
+/// Waits until all backends are up.
 fn until_all_are_up(server: &LlmlbServer) {
-    until("all are up", || {
+    until("all backends are up", || {
         let status = server.status();
         let backends = status["backends"].as_array().unwrap();
-        backends.iter().all(|one| one["up"] == true)
+        backends.iter().all(|backend| backend["up"] == true)
     });
 }
 
-/// What the status says about one backend.
-fn of<'a>(status: &'a Value, name: &str) -> &'a Value {
+/// Returns the status of one backend.
+fn backend_status<'a>(status: &'a Value, name: &str) -> &'a Value {
     let backends = status["backends"].as_array().unwrap();
-    backends.iter().find(|one| one["name"] == name).unwrap()
+    backends
+        .iter()
+        .find(|backend| backend["name"] == name)
+        .unwrap()
 }
 
 #[test]
-fn no_client_sees_that_backends_are_killed_and_started_anew() {
-    let place = testkit::sandbox!();
-    let mut backends = [Real::start(), Real::start(), Real::start()];
-    let server = serve(&place, &backends);
-    storm(&server, is_served, || {
+fn every_request_is_served_while_backends_are_restarted() {
+    let sandbox = testkit::sandbox!();
+    let mut backends = [
+        BackendProcess::start(),
+        BackendProcess::start(),
+        BackendProcess::start(),
+    ];
+    let server = serve(&sandbox, &backends);
+    storm(&server, assert_served, || {
         for round in 0..9 {
             let victim = &mut backends[round % 3];
             until_all_are_up(&server);
             victim.restart();
-            until_it_works(&server, victim);
+            until_serving(&server, victim);
         }
     });
 }
 
-/// Two of three are there at any time, but one that is back is killed again before the balancer has
-/// heard of it, more often than not.
+/// Two of three backends run at any time. Most of them are killed again before the server has
+/// noticed that they are back.
 #[test]
-fn nobody_is_refused_untried_however_fast_backends_are_killed() {
-    let place = testkit::sandbox!();
-    let mut backends = [Real::start(), Real::start(), Real::start()];
-    let server = serve(&place, &backends);
+fn requests_fail_only_after_two_attempts_while_backends_are_killed_fast() {
+    let sandbox = testkit::sandbox!();
+    let mut backends = [
+        BackendProcess::start(),
+        BackendProcess::start(),
+        BackendProcess::start(),
+    ];
+    let server = serve(&sandbox, &backends);
     let begun = Instant::now();
-    storm(&server, is_served_if_it_can_be, || {
+    storm(&server, assert_served_or_retried, || {
         for victim in (0..3).cycle() {
             if begun.elapsed() > FAST_STORM {
                 return;
@@ -216,42 +232,50 @@ fn nobody_is_refused_untried_however_fast_backends_are_killed() {
 }
 
 #[test]
-fn one_backend_that_lives_is_enough() {
-    let place = testkit::sandbox!();
-    let mut backends = [Real::start(), Real::start(), Real::start()];
-    let server = serve(&place, &backends);
-    storm(&server, is_served_if_it_can_be, || {
+fn requests_fail_only_after_two_attempts_while_one_backend_is_left() {
+    let sandbox = testkit::sandbox!();
+    let mut backends = [
+        BackendProcess::start(),
+        BackendProcess::start(),
+        BackendProcess::start(),
+    ];
+    let server = serve(&sandbox, &backends);
+    storm(&server, assert_served_or_retried, || {
         for round in 0..4 {
-            // Two at a time.
+            // Two of three backends are killed at a time.
             let [first, second] = [round % 3, (round + 1) % 3];
             until_all_are_up(&server);
             backends[first].kill();
             backends[second].kill();
             for victim in [first, second] {
-                backends[victim] = Real::start_at(backends[victim].address);
-                until_it_works(&server, &backends[victim]);
+                backends[victim] = BackendProcess::start_at(backends[victim].address);
+                until_serving(&server, &backends[victim]);
             }
         }
     });
 }
 
 #[test]
-fn no_client_sees_that_backends_hang_and_go_on() {
-    let place = testkit::sandbox!();
-    let backends = [Real::start(), Real::start(), Real::start()];
-    let server = serve(&place, &backends);
-    storm(&server, is_served, || {
+fn every_request_is_served_while_backends_hang_and_resume() {
+    let sandbox = testkit::sandbox!();
+    let backends = [
+        BackendProcess::start(),
+        BackendProcess::start(),
+        BackendProcess::start(),
+    ];
+    let server = serve(&sandbox, &backends);
+    storm(&server, assert_served, || {
         for round in 0..4 {
             let victim = &backends[round % 3];
             until_all_are_up(&server);
             victim.hang();
-            until("it is found out", || {
+            until("a backend is marked down", || {
                 let status = server.status();
                 let backends = status["backends"].as_array().unwrap();
-                backends.iter().any(|one| one["up"] == false)
+                backends.iter().any(|backend| backend["up"] == false)
             });
-            victim.go_on();
-            until_it_works(&server, victim);
+            victim.resume();
+            until_serving(&server, victim);
         }
     });
 }

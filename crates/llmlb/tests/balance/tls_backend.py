@@ -1,4 +1,4 @@
-"""A backend behind TLS: its certificate and key are its arguments."""
+"""Backend with TLS. The arguments are its certificate and its key."""
 
 import http.server
 import json
@@ -8,7 +8,7 @@ import ssl
 import sys
 import threading
 
-go_on = threading.Semaphore(0)
+next_event = threading.Semaphore(0)
 
 
 class Backend(http.server.BaseHTTPRequestHandler):
@@ -19,42 +19,42 @@ class Backend(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path == "/v1/models":
-            self.answer(json.dumps({"object": "list", "data": [{"id": "m"}]}).encode())
+            self.respond(json.dumps({"object": "list", "data": [{"id": "m"}]}).encode())
         else:
             self.send_error(404)
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
-        print("asked", flush=True)
+        print("received", flush=True)
         request = json.loads(body)
-        what = request.get("x", "")
+        command = request.get("x", "")
         if request.get("stream"):
             self.begin(("transfer-encoding", "chunked"))
             for number in range(3):
                 self.chunk(f"data: {number}\n\n")
-                go_on.acquire()
+                next_event.acquire()
             self.wfile.write(b"0\r\n\r\n")
-        elif what == "go on":
-            go_on.release()
-            self.answer(body)
-        elif what == "silent":
+        elif command == "next event":
+            next_event.release()
+            self.respond(body)
+        elif command == "silent":
             print("silent", flush=True)
             self.rfile.read(1)
-            print("left", flush=True)
-        elif what == "cut chunks":
+            print("disconnected", flush=True)
+        elif command == "cut chunks":
             self.begin(("transfer-encoding", "chunked"))
             self.chunk("first")
             self.cut()
-        elif what == "cut length":
+        elif command == "cut length":
             self.begin(("content-length", "100"))
             self.wfile.write(b"first")
             self.cut()
-        elif what == "cut end":
+        elif command == "cut end":
             self.begin(("connection", "close"))
             self.wfile.write(b"first")
             self.cut()
         else:
-            self.answer(body)
+            self.respond(body)
 
     def begin(self, header):
         self.send_response(200)
@@ -64,12 +64,12 @@ class Backend(http.server.BaseHTTPRequestHandler):
     def chunk(self, text):
         self.wfile.write(f"{len(text):x}\r\n{text}\r\n".encode())
 
-    def answer(self, body):
+    def respond(self, body):
         self.begin(("content-length", str(len(body))))
         self.wfile.write(body)
 
     def cut(self):
-        """Ends the connection without the farewell of TLS."""
+        """Closes the connection without a TLS close."""
         self.wfile.flush()
         plain = socket.socket(fileno=os.dup(self.connection.fileno()))
         plain.shutdown(socket.SHUT_RDWR)

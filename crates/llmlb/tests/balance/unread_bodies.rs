@@ -20,22 +20,22 @@ use testkit::{
 
 const SMUGGLED_PATH: &str = "/v1/smuggled";
 
-/// A backend in the manner of cpp-httplib: `rejects` decides, by its head, whether a request is
-/// answered with this status line without its body being read.
-struct Unread {
+/// Backend that behaves like cpp-httplib: if `rejects` is true for a head, it responds with the status
+/// line and does not read the body.
+struct UnreadBodyBackend {
     raw: Raw,
-    /// The number of smuggled requests that were executed.
+    /// Number of smuggled requests that were executed.
     executed: Arc<AtomicUsize>,
 }
 
-impl Unread {
+impl UnreadBodyBackend {
     fn start(status: &'static str, rejects: fn(&Head) -> bool) -> Self {
         let executed = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&executed);
         let raw = raw::heads(move |head, reader| {
             if head.line.contains(SMUGGLED_PATH) {
                 counter.fetch_add(1, Ordering::SeqCst);
-                // The model computes: by then the connection was handed to the next client.
+                // The response takes time. Meanwhile the connection would be reused for the next client.
                 thread::sleep(Duration::from_millis(100));
                 wire::json(reader.get_mut(), 200, r#"{"secret":"of the attacker"}"#);
             } else if rejects(head) {
@@ -43,17 +43,17 @@ impl Unread {
                 let _ = reader.get_mut().write_all(text.as_bytes());
             } else {
                 consume(head, reader);
-                wire::json(reader.get_mut(), 200, r#"{"answer":"as asked"}"#);
+                wire::json(reader.get_mut(), 200, r#"{"answer":"own"}"#);
             }
         });
         Self { raw, executed }
     }
 
-    fn serve(&self, place: &Sandbox, more: &str) -> LlmlbServer {
-        let flags = format!("serve -p 0 --backend {} {more}", self.raw.url());
-        let mut command = place.command(&flags);
+    fn serve(&self, sandbox: &Sandbox, flags: &str) -> LlmlbServer {
+        let arguments = format!("serve -p 0 --backend {} {flags}", self.raw.url());
+        let mut command = sandbox.command(&arguments);
         command.env("LLMLB_WORKERS", "1");
-        place.serve_with(command.envs(UNPROBED.iter().copied()))
+        sandbox.serve_with(command.envs(UNPROBED.iter().copied()))
     }
 }
 
@@ -72,7 +72,7 @@ fn smuggled() -> String {
     format!("GET {SMUGGLED_PATH} HTTP/1.1\r\nhost: localhost\r\n\r\n")
 }
 
-/// Sends this request several times, a victim's request after each, and checks that the victim
+/// Sends this request several times, each followed by a victim's request. Asserts that the victim
 /// always receives its own response.
 fn assert_not_crossed(server: &LlmlbServer, request: &str) {
     let mut victim = Connection::open(server.address);
@@ -86,11 +86,7 @@ fn assert_not_crossed(server: &LlmlbServer, request: &str) {
         let mut ignored = [0; 1024];
         let _ = attacker.reader.read(&mut ignored);
         victim.send_post(CHAT, r#"{"model":"m","messages":[]}"#);
-        assert_eq!(
-            victim.answer().text(),
-            r#"{"answer":"as asked"}"#,
-            "{request}"
-        );
+        assert_eq!(victim.answer().text(), r#"{"answer":"own"}"#, "{request}");
     }
 }
 
@@ -103,11 +99,11 @@ fn unread_body_of_a_rejected_post_is_never_parsed_as_the_next_request() {
     for status in [
         "400 Bad Request",
         "416 Range Not Satisfiable",
-        "500 Internal LlmlbServer Error",
+        "500 Internal Server Error",
     ] {
-        let place = testkit::sandbox!();
-        let backend = Unread::start(status, rejects_all_but_the_victim);
-        let server = backend.serve(&place, "");
+        let sandbox = testkit::sandbox!();
+        let backend = UnreadBodyBackend::start(status, rejects_all_but_the_victim);
+        let server = backend.serve(&sandbox, "");
         let body = smuggled();
         let request = format!(
             "POST /v1/files HTTP/1.1\r\nhost: localhost\r\nx-stainless-attack: 1\r\n\
@@ -120,9 +116,9 @@ fn unread_body_of_a_rejected_post_is_never_parsed_as_the_next_request() {
 
 #[test]
 fn get_with_a_body_is_rejected_and_reaches_no_backend() {
-    let place = testkit::sandbox!();
-    let backend = Unread::start("400 Bad Request", |head| head.line.starts_with("GET"));
-    let server = backend.serve(&place, "");
+    let sandbox = testkit::sandbox!();
+    let backend = UnreadBodyBackend::start("400 Bad Request", |head| head.line.starts_with("GET"));
+    let server = backend.serve(&sandbox, "");
     let body = smuggled();
     for method in ["GET", "HEAD", "OPTIONS"] {
         for framing in [
@@ -143,9 +139,9 @@ fn get_with_a_body_is_rejected_and_reaches_no_backend() {
 }
 
 #[test]
-fn range_and_conditions_pass_on_get_only() {
-    let place = testkit::sandbox!();
-    let backend = Unread::start("416 Range Not Satisfiable", |head| {
+fn range_and_condition_fields_are_forwarded_for_get_only() {
+    let sandbox = testkit::sandbox!();
+    let backend = UnreadBodyBackend::start("416 Range Not Satisfiable", |head| {
         [
             "range",
             "if-range",
@@ -157,7 +153,7 @@ fn range_and_conditions_pass_on_get_only() {
         .any(|name| head.header(name).is_some())
             && !head.line.starts_with("GET")
     });
-    let server = backend.serve(&place, "");
+    let server = backend.serve(&sandbox, "");
     let body = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(10));
     for field in [
         "range: bytes=x-",
@@ -173,38 +169,38 @@ fn range_and_conditions_pass_on_get_only() {
         client.send(request.as_bytes());
         assert_eq!(client.head().status(), 200, "{field}");
     }
-    let (seen, raw) = recorder();
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let (received, raw) = recorder();
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     let mut client = Connection::open(server.address);
     let fields = "range: bytes=0-1\r\nif-none-match: \"a\"\r\n";
     client.send(
         format!("GET /v1/files/f-1/content HTTP/1.1\r\nhost: localhost\r\n{fields}\r\n").as_bytes(),
     );
     let _ = client.answer();
-    let heads = seen.lock().unwrap();
+    let heads = received.lock().unwrap();
     assert_eq!(heads[0].header("range").as_deref(), Some("bytes=0-1"));
     assert_eq!(heads[0].header("if-none-match").as_deref(), Some("\"a\""));
 }
 
 type Heads = Arc<std::sync::Mutex<Vec<Head>>>;
 
-/// A backend that keeps the heads of the requests it received.
+/// Returns a backend and the heads of the requests that it has received.
 fn recorder() -> (Heads, Raw) {
-    let seen = Heads::default();
-    let kept = Arc::clone(&seen);
+    let received = Heads::default();
+    let kept = Arc::clone(&received);
     let raw = raw::heads(move |head, reader| {
         consume(head, reader);
         kept.lock().unwrap().push(head.clone());
         wire::json(reader.get_mut(), 200, "{}");
     });
-    (seen, raw)
+    (received, raw)
 }
 
 #[test]
 fn malformed_accept_is_replaced() {
-    let place = testkit::sandbox!();
-    let (seen, raw) = recorder();
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let sandbox = testkit::sandbox!();
+    let (received, raw) = recorder();
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     for (sent, forwarded) in [
         ("application/json", "application/json"),
         (
@@ -225,7 +221,7 @@ fn malformed_accept_is_replaced() {
                 .as_bytes(),
         );
         let _ = client.answer();
-        let heads = seen.lock().unwrap();
+        let heads = received.lock().unwrap();
         let head = heads.last().unwrap();
         assert_eq!(head.header("accept").as_deref(), Some(forwarded), "{sent}");
     }
@@ -233,9 +229,9 @@ fn malformed_accept_is_replaced() {
 
 #[test]
 fn delete_with_a_body_closes_the_backend_connection() {
-    let place = testkit::sandbox!();
-    let (seen, raw) = recorder();
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let sandbox = testkit::sandbox!();
+    let (received, raw) = recorder();
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     for (body, connection) in [("", None), ("{}", Some("close".to_owned()))] {
         let mut client = Connection::open(server.address);
         let request = format!(
@@ -246,15 +242,20 @@ fn delete_with_a_body_closes_the_backend_connection() {
         client.send(request.as_bytes());
         let _ = client.answer();
         assert_eq!(
-            seen.lock().unwrap().last().unwrap().header("connection"),
+            received
+                .lock()
+                .unwrap()
+                .last()
+                .unwrap()
+                .header("connection"),
             connection
         );
     }
 }
 
-/// The number of connections over which ten requests reached a backend that responds so.
+/// Returns the number of connections that ten requests use if the backend responds with this status.
 fn connections_used(status: &'static str, settings: &str) -> usize {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let raw = raw::heads(move |head, reader| {
         consume(head, reader);
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}");
@@ -264,7 +265,7 @@ fn connections_used(status: &'static str, settings: &str) -> usize {
         "[server]\nworkers = 1\n[upstream]\nprobe_interval = \"1h\"\n[[backend]]\nurl = \"{}\"\n{settings}",
         raw.url()
     );
-    let server = testkit::backends::serve_file(&place, &file);
+    let server = testkit::backends::serve_file(&sandbox, &file);
     let before = raw.accepted();
     let mut client = Connection::open(server.address);
     for _ in 0..10 {
@@ -287,15 +288,15 @@ fn connection_is_reused_after_success_and_closed_after_an_error_response() {
 
 #[test]
 fn connection_with_two_lengths_is_not_reused() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let raw = raw::heads(|head, reader| {
         consume(head, reader);
         let text = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n\
                     2\r\n{}\r\n0\r\n\r\n";
         let _ = reader.get_mut().write_all(text.as_bytes());
     });
-    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-    let server = place.serve_with(
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(
         command
             .env("LLMLB_WORKERS", "1")
             .envs(UNPROBED.iter().copied()),
@@ -311,19 +312,19 @@ fn connection_with_two_lengths_is_not_reused() {
 
 #[test]
 fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let sent = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&sent);
     let raw = raw::heads(move |head, reader| {
         consume(head, reader);
-        wire::json(reader.get_mut(), 200, r#"{"answer":"as asked"}"#);
-        // Later than the response, and before the next request.
+        wire::json(reader.get_mut(), 200, r#"{"answer":"own"}"#);
+        // The second response arrives after the first one and before the next request.
         thread::sleep(Duration::from_millis(50));
         wire::json(reader.get_mut(), 200, r#"{"secret":"of another client"}"#);
         counter.fetch_add(1, Ordering::SeqCst);
     });
-    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-    let server = place.serve_with(
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(
         command
             .env("LLMLB_WORKERS", "1")
             .envs(UNPROBED.iter().copied()),
@@ -331,7 +332,7 @@ fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
     let mut client = Connection::open(server.address);
     for round in 1..=5 {
         client.send_post(CHAT, r#"{"model":"m"}"#);
-        assert_eq!(client.answer().text(), r#"{"answer":"as asked"}"#);
+        assert_eq!(client.answer().text(), r#"{"answer":"own"}"#);
         // Bytes sent on the loopback interface are already in the socket of the receiver.
         eventually("the second response is sent", || {
             (sent.load(Ordering::SeqCst) == round).then_some(())

@@ -1,4 +1,4 @@
-//! Bodies of requests, however they come. (L5)
+//! Request bodies in chunks, with a length, streamed or buffered. (L5)
 
 use std::io::{Read, Write};
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use testkit::{
     raw, read_chunk, wire,
 };
 
-/// A body in chunks of these sizes.
+/// Encodes a body in chunks of these sizes.
 fn in_chunks(body: &[u8], sizes: &[usize]) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), body);
     for size in sizes.iter().cycle() {
@@ -34,10 +34,10 @@ fn head(path: &str, kind: &str) -> String {
 }
 
 #[test]
-fn an_upload_in_chunks_arrives_byte_by_byte_whatever_it_is() {
-    let place = testkit::sandbox!();
+fn chunked_upload_is_forwarded_unchanged() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let json = format!(r#"{{"model":"m","x":"{}"}}"#, "é".repeat(70_000)).into_bytes();
     let other: Vec<u8> = (0..=255).cycle().take(200_000).collect();
     let mut client = Connection::open(server.address);
@@ -53,15 +53,18 @@ fn an_upload_in_chunks_arrives_byte_by_byte_whatever_it_is() {
             sent.push(body.clone());
         }
     }
-    let arrived: Vec<_> = asked(&mock).iter().map(|one| one.body.clone()).collect();
+    let arrived: Vec<_> = asked(&mock)
+        .iter()
+        .map(|request| request.body.clone())
+        .collect();
     assert!(arrived == sent);
 }
 
 #[test]
-fn what_stands_beside_the_chunks_does_not_get_into_the_body() {
-    let place = testkit::sandbox!();
+fn chunk_extensions_and_trailers_are_not_part_of_the_body() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for kind in ["application/json", "application/octet-stream"] {
         client.send(head("/v1/whatever", kind));
@@ -70,15 +73,15 @@ fn what_stands_beside_the_chunks_does_not_get_into_the_body() {
         client.send("\r\n0;last\r\nx-trailer: 1\r\nhost: evil\r\n\r\n");
         assert_eq!(client.answer().status(), 200, "{kind}");
     }
-    for one in asked(&mock) {
-        assert_eq!(one.text(), ASK);
-        assert_eq!(one.head.header("host"), Some(mock.address.to_string()));
+    for request in asked(&mock) {
+        assert_eq!(request.text(), ASK);
+        assert_eq!(request.head.header("host"), Some(mock.address.to_string()));
     }
 }
 
 #[test]
-fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
-    let place = testkit::sandbox!();
+fn credentials_and_framing_in_request_trailers_are_not_forwarded() {
+    let sandbox = testkit::sandbox!();
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
     let raw = raw::heads(move |_, reader| {
@@ -92,7 +95,7 @@ fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
         sender.lock().unwrap().send(all).unwrap();
         wire::json(reader.get_mut(), 200, "{}");
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     let mut client = Connection::open(server.address);
     client.send(head("/v1/whatever", "application/octet-stream"));
     client.send(
@@ -101,22 +104,22 @@ fn what_is_said_to_us_alone_does_not_pass_after_a_body_either() {
     );
     assert_eq!(client.answer().status(), 200);
     let all = arrived.recv_timeout(DEADLINE).unwrap();
-    for gone in [
+    for text in [
         "sk-client",
         "content-length",
         "transfer-encoding",
         "evil",
         "connection",
     ] {
-        assert!(!all.contains(gone), "{gone}: {all}");
+        assert!(!all.contains(text), "{text}: {all}");
     }
 }
 
 #[test]
-fn a_model_is_found_whatever_the_method() {
-    let place = testkit::sandbox!();
+fn model_in_a_json_body_is_used_for_every_method() {
+    let sandbox = testkit::sandbox!();
     let (first, mock) = (backend(ok), backend_of(&["second"], ok));
-    let server = serve(&place, &[&first, &mock], UNPROBED);
+    let server = serve(&sandbox, &[&first, &mock], UNPROBED);
     let json = r#"{"model":"second"}"#;
     for method in ["POST", "PUT", "PATCH", "DELETE"] {
         let mut client = Connection::open(server.address);
@@ -128,7 +131,7 @@ fn a_model_is_found_whatever_the_method() {
         assert_eq!(client.answer().status(), 200, "{method}");
     }
     assert_eq!((count(&first), count(&mock)), (0, 4));
-    // A file that is put without a word on what it is passes as it comes.
+    // A PUT without a content type is streamed unread.
     let mut client = Connection::open(server.address);
     client
         .send("PUT /v1/whatever HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -143,10 +146,10 @@ fn a_model_is_found_whatever_the_method() {
 }
 
 #[test]
-fn an_empty_upload_is_one() {
-    let place = testkit::sandbox!();
+fn empty_upload_is_forwarded() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     client.send(head("/v1/whatever", "application/octet-stream"));
     client.send("0\r\n\r\n");
@@ -155,13 +158,13 @@ fn an_empty_upload_is_one() {
     assert_eq!(client.answer().status(), 200);
     client.send("POST /v1/whatever HTTP/1.1\r\nhost: localhost\r\n\r\n");
     assert_eq!(client.answer().status(), 200);
-    assert!(asked(&mock).iter().all(|one| one.body.is_empty()));
+    assert!(asked(&mock).iter().all(|request| request.body.is_empty()));
     assert_eq!(count(&mock), 3);
 }
 
 #[test]
-fn what_names_no_model_passes_on_while_it_still_comes_in() {
-    let place = testkit::sandbox!();
+fn body_without_a_model_is_streamed_as_it_arrives() {
+    let sandbox = testkit::sandbox!();
     let (sender, arrived) = channel();
     let sender = Mutex::new(sender);
     let raw = raw::heads(move |head, reader| {
@@ -171,27 +174,27 @@ fn what_names_no_model_passes_on_while_it_still_comes_in() {
         }
         wire::json(reader.get_mut(), 200, "{}");
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     let mut client = Connection::open(server.address);
     client.send(head("/v1/whatever", "application/octet-stream"));
     for piece in ["first", "second"] {
         client.send(format!("{:x}\r\n{piece}\r\n", piece.len()));
-        // It is there before the next one is sent.
-        let mut there = Vec::new();
-        while there.len() < piece.len() {
-            there.extend(arrived.recv_timeout(DEADLINE).unwrap());
+        // The backend has this piece before the next one is sent.
+        let mut received = Vec::new();
+        while received.len() < piece.len() {
+            received.extend(arrived.recv_timeout(DEADLINE).unwrap());
         }
-        assert_eq!(there, piece.as_bytes());
+        assert_eq!(received, piece.as_bytes());
     }
     client.send("0\r\n\r\n");
     assert_eq!(client.answer().status(), 200);
 }
 
 #[test]
-fn what_passes_through_may_be_larger_than_what_is_held() {
-    let place = testkit::sandbox!();
+fn streamed_body_may_exceed_max_body() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "64KiB")]);
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_MAX_BODY", "64KiB")]);
     let body = vec![7; 5 << 20];
     let mut client = Connection::open(server.address);
     client.send(head("/v1/whatever", "application/octet-stream"));
@@ -200,7 +203,7 @@ fn what_passes_through_may_be_larger_than_what_is_held() {
     assert!(asked(&mock)[0].body == body);
 }
 
-/// The head of a request that waits to be told to go on.
+/// Returns the head of a request that expects `100 Continue`.
 fn expecting(path: &str, kind: &str, length: usize) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\n\
@@ -209,10 +212,10 @@ fn expecting(path: &str, kind: &str, length: usize) -> String {
 }
 
 #[test]
-fn a_client_that_waits_to_be_told_is_told_to_go_on() {
-    let place = testkit::sandbox!();
+fn client_that_expects_100_continue_gets_it() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     for kind in ["application/json", "application/octet-stream"] {
         client.send(expecting(CHAT, kind, ASK.len()));
@@ -220,41 +223,41 @@ fn a_client_that_waits_to_be_told_is_told_to_go_on() {
         client.send(ASK);
         assert_eq!(client.answer().status(), 200, "{kind}");
     }
-    for one in asked(&mock) {
-        assert_eq!(one.text(), ASK);
+    for request in asked(&mock) {
+        assert_eq!(request.text(), ASK);
     }
 }
 
 #[test]
-fn a_client_that_waits_may_be_refused_before_it_sends() {
-    let place = testkit::sandbox!();
+fn client_that_expects_100_continue_may_be_rejected_before_it_sends() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
+    let server = serve(&sandbox, &[&mock], &[("LLMLB_MAX_BODY", "1KiB")]);
     for (path, length, status) in [(CHAT, 5000, 413), ("/elsewhere", 10, 404)] {
         let mut client = Connection::open(server.address);
         client.send(expecting(path, "application/json", length));
         let answer = client.answer();
         assert_eq!(answer.status(), status, "{path}");
-        // Whether what follows is the body or a request, nobody could tell: so it is over.
+        // The next bytes could be the body or a request, so the connection is closed.
         assert!(client.is_closed(), "{path}");
     }
     assert_eq!(count(&mock), 0);
 }
 
 #[test]
-fn an_early_refusal_of_the_backend_reaches_the_client() {
-    let place = testkit::sandbox!();
+fn early_rejection_by_the_backend_reaches_the_client() {
+    let sandbox = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
         let answer = "HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 3\r\n\r\nbig";
         let _ = reader.get_mut().write_all(answer.as_bytes());
         let _ = reader.get_mut().shutdown(std::net::Shutdown::Write);
         let _ = reader.read_to_end(&mut Vec::new());
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
     let large = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(8 << 20));
     let answer = server.post(CHAT, &large);
     assert_eq!((answer.status(), answer.text().as_str()), (413, "big"));
-    // The same while the upload is still on its way.
+    // The same for a streamed upload that is not complete.
     let mut client = Connection::open(server.address);
     client.send(head("/v1/whatever", "application/octet-stream"));
     client.send("5\r\nhello\r\n");
@@ -263,10 +266,10 @@ fn an_early_refusal_of_the_backend_reaches_the_client() {
 }
 
 #[test]
-fn an_upload_that_breaks_off_is_no_request() {
-    let place = testkit::sandbox!();
+fn upload_with_invalid_chunks_is_rejected() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for rest in [
         "zz\r\n",
         "5\r\nabcdefgh\r\n",

@@ -1,4 +1,4 @@
-//! How the work is shared. (L7)
+//! Shares of requests by the weights of backends. (L7)
 
 use std::thread;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use testkit::{
     backends::{ASK, CHAT, backend, count, ok, serve_file},
 };
 
-/// A backend that takes its time: who has much to do is seen to have it.
+/// Returns a slow backend, so that requests are in flight at the same time.
 fn slow() -> FakeLlm {
     backend(|request, stream| {
         thread::sleep(Duration::from_millis(20));
@@ -15,8 +15,8 @@ fn slow() -> FakeLlm {
     })
 }
 
-/// Questions of many clients at once.
-fn ask(server: &LlmlbServer) {
+/// Sends 400 requests from 20 clients.
+fn send_requests(server: &LlmlbServer) {
     thread::scope(|scope| {
         for _ in 0..20 {
             scope.spawn(|| {
@@ -29,32 +29,32 @@ fn ask(server: &LlmlbServer) {
 }
 
 #[test]
-fn a_backend_of_more_weight_gets_more_of_the_work() {
-    let place = testkit::sandbox!();
+fn backend_with_more_weight_gets_more_requests() {
+    let sandbox = testkit::sandbox!();
     let (heavy, light) = (slow(), slow());
     let file = format!(
         "[[backend]]\nurl = \"{}\"\nweight = 9\n[[backend]]\nurl = \"{}\"\n",
         heavy.url(),
         light.url()
     );
-    let server = serve_file(&place, &file);
-    ask(&server);
+    let server = serve_file(&sandbox, &file);
+    send_requests(&server);
     let (heavy, light) = (count(&heavy), count(&light));
     assert_eq!(heavy + light, 400);
     assert!(heavy * 2 > light * 3, "{heavy} to {light}");
-    assert!(light > 0, "nobody is forgotten");
+    assert!(light > 0, "the light backend gets requests");
 }
 
 #[test]
-fn backends_of_the_same_weight_share_the_work() {
-    let place = testkit::sandbox!();
+fn backends_of_equal_weight_share_the_requests() {
+    let sandbox = testkit::sandbox!();
     let backends = [(); 3].map(|()| slow());
     let file: Vec<_> = backends
         .iter()
-        .map(|one| format!("[[backend]]\nurl = \"{}\"\nweight = 7\n", one.url()))
+        .map(|backend| format!("[[backend]]\nurl = \"{}\"\nweight = 7\n", backend.url()))
         .collect();
-    let server = serve_file(&place, &file.concat());
-    ask(&server);
+    let server = serve_file(&sandbox, &file.concat());
+    send_requests(&server);
     let counts = backends.each_ref().map(count);
-    assert!(counts.iter().all(|one| *one > 20), "{counts:?}");
+    assert!(counts.iter().all(|count| *count > 20), "{counts:?}");
 }

@@ -1,9 +1,9 @@
-"""A backend that stores every request it receives, byte by byte, and answers each with a usage report."""
+"""Backend that stores the bytes of every request and responds with a usage report."""
 
 import asyncio
 import json
 
-ANSWER = json.dumps(
+RESPONSE = json.dumps(
     {
         "id": "response-1",
         "object": "chat.completion",
@@ -15,7 +15,7 @@ ANSWER = json.dumps(
 
 class Backend:
     def __init__(self):
-        # The requests by their ids.
+        # Requests by id.
         self.received = {}
         self.repeated = []
 
@@ -30,14 +30,14 @@ class Backend:
                 head = await reader.readuntil(b"\r\n\r\n")
                 fields = head_fields(head)
                 raw = head + await framed_body(reader, fields)
-                self.keep(fields.get(b"x-request-id"), raw)
-                await self.answer(writer, head)
+                self.store(fields.get(b"x-request-id"), raw)
+                await self.respond(writer, head)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             writer.close()
 
-    def keep(self, request_id, raw):
+    def store(self, request_id, raw):
         if request_id is None:
             return
         name = request_id.decode("latin-1")
@@ -45,9 +45,9 @@ class Backend:
             self.repeated.append(name)
         self.received[name] = raw
 
-    async def answer(self, writer, head):
-        body = b"" if head.startswith(b"HEAD ") else ANSWER
-        fields = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(ANSWER)
+    async def respond(self, writer, head):
+        body = b"" if head.startswith(b"HEAD ") else RESPONSE
+        fields = b"content-type: application/json\r\ncontent-length: %d\r\n" % len(RESPONSE)
         writer.write(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n" + body)
         await writer.drain()
 

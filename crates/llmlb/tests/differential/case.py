@@ -1,4 +1,4 @@
-"""One generated request, and the bytes that a client sends for it."""
+"""Generated requests and their bytes."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ import zlib
 
 
 class Case:
-    """A request in its parts, so that mutations can change each of them."""
+    """Request in parts, so that mutations can change each part."""
 
     def __init__(self, number, endpoint):
         self.number = number
@@ -14,17 +14,17 @@ class Case:
         self.method = endpoint["method"]
         self.path = endpoint["path"].replace("{id}", "file-abc123").encode()
         self.query = None
-        # Whole header lines without Host, framing and request id.
+        # Header lines, without Host, framing and request id.
         self.headers = []
         self.content_type = None
         self.body = None
         self.chunks = None
-        # A field after the last chunk.
+        # Trailer field after the last chunk.
         self.trailers = None
-        # The parts of a body that is not encoded yet.
+        # Parts of a body that is not encoded yet.
         self.members = None
         self.form = None
-        # plain, varied or hostile, and what was changed.
+        # Class of the request (plain, varied or hostile), and the names of its mutations.
         self.label = "plain"
         self.mutations = []
 
@@ -33,7 +33,7 @@ class Case:
         return f"case-{self.number:06}"
 
     def encode_body(self):
-        """Encodes the body from its parts, where no mutation has written it."""
+        """Encodes the body from its parts, unless a mutation has written it."""
         if self.body is None and self.members is not None:
             self.body = self.members.text().encode("utf-8", "surrogatepass")
         if self.body is None and self.form is not None:
@@ -69,7 +69,7 @@ def chunked(body, size, trailers):
 
 
 class Message:
-    """A request as it is sent: what a replay file stores of a case."""
+    """Bytes of a request, with the fields that a replay file stores."""
 
     def __init__(self, number, raw, label, mutations):
         self.number = number
@@ -92,9 +92,9 @@ class Message:
 
     @classmethod
     def from_line(cls, line):
-        shown = json.loads(line)
-        raw = zlib.decompress(base64.b64decode(shown["raw"]))
-        return cls(shown["number"], raw, shown["label"], shown["mutations"])
+        fields = json.loads(line)
+        raw = zlib.decompress(base64.b64decode(fields["raw"]))
+        return cls(fields["number"], raw, fields["label"], fields["mutations"])
 
 
 def header_of(raw, name):

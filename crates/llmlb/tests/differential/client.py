@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 
-# A safety net: a server that does not answer within this time rejects the request.
+# Seconds after which a missing response counts as a rejection.
 TIMEOUT = 20
 
 
@@ -26,12 +26,12 @@ async def attempt(port, raw):
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     try:
         writer.write(raw)
-        # A server may answer before it has read the whole body.
+        # A server may respond before it has read the whole body.
         sending = asyncio.ensure_future(writer.drain())
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())
         return await response(reader, raw.startswith(b"HEAD "))
     finally:
-        # A reset leaves no port behind in TIME_WAIT.
+        # A reset leaves no local port in TIME_WAIT.
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         writer.close()
 

@@ -1,6 +1,6 @@
-"""Multipart forms with everything that readers disagree on.
+"""Mutations of multipart forms on which readers disagree.
 
-Each mutation changes the form in place. `other` is the model that a second reading finds.
+Each mutation changes the form in place. `other` is the model that another reader may find.
 """
 
 import base64
@@ -12,7 +12,7 @@ from forms import Form, Part, disposition
 
 
 def second_form(form, boundary, other):
-    """Returns a form of its own for a reader that uses this boundary."""
+    """Returns a separate form for readers that use this boundary."""
     inner = Form(boundary, [Part([disposition(b"model")], other), Part([disposition(b"x")], b"1")])
     return inner.encoded()
 
@@ -94,7 +94,7 @@ def odd_boundary(rng, form, _other):
 
 
 def quoted_semicolon(rng, form, other):
-    """One reader ends the boundary at the semicolon inside the quotation marks."""
+    """Adds a semicolon inside the quoted boundary, at which some readers end the boundary."""
     short = form.boundary
     form.boundary = short + b";" + rng.choice([b"x", b" x=1", b" boundary=y"])
     form.kind = b'multipart/form-data; boundary="' + form.boundary + b'"'
@@ -110,7 +110,7 @@ def line_ends(rng, form, _other):
 
 
 def smuggled_part(rng, form, other):
-    """A part inside the content of another, delimited in a way that only some readers accept."""
+    """Adds a part inside the content of another part, with a delimiter that only some readers accept."""
     line = rng.choice([b"\n", b"\r", b"\r\n", b"\x0b", b"\r\r\n"])
     mark = b"--" + form.boundary
     start, end = rng.choice(
@@ -398,7 +398,7 @@ def part_type(rng, form, other):
 
 
 def charset_field(rng, form, other):
-    """`_charset_` announces the encoding of the other fields to some readers."""
+    """Adds `_charset_`, which is the encoding of the other fields for some readers."""
     name = rng.choice([b"_charset_", b"_charset_", b"_CHARSET_", b"/_charset_", b"_charset"])
     charset, content = rng.choice(
         [

@@ -2,7 +2,7 @@
 
 
 class Part:
-    """A part with its header lines, so that a mutation can write them in any way."""
+    """Part with its header lines as bytes, so that a mutation can write them in any form."""
 
     def __init__(self, headers, content):
         self.headers = headers
@@ -13,12 +13,12 @@ class Form:
     def __init__(self, boundary, parts):
         self.boundary = boundary
         self.parts = parts
-        # As it stands in Content-Type.
+        # Value of Content-Type.
         self.kind = b"multipart/form-data; boundary=" + boundary
         self.line = b"\r\n"
         self.preamble = b""
         self.epilogue = b"\r\n"
-        # What follows the boundary in its line, and the last line.
+        # Bytes after the boundary in its line, and after the last boundary.
         self.padding = b""
         self.last = b"--"
 

@@ -1,4 +1,4 @@
-"""Generates requests: most are benign, as clients send them; the others are hostile."""
+"""Generates requests. Most are benign, as clients send them. The others are hostile."""
 
 import random
 
@@ -7,13 +7,13 @@ import plain
 import variations
 from case import Message
 
-# The share of hostile requests, and the share of variations among the benign ones.
+# Share of hostile requests, and share of variations among the benign ones.
 HOSTILE = 0.2
 VARIED = 0.25
 
 
 def messages(seed, count, endpoints, hostile):
-    """Returns the requests of a seed. Each depends on the seed, its number and the share alone."""
+    """Returns the requests of a seed. Each depends only on the seed, its number and the share."""
     for number in range(count):
         rng = random.Random(f"{seed}/{number}")
         is_hostile, is_varied = rng.random() < hostile, rng.random() < VARIED

@@ -1,4 +1,4 @@
-"""JSON requests, plain and with everything that readers of JSON disagree on."""
+"""JSON requests: plain ones, and mutations on which readers disagree."""
 
 import json
 
@@ -27,7 +27,7 @@ OTHER_NAMES = [
 
 
 class Members:
-    """An object as a list of texts, so that it can hold what no serializer writes."""
+    """JSON object as a list of texts, so that it can contain invalid JSON."""
 
     def __init__(self, pairs, rng):
         self.pairs = pairs
@@ -95,8 +95,8 @@ def inserted(rng, members, *pairs):
         members.pairs.insert(rng.randint(0, len(members.pairs)), pair)
 
 
-def own(members):
-    """Returns the position of the model."""
+def position_of_model(members):
+    """Returns the position of the field `model`."""
     for at, (name, _) in enumerate(members.pairs):
         if name == '"model"':
             return at
@@ -125,7 +125,7 @@ def same_name_twice(rng, members, other):
 def name_in_another_case(rng, members, other):
     name = json.dumps(rng.choice(CASES))
     if rng.random() < 0.3:
-        members.pairs[own(members)] = (name, members.pairs[own(members)][1])
+        members.pairs[position_of_model(members)] = (name, members.pairs[position_of_model(members)][1])
     else:
         inserted(rng, members, (name, json.dumps(other)))
 
@@ -136,7 +136,7 @@ def similar_name(rng, members, other):
 
 def name_with_escape(rng, members, other):
     if rng.random() < 0.5:
-        members.pairs[own(members)] = (escaped_name(rng), members.pairs[own(members)][1])
+        members.pairs[position_of_model(members)] = (escaped_name(rng), members.pairs[position_of_model(members)][1])
     else:
         inserted(rng, members, (escaped_name(rng), json.dumps(other)))
 
@@ -165,11 +165,11 @@ def broken_name(rng, members, other):
 
 def model_of_another_type(rng, members, _other):
     values = ["5", "null", '["alpha"]', '{"model":"alpha"}', "true", '""', "1e400", "[]", '[""]', "-0"]
-    members.pairs[own(members)] = ('"model"', rng.choice(values))
+    members.pairs[position_of_model(members)] = ('"model"', rng.choice(values))
 
 
 def model_absent(_rng, members, _other):
-    del members.pairs[own(members)]
+    del members.pairs[position_of_model(members)]
 
 
 def model_with_odd_text(rng, members, _other):
@@ -194,7 +194,7 @@ def model_with_odd_text(rng, members, _other):
         '"+AGI-eta"',
         '"alpha\t"',
     ]
-    members.pairs[own(members)] = ('"model"', rng.choice(values))
+    members.pairs[position_of_model(members)] = ('"model"', rng.choice(values))
 
 
 def odd_value(rng, members, _other):
@@ -248,14 +248,14 @@ def prototype(rng, members, other):
 
 
 def quoted_in_another_charset(rng, members, other):
-    """A string that ends early for a reader that decodes UTF-7 or Python's escapes first."""
+    """Adds a string that ends early for readers that decode UTF-7 or Python's escapes first."""
     quote = rng.choice(["+ACI-", "\\u0022", "\\x22"])
     text = "x" + quote + "," + quote + "model" + quote + ":" + quote + other
     members.pairs.append(('"user"', '"' + text + '"'))
 
 
 def form_inside(rng, members, other):
-    """A value that is a field for a reader that takes the body for a URL-encoded form."""
+    """Adds a value that is a field for readers that parse the body as a URL-encoded form."""
     inserted(rng, members, ('"user"', rng.choice(['"&model=%s&"', '"&model=%s"', '"\\u0026model=%s"']) % other))
 
 
@@ -325,8 +325,10 @@ def other_encoding(rng, text, _other):
 def invalid_utf8(rng, text, _other):
     bad = rng.choice([b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\xc3", b"\x80", b"\xf4\x90\x80\x80"])
     encoded = text.encode()
-    places = [at for at in range(1, len(encoded)) if encoded[at - 1 : at].isalpha() and encoded[at : at + 1].isalpha()]
-    at = rng.choice(places)
+    positions = [
+        at for at in range(1, len(encoded)) if encoded[at - 1 : at].isalpha() and encoded[at : at + 1].isalpha()
+    ]
+    at = rng.choice(positions)
     return encoded[:at] + bad + encoded[at:]
 
 

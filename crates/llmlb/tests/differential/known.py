@@ -1,6 +1,6 @@
-"""Requests that some version of llmlb recorded otherwise than a server read them.
+"""Requests that have been recorded with another endpoint or model than a reader would serve.
 
-They are part of every run, whatever its seed.
+Every run includes them, whatever its seed.
 """
 
 from case import Message
@@ -14,7 +14,7 @@ NAME = b'Content-Disposition: form-data; name="model"'
 
 
 def form(*parts, boundary=b"x"):
-    """Returns a form of these parts, each the lines of its head and its content."""
+    """Returns a form of these parts. A part is its header lines and its content."""
     return b"".join(b"--%b\r\n%b\r\n\r\n%b\r\n" % (boundary, *part) for part in parts) + b"--%b--\r\n" % boundary
 
 
@@ -24,7 +24,7 @@ def part(name, content):
 
 MODEL = part(b'name="model"', b"alpha")
 
-# Name, path, headers, body.
+# Name, path, header lines, body.
 REQUESTS = [
     ("escaped slash", b"/v1/chat%2Fcompletions", [JSON], ALPHA),
     ("escaped slash at the end", CHAT + b"%2F", [JSON], ALPHA),
@@ -92,7 +92,7 @@ REQUESTS = [
     ("folded header", AUDIO, [FORM], form((b'Content-Disposition: form-data;\r\n name="model"', b"beta"), MODEL)),
     ("preamble", AUDIO, [FORM], b"\r\n" + form(part(b'name="model"', b"beta"))),
     ("two models", AUDIO, [FORM], form(part(b'name="model"', b"beta"), MODEL)),
-    ("second form behind the first", AUDIO, [FORM], form(MODEL) + form(part(b'name="model"', b"beta"))),
+    ("second form after the first", AUDIO, [FORM], form(MODEL) + form(part(b'name="model"', b"beta"))),
     ("charset field", AUDIO, [FORM], form(part(b'name="_charset_"', b"utf-7"), part(b'name="model"', b"+AGI-eta"))),
     (
         "charset field with a slash",

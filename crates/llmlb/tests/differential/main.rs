@@ -1,5 +1,5 @@
-//! The usage record of a request names the endpoint and the model that independent servers read in
-//! it: Werkzeug, Starlette, aiohttp, Express and Go. (L5, L9)
+//! The usage record of a request has the endpoint and the model that independent servers parse from
+//! the same request: Werkzeug, Starlette, aiohttp, Express and Go. (L5, L9)
 //!
 //! This is a small run of `scripts/differential`, which sends 10,000 requests. `run.py` is the
 //! driver, `generate.py` makes the requests, `readers` has the servers.
@@ -9,7 +9,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A small run with more hostile requests than the usual mix has.
+/// Arguments of a small run with more hostile requests than by default.
 const RUN: [&str; 6] = ["--requests", "500", "--seed", "1", "--hostile", "0.5"];
 
 #[test]
@@ -39,7 +39,7 @@ fn target() -> PathBuf {
     temporary.parent().unwrap().to_owned()
 }
 
-/// Python and Node with the packages of the servers; `None` if something is missing.
+/// Returns Python and Node with the packages of the servers, or `None` if one is missing.
 #[expect(clippy::print_stderr, reason = "a skipped test is reported")]
 fn tools() -> Option<(PathBuf, PathBuf)> {
     let installed = target().join("test-python");

@@ -1,4 +1,4 @@
-"""Hostile requests: each mutation changes a case in place and may return a detail for its name."""
+"""Mutations of hostile requests. Each changes a case in place and may return a detail for its name."""
 
 import gzip
 import zlib
@@ -195,7 +195,7 @@ def other_header(rng, case):
     )
 
 
-def body_where_none_belongs(rng, case):
+def body_of_a_method_without_body(rng, case):
     case.method = rng.choice(["GET", "HEAD", "DELETE", "OPTIONS"])
     case.body = rng.choice([b'{"model":"beta"}', b"x", b""])
 
@@ -219,7 +219,7 @@ def form_body(rng, case):
 
 
 def json_for_a_form(rng, case):
-    """A JSON body on an endpoint whose body may also be a form."""
+    """Sends JSON to an endpoint whose body may also be a form."""
     case.members = json_bodies.plain(rng, case.endpoint, rng.choice(names.PLAIN))
     if rng.random() < 0.5:
         json_bodies.form_inside(rng, case.members, "beta")
@@ -239,7 +239,7 @@ def json_for_a_form(rng, case):
 
 
 def trailers(rng, case):
-    """Fields after the last chunk."""
+    """Adds a trailer field after the last chunk."""
     case.chunks = case.chunks or 50
     case.trailers = rng.choice(
         [b"Content-Type: multipart/form-data; boundary=second", b"X-Model: beta", b"Content-Length: 3"]
@@ -247,7 +247,7 @@ def trailers(rng, case):
 
 
 def mutations_for(case):
-    general = [path] * 8 + [query, method, other_header, content_encoding, body_where_none_belongs, two_types, trailers]
+    general = [path] * 8 + [query, method, other_header, content_encoding, body_of_a_method_without_body, two_types, trailers]
     if case.endpoint["reads"] == "json":
         return general + [json_members] * 6 + [json_text] * 4 + [type_of_body] * 2 + [charset] * 3
     if case.endpoint["reads"] == "form":

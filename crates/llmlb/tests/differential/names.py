@@ -1,10 +1,10 @@
-"""The models that the backend behind llmlb serves."""
+"""Models that the backend of llmlb serves."""
 
 # Names for plain requests.
 PLAIN = ["alpha", "beta", "gamma", "acme/chat:7b", "caf\u00e9", "llama-3.3-70b-instruct"]
 
-# Names that one reader decodes to another model and that the next reader takes as they are.
-# llmlb must know them: otherwise it would reject the request for the wrong reason.
+# Names that one reader decodes to another model and that another reader leaves unchanged. They must be
+# known to llmlb, which would otherwise reject the request because of an unknown model.
 ENCODED = [
     "alph=61",  # quoted-printable
     "YmV0YQ==",  # base64

@@ -16,9 +16,9 @@ def plain_query(rng, _case):
 
 
 def random_at(rng, path, characters=None):
-    """Returns a position after the first slash, of one of these characters."""
-    places = [at for at in range(1, len(path)) if characters is None or path[at] in characters]
-    return rng.choice(places) if places else len(path) - 1
+    """Returns a random position after the first slash, at one of these characters."""
+    positions = [at for at in range(1, len(path)) if characters is None or path[at] in characters]
+    return rng.choice(positions) if positions else len(path) - 1
 
 
 def case_of_letters(rng, path):

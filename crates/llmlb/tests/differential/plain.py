@@ -1,4 +1,4 @@
-"""Plain requests, as clients send them: every reader is expected to read them in the same way."""
+"""Plain requests, as clients send them. All readers agree on them."""
 
 import json
 

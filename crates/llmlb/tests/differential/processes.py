@@ -1,4 +1,4 @@
-"""The processes of a run: llmlb, and one reader for each independent implementation."""
+"""Processes of a run: llmlb, and one reader for each independent implementation."""
 
 import json
 import os
@@ -12,20 +12,20 @@ import names
 HERE = pathlib.Path(__file__).resolve().parent
 READERS = HERE / "readers"
 ENDPOINTS = HERE / "endpoints.json"
-# A safety net for starts and stops.
-PATIENCE = 60
+# Maximum seconds for starting and stopping a process.
+TIMEOUT = 60
 
 
 class Failed(Exception):
-    """The run cannot be made; the message says what is missing."""
+    """Error that prevents a run. The message names the missing program or file."""
 
 
 class Reader:
-    """A server that reports how it reads each request."""
+    """Server that reports the endpoint and the model that it reads in each request."""
 
     def __init__(self, name, directory, command):
         self.name = name
-        # Frameworks print a trace for many requests that they reject.
+        # A file, because frameworks print a trace for many rejected requests.
         self.log = pathlib.Path(directory) / f"{name}.log"
         environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
         with open(self.log, "wb") as log:
@@ -40,14 +40,14 @@ class Reader:
         self.port = int(line)
 
     def check(self):
-        """Raises an error if the reader has ended: it would seem to reject everything."""
+        """Raises an error if the reader has ended, since a missing reader would seem to reject everything."""
         if self.process.poll() is not None:
             text = self.log.read_text(errors="replace")
             raise Failed(f"reader {self.name} ended with {self.process.returncode}:\n{text[-3000:]}")
 
     def stop(self):
         self.process.stdin.close()
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
 
 
 def readers(tools, directory):
@@ -65,7 +65,7 @@ def readers(tools, directory):
 
 
 class Tools:
-    """The programs that run the readers. Compiled readers are kept in `cache`."""
+    """Programs that run the readers. Compiled readers are stored in `cache`."""
 
     def __init__(self, python, node, go, cache):
         self.python, self.node, self.go = python, node, go
@@ -86,7 +86,7 @@ class Tools:
 
 
 class Llmlb:
-    """A server under test with one backend, and its usage records."""
+    """llmlb server under test with one backend, and its usage records."""
 
     def __init__(self, program, directory, backend_port):
         self.directory = pathlib.Path(directory)
@@ -112,7 +112,7 @@ class Llmlb:
         self.port = self.wait()
 
     def wait(self):
-        mark, deadline = "listening on http://", time.monotonic() + PATIENCE
+        mark, deadline = "listening on http://", time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             text = self.log.read_text(errors="replace")
             if mark in text and " " in text.split(mark, 1)[1]:
@@ -125,7 +125,7 @@ class Llmlb:
     def stop(self):
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.wait(PATIENCE)
+        self.process.wait(TIMEOUT)
 
     def records(self):
         """Returns the usage records by request id."""
@@ -133,12 +133,12 @@ class Llmlb:
         data = self.directory / "data"
         for file in sorted(data.glob("_staging/*.jsonl*")):
             lines = (line for line in file.read_text(errors="replace").splitlines() if '"record"' in line)
-            keep(found, (json.loads(line)["record"] for line in lines))
+            add_records(found, (json.loads(line)["record"] for line in lines))
         for file in sorted(data.glob("spool/*.json")) + sorted(data.glob("archive/*.json")):
-            keep(found, json.loads(file.read_text()).get("records", []))
+            add_records(found, json.loads(file.read_text()).get("records", []))
         return found
 
 
-def keep(found, records):
+def add_records(found, records):
     for record in records:
         found.setdefault(record["request_id"], []).append(record)

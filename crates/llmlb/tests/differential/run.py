@@ -1,13 +1,13 @@
-"""The differential test: llmlb against independent readers of HTTP, JSON and multipart.
+"""Differential test: llmlb and independent readers of HTTP, JSON and multipart.
 
-Generated requests are sent to llmlb. Each request that it forwards is sent, byte by byte as the
-backend received it, to real servers: Werkzeug, Starlette on uvicorn, aiohttp, Express with busboy,
-and Go's net/http. Each of them reports the endpoint and the model that it would serve. Both must
-equal the usage record. A request that llmlb rejects is sent to the readers as the client sent it:
-if all of them agree on it, the rejection counts against the limit of 2 %.
+Generated requests are sent to llmlb. The bytes that the backend receives are sent to real servers,
+the readers: Werkzeug, Starlette on uvicorn, aiohttp, Express with busboy, and Go's net/http. Each
+reader reports the endpoint and the model that it would serve. Both must equal the usage record. A
+request that llmlb rejects is sent to the readers as the client sent it. If all readers agree on it,
+the rejection counts against the limit of 2 %.
 
-Exits 0 if there is no mismatch and no more than 2 % of those requests are rejected, 1 if not, and
-2 if the test cannot run.
+Exits 0 if there is no mismatch and at most 2 % of the requests on which all readers agree are
+rejected, 1 if not, and 2 if the test cannot run.
 """
 
 import argparse
@@ -29,27 +29,27 @@ from client import exchange
 from verdict import Outcome, Reading, Report, excerpt
 
 LIMIT = 0.02
-# Requests in flight at a time.
+# Maximum number of requests in flight.
 CONCURRENCY = 16
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--requests", type=int, default=10_000, help="how many to generate (default 10000)")
+    parser.add_argument("--requests", type=int, default=10_000, help="number of generated requests (default 10000)")
     parser.add_argument("--seed", default="1", help="the same seed gives the same requests (default 1)")
     parser.add_argument(
         "--hostile",
         type=float,
         default=generate.HOSTILE,
         metavar="SHARE",
-        help=f"the share of hostile requests (default {generate.HOSTILE}); with more, the limit of 2 %% counts benign ones only",
+        help=f"share of hostile requests (default {generate.HOSTILE}); with more, the limit of 2 %% applies to benign requests only",
     )
-    parser.add_argument("--llmlb-bin", required=True, help="the program under test")
+    parser.add_argument("--llmlb-bin", required=True, help="program under test")
     parser.add_argument("--replay", metavar="FILE", help="send the requests of this file instead")
     parser.add_argument("--save", metavar="FILE", help="write the requests that failed to this file")
-    parser.add_argument("--node", default=shutil.which("node"), help="the Node program")
-    parser.add_argument("--go", default=shutil.which("go"), help="the Go program")
-    parser.add_argument("--cache", metavar="DIR", help="where to keep the compiled readers")
+    parser.add_argument("--node", default=shutil.which("node"), help="Node program")
+    parser.add_argument("--go", default=shutil.which("go"), help="Go program")
+    parser.add_argument("--cache", metavar="DIR", help="directory for the compiled readers")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="print every mutation's count, and each replayed request"
     )
@@ -57,7 +57,7 @@ def arguments():
 
 
 async def in_parallel(function, items):
-    """Calls the function for every item; results are in the order of the items."""
+    """Calls the function for every item. Returns the results in the order of the items."""
     limit = asyncio.Semaphore(CONCURRENCY)
 
     async def limited(item):
@@ -68,7 +68,7 @@ async def in_parallel(function, items):
 
 
 async def run(options, messages, endpoints, directory):
-    """Sends everything and returns the outcomes."""
+    """Sends all requests to llmlb and to the readers, and returns the outcomes."""
     cache = options.cache or directory
     tools = processes.Tools(sys.executable, options.node, options.go, cache)
     backend = Backend()

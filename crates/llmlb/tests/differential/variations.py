@@ -1,4 +1,4 @@
-"""Benign variations: unusual, but every reader accepts the request that llmlb forwards for it.
+"""Benign variations: unusual requests that every reader accepts as llmlb forwards them.
 
 Each variation changes a case in place and may return a detail for its name.
 """
@@ -13,7 +13,7 @@ from plain import JSON_TYPES
 
 
 def slashes(rng, case):
-    """A base URL that ends with a slash. llmlb forwards the plain path."""
+    """Adds slashes, as from a base URL that ends with a slash. llmlb forwards the plain path."""
     case.path = rng.choice([paths.trailing_slash, paths.repeated_slash])(rng, case.path)
 
 
@@ -58,17 +58,17 @@ def json_type(rng, case):
 
 
 def json_name(rng, case):
-    """The name of the model with an escape."""
-    pairs, at = case.members.pairs, json_bodies.own(case.members)
+    """Writes the field name `model` with an escape."""
+    pairs, at = case.members.pairs, json_bodies.position_of_model(case.members)
     pairs[at] = (json_bodies.escaped_name(rng), pairs[at][1])
 
 
 def json_model(rng, case):
-    """The model with an escape."""
+    """Writes the model with an escape."""
     name = rng.choice(names.PLAIN)
     at = rng.randrange(len(name))
     value = name[:at] + f"\\u{ord(name[at]):04x}" + name[at + 1 :]
-    case.members.pairs[json_bodies.own(case.members)] = ('"model"', '"' + value + '"')
+    case.members.pairs[json_bodies.position_of_model(case.members)] = ('"model"', '"' + value + '"')
 
 
 def json_value(rng, case):
@@ -121,7 +121,7 @@ def form_boundary(rng, case):
 
 
 def form_part(rng, case):
-    """Further parts that clients send."""
+    """Adds a part that clients send."""
     parts = [
         forms.Part([forms.disposition(b"prompt")], "Ann\u00e9e\r\n\r\nmodel=beta".encode()),
         forms.Part([forms.disposition(b"prompt")], b""),
@@ -142,13 +142,13 @@ def form_part(rng, case):
 
 
 def form_quotes(_rng, case):
-    """A file name with quotation marks, as Go's writer and curl before 7.82 escape them."""
+    """Adds a file name with quotation marks, escaped as by Go's writer and by curl before 7.82."""
     header = forms.disposition(b"file", b'; filename="a\\"b.wav"')
     case.form.parts.append(forms.Part([header, b"Content-Type: audio/wav"], b"RIFF"))
 
 
 def form_header(rng, case):
-    """Header lines that clients add to the part with the model, or write in another case."""
+    """Adds a header line to the part with the model, or changes the case of header names."""
     part = case.form.model_part()
     more = [
         b"Content-Type: text/plain",
@@ -168,7 +168,7 @@ def form_end(rng, case):
 
 
 def form_as_json(rng, case):
-    """JSON on an endpoint whose body may be a form."""
+    """Sends JSON to an endpoint whose body may be a form."""
     case.members = json_bodies.plain(rng, case.endpoint, rng.choice(names.PLAIN))
     kinds = [kind for kind in JSON_TYPES if kind != b"application/x-www-form-urlencoded"]
     case.content_type, case.form = rng.choice(kinds), None

@@ -1,4 +1,4 @@
-"""Compares what llmlb recorded with what every reader would serve."""
+"""Compares the usage records of llmlb with the readings of the readers."""
 
 import collections
 import json
@@ -6,19 +6,19 @@ import json
 from case import body_of, header_of
 
 
-# Groups of failures that are printed without --verbose.
+# Maximum number of groups of failures that are printed without --verbose.
 GROUPS = 60
 
 
 class Reading:
-    """What a reader would serve; `endpoint` is None if it rejects the request."""
+    """Endpoint and model that a reader would serve. `endpoint` is None if it rejects the request."""
 
     def __init__(self, response):
         self.endpoint, self.model = None, None
-        # Frameworks answer OPTIONS and HEAD without calling the endpoint.
+        # Frameworks respond to OPTIONS and HEAD without calling the endpoint.
         if response is not None and response.status == 200 and response.body.startswith(b"{"):
             read = json.loads(response.body)
-            # An empty name means the default model, as none does.
+            # An empty name means the default model, like a missing one.
             self.endpoint, self.model = read["endpoint"], read["model"] or None
 
     def __str__(self):
@@ -26,12 +26,12 @@ class Reading:
 
 
 class Outcome:
-    """Everything that is known about one request when it has been sent."""
+    """Results of one request: llmlb's response, the forwarded bytes, the readings and the records."""
 
     def __init__(self, message, response, forwarded):
         self.message = message
         self.response = response
-        # The bytes that the backend received; None if llmlb did not forward the request.
+        # Bytes that the backend received. None if llmlb did not forward the request.
         self.forwarded = forwarded
         self.readings = {}
         self.records = []
@@ -45,7 +45,7 @@ class Outcome:
             code = error.get("code") or error.get("type") if isinstance(error, dict) else error
         except (ValueError, KeyError, TypeError):
             code = "-"
-        # Ollama's errors are sentences.
+        # Errors under Ollama's endpoints are sentences.
         return f"{self.response.status} {code if ' ' not in str(code) else '(a sentence)'}"
 
     def agreement(self):
@@ -103,7 +103,7 @@ class Report:
         self.mismatches = collections.defaultdict(list)
         self.false_rejections = collections.defaultdict(list)
         self.failing = []
-        # Stays empty: plain requests are those on which readers agree.
+        # Stays empty, because all readers agree on plain requests.
         self.plain_disagreements = []
 
     def add(self, outcome):
@@ -117,11 +117,11 @@ class Report:
             self.readers[name, label] += reading.endpoint is not None
         if agreed is None and label == "plain":
             self.plain_disagreements.append(outcome)
-        # Known requests are hostile by choice: they would distort the shares.
+        # Known requests are all hostile and would distort the shares.
         agreed = None if label == "known" else agreed
         self.counts["all readers agree"] += agreed is not None
         self.counts["benign, and all readers agree"] += agreed is not None and is_benign
-        answered_here = outcome.forwarded is None and outcome.response is not None and outcome.response.status < 400
+        is_own_response = outcome.forwarded is None and outcome.response is not None and outcome.response.status < 400
         found = mismatches(outcome, self.endpoints)
         if found:
             self.counts["mismatch"] += 1
@@ -130,8 +130,8 @@ class Report:
                 self.mismatches[kind, group(outcome)].append((outcome, text))
         elif outcome.forwarded is not None:
             self.counts["forwarded, record equals every reading"] += 1
-        elif answered_here:
-            self.counts["answered by llmlb itself"] += 1
+        elif is_own_response:
+            self.counts["response of llmlb itself"] += 1
         else:
             self.counts["rejected"] += 1
             self.rejections[outcome.code()] += 1
@@ -147,7 +147,7 @@ class Report:
         self.failing.append(outcome)
 
     def share_of_false_rejections(self, prefix=""):
-        """Returns the share for all requests, or with the prefix `benign, and ` for those alone."""
+        """Returns the share of all requests, or of benign ones with the prefix `benign, and `."""
         rejected = self.counts[prefix + "rejected although all readers agree"]
         return rejected / max(1, self.counts[prefix + "all readers agree"])
 
@@ -169,7 +169,7 @@ class Report:
         self.show_groups("MISMATCH", self.mismatches, is_verbose)
 
     def show_groups(self, title, groups, is_verbose):
-        # Groups with a single mutation come first: their cause is evident.
+        # Groups with a single mutation come first, because their cause is evident.
         ordered = sorted(groups.items(), key=lambda item: (item[0][1].count(","), -len(item[1])))
         for (kind, mutations), found in ordered if is_verbose else ordered[:GROUPS]:
             outcome, detail = min(found, key=lambda pair: len(pair[0].message.raw))
@@ -186,7 +186,7 @@ def group(outcome):
 
 
 def excerpt(raw):
-    """Returns the request as text: a line for each of its lines, long ones shortened."""
+    """Returns the lines of a request as text. Long lines are truncated."""
     lines = [repr(line)[2:-1] for line in raw.split(b"\r\n")]
     lines = lines if len(lines) <= 40 else lines[:30] + ["..."] + lines[-9:]
     return [line if len(line) <= 300 else line[:200] + " ... " + line[-80:] for line in lines]

@@ -1,47 +1,46 @@
-//! A long backlog, delivered by one process: how fast, and how large it grows.
+//! Speed and memory of one process that delivers a long backlog.
 
 use std::fs;
 use std::io::{BufWriter, Write};
 use std::time::Instant;
 
-use crate::books::Policy;
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::Mix;
 use crate::process::Running;
 use crate::producer;
-use crate::reckoning::Reckoning;
 use crate::world::{World, from_env};
-use testkit::eventually;
 
-/// What a process is allowed, in kibibytes.
-const MOST_MEMORY: u64 = 100 << 10;
+/// Maximum memory of a process in kibibytes.
+const MAX_MEMORY: u64 = 100 << 10;
 
-/// The most memory that a process had, in kibibytes.
+/// Returns the maximum resident memory of a process so far, in kibibytes.
 fn peak(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Runs a process to its end; seconds, and the most memory it had.
-fn measured(world: &World, words: &str) -> (f64, u64) {
+/// Runs a process to its end. Returns the seconds and its maximum memory in kibibytes.
+fn measure(world: &World, arguments: &str) -> (f64, u64) {
     let began = Instant::now();
-    let process = Running::start(&mut world.usage(words), &world.path("log"));
-    let mut most = 0;
+    let process = Running::start(&mut world.usage(arguments), &world.path("log"));
+    let mut max_memory = 0;
     let status = loop {
-        most = most.max(peak(process.pid()).unwrap_or(0));
+        max_memory = max_memory.max(peak(process.pid()).unwrap_or(0));
         if let Some(status) = process.ended() {
             break status;
         }
         std::thread::sleep(std::time::Duration::from_millis(10));
     };
-    assert!(status.success(), "{words}: {}", world.log());
-    (began.elapsed().as_secs_f64(), most)
+    assert!(status.success(), "{arguments}: {}", world.log());
+    (began.elapsed().as_secs_f64(), max_memory)
 }
 
 #[test]
-fn a_long_backlog_is_delivered_in_bounded_memory() {
+fn long_backlog_is_delivered_in_bounded_memory() {
     let Some(count) = from_env("FAULT_BACKLOG") else {
-        return println!("skipped: FAULT_BACKLOG says how many records");
+        return println!("skipped: FAULT_BACKLOG is the number of records");
     };
     let world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
     world.receiver.state().is_brief = true;
@@ -57,21 +56,18 @@ fn a_long_backlog_is_delivered_in_bounded_memory() {
     let count = f64::from(u32::try_from(count / 1000 * 1000).unwrap());
     let mut line = vec![format!("backlog of {count}")];
     let stage = format!("stage {}", file.display());
-    for (what, words) in [
+    for (step, arguments) in [
         ("staged", stage.as_str()),
         ("delivered", "deliver --now --timeout 30s"),
     ] {
-        let (seconds, most) = measured(&world, words);
+        let (seconds, max_memory) = measure(&world, arguments);
         line.push(format!(
-            "{what} in {seconds:.1} s, {:.0} records/s, at most {} KiB of memory",
+            "{step} in {seconds:.1} s, {:.0} records/s, at max_memory {} KiB of memory",
             count / seconds,
-            most
+            max_memory
         ));
-        assert!(most < MOST_MEMORY, "{line:?}");
+        assert!(max_memory < MAX_MEMORY, "{line:?}");
     }
     println!("{}", line.join(": "));
-    let found = eventually("it is reckoned", || {
-        Some(Reckoning::of("the backlog", &world))
-    });
-    found.must_be_clean();
+    Audit::new("the backlog", &world).print_and_assert_clean();
 }

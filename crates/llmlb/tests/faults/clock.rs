@@ -1,4 +1,4 @@
-//! The clock on the wall jumps by days, forwards and backwards, while everyone works.
+//! The system clock jumps by days, forwards and backwards, during a storm.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,41 +6,40 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::books::Policy;
-use crate::elsewhere::run_elsewhere;
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::Mix;
-use crate::reckoning::Reckoning;
-use crate::world::{Crowd, World, storm_time};
+use crate::mount_namespace::run_in_mount_namespace;
+use crate::world::{StormConfig, World, storm_time};
 use testkit::random::Random;
 
-/// The library that tells a program another time.
+/// Returns the path of libfaketime, which changes the time of a program.
 fn faketime() -> Option<PathBuf> {
     let dirs = fs::read_dir("/usr/lib").ok()?.filter_map(Result::ok);
     let mut found = dirs.map(|dir| dir.path().join("faketime/libfaketime.so.1"));
     found.find(|path| path.exists())
 }
 
-/// Sets the clock of everyone who looks at this file; only the wall's, not the one that counts
-/// on.
+/// Sets the system clock of the processes that use this file. Their monotonic clock is unchanged.
 fn set(clock: &Path, hours: i64) {
-    let half = clock.with_extension("half");
-    fs::write(&half, format!("{hours:+}h\n")).unwrap();
-    fs::rename(half, clock).unwrap();
+    let temporary = clock.with_extension("tmp");
+    fs::write(&temporary, format!("{hours:+}h\n")).unwrap();
+    fs::rename(temporary, clock).unwrap();
 }
 
 #[test]
-fn the_clock_jumps_by_days_in_both_directions() {
+fn records_are_billed_once_while_the_clock_jumps_by_days() {
     if faketime().is_none() {
         return testkit::skip("libfaketime: scripts/install-test-tools").unwrap();
     }
-    run_elsewhere("clock::jumps");
+    run_in_mount_namespace("clock::run_with_jumps");
 }
 
 #[test]
-#[ignore = "another test runs it where it can mount"]
-fn jumps() {
+#[ignore = "runs in a mount namespace that another test creates"]
+fn run_with_jumps() {
     let library = faketime().unwrap();
-    // Of each process that is killed the library leaves something there.
+    // The library leaves a file in /dev/shm for each killed process. A private mount hides them.
     let mut mount = Command::new("mount");
     let mounted = mount.args(["-t", "tmpfs", "tmpfs", "/dev/shm"]).status();
     assert!(mounted.unwrap().success());
@@ -59,7 +58,7 @@ fn jumps() {
         .map(|(name, value)| (name.to_owned(), value))
         .to_vec();
     let deadline = Instant::now() + storm_time();
-    let hand = thread::spawn(move || {
+    let clock_thread = thread::spawn(move || {
         let mut random = Random::of_run(17);
         let mut jumps = 0;
         while Instant::now() < deadline {
@@ -67,15 +66,15 @@ fn jumps() {
             set(&clock, i64::try_from(random.below(144)).unwrap() - 72);
             jumps += 1;
         }
-        // The last one is backwards: all that was noted lies in the future.
+        // The last jump is backwards, so that all stored times are in the future.
         set(&clock, -96);
         jumps + 1
     });
-    world.storm(Crowd::default());
-    let jumps = hand.join().unwrap();
+    world.storm(StormConfig::default());
+    let jumps = clock_thread.join().unwrap();
     world.drain();
-    let what = format!("kill -9, {jumps} jumps of the clock");
-    Reckoning::of(&what, &world)
-        .whatever_the_silences()
-        .must_be_clean();
+    let title = format!("kill -9, {jumps} jumps of the clock");
+    Audit::new(&title, &world)
+        .ignoring_pauses()
+        .print_and_assert_clean();
 }

@@ -1,4 +1,4 @@
-//! Many consolidators at once over one stale lock: each record ends in exactly one batch.
+//! Many consolidators at once on one stale lock: each record ends in exactly one batch.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::books::Policy;
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::{Fault, Mix};
 use crate::process::Running;
-use crate::reckoning::Reckoning;
 use crate::world::{World, from_env, is_batch, names};
 use testkit::until;
 
-/// How often each record is in a batch.
-fn counted(world: &World) -> HashMap<String, usize> {
+/// Returns the number of batches that contain each record.
+fn batches_per_record(world: &World) -> HashMap<String, usize> {
     #[derive(Deserialize)]
     struct Id {
         id: String,
@@ -37,7 +37,7 @@ fn counted(world: &World) -> HashMap<String, usize> {
 }
 
 #[test]
-fn eight_consolidators_over_one_stale_lock() {
+fn eight_consolidators_on_a_stale_lock_write_each_record_once() {
     let rounds = from_env("FAULT_ROUNDS").unwrap_or(20);
     let mut world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
     let lock = world.staging().join(".consolidation.lock");
@@ -48,9 +48,9 @@ fn eight_consolidators_over_one_stale_lock() {
         }
         world.drop_files(20, 0);
         let size = 7 + round % 5;
-        let words = format!("consolidate --batch-size {size}");
-        // The one whose lock is stale: it is killed as soon as its set is fixed, or soon after.
-        let victim = Running::start(&mut world.usage(&words), &world.path("log"));
+        let arguments = format!("consolidate --batch-size {size}");
+        // The owner of the stale lock is killed when its snapshot is fixed, or soon after.
+        let victim = Running::start(&mut world.usage(&arguments), &world.path("log"));
         let pause = Duration::from_micros(world.random.below(15_000));
         while fs::metadata(&lock).map_or(0, |file| file.len()) == 0 && !lock.exists() {
             thread::sleep(Duration::from_micros(100));
@@ -61,18 +61,18 @@ fn eight_consolidators_over_one_stale_lock() {
         thread::sleep(pause);
         drop(victim);
         stale += u64::from(lock.exists());
-        let mut crowd: Vec<_> = (0..8)
-            .map(|_| Running::start(&mut world.usage(&words), &world.path("log")))
+        let mut processes: Vec<_> = (0..8)
+            .map(|_| Running::start(&mut world.usage(&arguments), &world.path("log")))
             .collect();
         for _ in 0..world.random.below(8) {
-            let victim = world.random.below(crowd.len() as u64);
-            let victim = crowd.swap_remove(victim.try_into().unwrap());
+            let victim = world.random.below(processes.len() as u64);
+            let victim = processes.swap_remove(victim.try_into().unwrap());
             thread::sleep(Duration::from_micros(world.random.below(10_000)));
             killed += u64::from(victim.ended().is_none());
             drop(victim);
         }
-        for one in crowd {
-            let status = testkit::eventually("it ends", || one.ended());
+        for process in processes {
+            let status = testkit::eventually("the process ends", || process.ended());
             assert!(
                 matches!(status.code(), Some(0 | 1)),
                 "{status}: {}",
@@ -80,9 +80,9 @@ fn eight_consolidators_over_one_stale_lock() {
             );
         }
     }
-    // Nobody fights any more: what is left is finished.
+    // One consolidator without competitors finishes the rest.
     world.run("consolidate --batch-size 7").assert_code(0);
-    let counts = counted(&world);
+    let counts = batches_per_record(&world);
     let acknowledged = world.acknowledged();
     let absent = acknowledged
         .iter()
@@ -90,7 +90,7 @@ fn eight_consolidators_over_one_stale_lock() {
         .count();
     let doubled = counts.values().filter(|count| **count > 1).count();
     println!(
-        "8 consolidators, {rounds} rounds, {stale} over a stale lock, {killed} killed: {} records, absent {absent}, in two batches {doubled}",
+        "8 consolidators, {rounds} rounds, {stale} with a stale lock, {killed} killed: {} records, absent {absent}, in two batches {doubled}",
         counts.len()
     );
     assert_eq!((absent, doubled), (0, 0));
@@ -98,36 +98,39 @@ fn eight_consolidators_over_one_stale_lock() {
     assert!(stale > 0 && killed > 0);
     world.kills = stale + killed;
     world.drain();
-    Reckoning::of("what they consolidated, delivered", &world).must_be_clean();
+    Audit::new("consolidated batches, delivered", &world).print_and_assert_clean();
 }
 
-/// A consolidator halts in the middle of a set; what it has written so far is delivered, after
-/// being split; then it is killed, and the next one finishes the set. Nothing may come out twice.
+/// A consolidator stops in the middle of a snapshot, and its batches so far are split and delivered.
+/// Then it is killed, and the next consolidator finishes the snapshot.
 #[test]
-fn what_was_delivered_before_its_set_was_finished_is_not_delivered_again() {
-    let mix = Mix::of(&[(1, Fault::TooLarge(5))]);
+fn records_delivered_before_their_snapshot_was_finished_are_not_delivered_again() {
+    let mix = Mix::new(&[(1, Fault::TooLarge(5))]);
     let world = World::new(Policy::ByBatch { known: 409 }, mix);
     world.stage_fresh(4000, 0).assert_code(0);
     let spool = world.data().join("spool");
     let mut command = world.usage("consolidate --batch-size 10");
     let halted = Running::start(&mut command, &world.path("log"));
-    until("it has written some batches", || {
+    until("some batches are written", || {
         names(&spool, is_batch).len() >= 20
     });
     halted.halt();
     let written = names(&spool, is_batch).len();
-    assert!(written < 400, "it was too fast: {written} batches");
-    // It cannot consolidate, but it can deliver.
-    let billed = || world.receiver.state().books.billed.len();
-    until("what is there is delivered", || {
+    assert!(
+        written < 400,
+        "the consolidator was too fast: {written} batches"
+    );
+    // The lock prevents consolidation, but not delivery.
+    let billed = || world.receiver.state().billing.billed.len();
+    until("the written batches are delivered", || {
         world.deliver_now();
         billed() == 10 * written
     });
     drop(halted);
     world.drain();
-    let what = format!(
-        "{} records delivered before their set was finished",
+    let title = format!(
+        "{} records delivered before their snapshot was finished",
         10 * written
     );
-    Reckoning::of(&what, &world).must_be_clean();
+    Audit::new(&title, &world).print_and_assert_clean();
 }

@@ -1,48 +1,48 @@
-//! What a receiver can do wrong, and how often.
+//! Faults of a receiver and their probabilities.
 
 use std::time::Duration;
 use testkit::random::Random;
 
-/// Before or after the batch is billed.
+/// Time of a fault: before or after the batch is billed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Commit {
     Before,
     After,
 }
 
-/// What happens to one request.
+/// Fault that a request meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
     /// 500.
     Error(Commit),
-    /// 503: nothing was done, but a sender cannot know that.
+    /// 503. The batch is not billed, but the sender cannot know that.
     Unavailable,
-    /// 429 without a time: nothing was done.
+    /// 429 without a `Retry-After`. The batch is not billed.
     TooMany,
-    /// 429 with so many seconds as `Retry-After`.
+    /// 429 with this many seconds as `Retry-After`.
     WaitSeconds(u64),
     /// 429 with a date as `Retry-After`.
     WaitDate,
     Reset(Commit),
-    /// The connection is closed without a word.
+    /// The connection is closed without a response.
     Close(Commit),
-    /// No answer until long after the client has given up.
+    /// No response until long after the client's timeout.
     Hang(Commit),
-    /// The same, and the batch is billed when nobody waits for it any more.
+    /// No response until long after the client's timeout, and the batch is billed after it.
     HangThenCommit,
     /// 200, with half a head.
     CutHead,
     /// 200, with half a body.
     CutBody,
-    /// 413, if there are more records than this in the batch.
+    /// 413 if the batch has more records than this.
     TooLarge(usize),
     /// 401 for a fifth of a second.
     Unauthorized,
 }
 
 impl Fault {
-    /// After it nothing is sent for a while.
+    /// True if no requests are expected for a while after this fault.
     pub(crate) fn is_pause(self) -> bool {
         matches!(
             self,
@@ -51,7 +51,7 @@ impl Fault {
     }
 }
 
-/// Faults, each with how often it comes among all.
+/// Faults with their weights.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mix(Vec<(u64, Fault)>);
 
@@ -61,14 +61,14 @@ impl Mix {
         Self::default()
     }
 
-    pub(crate) fn of(faults: &[(u64, Fault)]) -> Self {
+    pub(crate) fn new(faults: &[(u64, Fault)]) -> Self {
         Self(faults.to_vec())
     }
 
-    /// Every fault there is. Those that cost the client a second are rarer, so that in the time of
-    /// a test the others come too.
+    /// Every fault. Faults that cost the client a second have less weight, so that the others occur too
+    /// within the time of a test.
     pub(crate) fn all() -> Self {
-        Self::of(&[
+        Self::new(&[
             (300, Fault::None),
             (20, Fault::Error(Commit::Before)),
             (20, Fault::Error(Commit::After)),
@@ -89,9 +89,9 @@ impl Mix {
         ])
     }
 
-    /// Those after which the client knows that nothing was billed.
+    /// Faults after which the client knows that the batch is not billed.
     pub(crate) fn harmless() -> Self {
-        Self::of(&[
+        Self::new(&[
             (300, Fault::None),
             (40, Fault::TooMany),
             (4, Fault::WaitSeconds(1)),
@@ -101,14 +101,14 @@ impl Mix {
         ])
     }
 
-    /// The same without one of them.
+    /// Removes one fault.
     pub(crate) fn without(mut self, fault: Fault) -> Self {
         self.0.retain(|(_, known)| *known != fault);
         self
     }
 
-    /// Those that stop all delivery for a while come this long apart at least.
-    pub(crate) const REST: Duration = Duration::from_secs(4);
+    /// Minimum interval between two faults that pause delivery.
+    pub(crate) const PAUSE_INTERVAL: Duration = Duration::from_secs(4);
 
     pub(crate) fn draw(&self, random: &mut Random) -> Fault {
         let sum = self.0.iter().map(|(weight, _)| weight).sum();

@@ -1,4 +1,4 @@
-//! No space left.
+//! Staging and delivery on a full disk.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,43 +7,45 @@ use std::time::{Duration, Instant};
 
 use spool::{Durability, Record, Staging};
 
-use crate::books::Policy;
-use crate::elsewhere::{Filler, Image, run_elsewhere, run_on_image, small_world, world_on_image};
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::{Fault, Mix};
+use crate::mount_namespace::{
+    Filler, Image, run_in_mount_namespace, run_on_image, small_world, world_on_image,
+};
 use crate::producer;
-use crate::reckoning::Reckoning;
-use crate::world::{Crowd, World, storm_time};
+use crate::world::{StormConfig, World, storm_time};
 use testkit::{eventually, until};
 
 #[test]
-fn what_was_acknowledged_is_drained_from_a_full_disk() {
-    run_elsewhere("full_disk::drains");
+fn acknowledged_records_are_delivered_from_a_full_disk() {
+    run_in_mount_namespace("full_disk::deliver_from_full_disk");
 }
 
 #[test]
-#[ignore = "another test runs it where it can mount"]
-fn drains() {
+#[ignore = "runs in a mount namespace that another test creates"]
+fn deliver_from_full_disk() {
     let policy = Policy::ByBatch { known: 409 };
-    let world = small_world(policy, Mix::of(&[(1, Fault::Unavailable)]), 8);
-    let filler = Filler::of(&world);
-    // The second time the reserve has been used once.
+    let world = small_world(policy, Mix::new(&[(1, Fault::Unavailable)]), 8);
+    let filler = Filler::new(&world);
+    // In the second round the reserve has been used before.
     for _ in 0..2 {
-        world.receiver.state().mix = Mix::of(&[(1, Fault::Unavailable)]);
+        world.receiver.state().mix = Mix::new(&[(1, Fault::Unavailable)]);
         world.stage_fresh(3000, 0).assert_code(0);
         world.drop_files(50, 0);
         world.deliver_now().assert_code(1);
         world.stage_fresh(3000, 0).assert_code(0);
         world.drop_files(50, 0);
         filler.fill();
-        stage_until_refused(&world);
-        // A restart, with nowhere to write and nobody who takes anything.
+        stage_until_full(&world);
+        // A deliverer starts while the disk is full and the receiver is unavailable.
         let deliverer = world.start_deliverer();
         thread::sleep(Duration::from_millis(500));
         deliverer.kill();
-        stage_until_refused(&world);
-        world.receiver.behave();
+        stage_until_full(&world);
+        world.receiver.end_faults();
         let mut outcome = world.deliver_now();
-        // What goes out makes room for what is still staged.
+        // Delivered batches free space for the records that are still staged.
         for _ in 0..5 {
             if world.waiting() > 0 {
                 outcome = world.deliver_now();
@@ -55,62 +57,64 @@ fn drains() {
         world.stage_fresh(10, 0).assert_code(0);
         world.deliver_now().assert_code(0);
     }
-    Reckoning::of("full disk, drained while it stays full", &world).must_be_clean();
+    Audit::new("full disk, drained while it stays full", &world).print_and_assert_clean();
 }
 
 #[test]
 fn full_tmpfs_is_drained_while_another_program_keeps_filling_it() {
-    run_elsewhere("full_disk::drains_tmpfs");
+    run_in_mount_namespace("full_disk::deliver_from_full_tmpfs");
 }
 
 #[test]
-#[ignore = "another test runs it where it can mount"]
-fn drains_tmpfs() {
-    drains_among_others("tmpfs", |policy, mix| small_world(policy, mix, 8));
+#[ignore = "runs in a mount namespace that another test creates"]
+fn deliver_from_full_tmpfs() {
+    deliver_while_others_fill("tmpfs", |policy, mix| small_world(policy, mix, 8));
 }
 
 #[test]
 fn full_ext4_is_drained_while_another_program_keeps_filling_it() {
-    run_on_image(Image::Ext4, "full_disk::drains_ext4");
+    run_on_image(Image::Ext4, "full_disk::deliver_from_full_ext4");
 }
 
 #[test]
-#[ignore = "another test runs it where it can mount"]
-fn drains_ext4() {
-    drains_among_others("ext4", |policy, mix| {
+#[ignore = "runs in a mount namespace that another test creates"]
+fn deliver_from_full_ext4() {
+    deliver_while_others_fill("ext4", |policy, mix| {
         world_on_image(policy, mix, Image::Ext4)
     });
 }
 
 #[test]
 fn full_xfs_is_drained_while_another_program_keeps_filling_it() {
-    run_on_image(Image::Xfs, "full_disk::drains_xfs");
+    run_on_image(Image::Xfs, "full_disk::deliver_from_full_xfs");
 }
 
 #[test]
-#[ignore = "another test runs it where it can mount"]
-fn drains_xfs() {
-    drains_among_others("xfs", |policy, mix| world_on_image(policy, mix, Image::Xfs));
+#[ignore = "runs in a mount namespace that another test creates"]
+fn deliver_from_full_xfs() {
+    deliver_while_others_fill("xfs", |policy, mix| world_on_image(policy, mix, Image::Xfs));
 }
 
-/// Issue 14, item 1: others take every block that is freed, at once and for good.
-fn drains_among_others(name: &str, world: impl FnOnce(Policy, Mix) -> World) {
-    let down = || Mix::of(&[(1, Fault::Unavailable)]);
+/// Delivers everything from a full disk while another program allocates every block that is freed.
+fn deliver_while_others_fill(name: &str, world: impl FnOnce(Policy, Mix) -> World) {
+    let down = || Mix::new(&[(1, Fault::Unavailable)]);
     let mut world = world(Policy::ByBatch { known: 409 }, down());
-    let filler = Filler::of(&world);
+    let filler = Filler::new(&world);
     let staged: Vec<_> = (0..1000).map(|_| producer::fresh(0)).collect();
     world.stage(&staged).assert_code(0);
     world.deliver_now().assert_code(1);
     world.stage_fresh(1000, 0).assert_code(0);
     world.drop_files(500, 0);
-    // A producer that dies leaves an entry open.
+    // A killed producer leaves an open entry.
     let producer = world.start_producer(0);
-    until("it has staged", || world.acknowledged().len() > 2600);
+    until("the producer has staged records", || {
+        world.acknowledged().len() > 2600
+    });
     filler.fill();
     world.kill(producer);
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _over = Over(&is_over);
+        let _end = EndOnDrop(&is_over);
         let (others, is_over) = (filler.clone(), &is_over);
         scope.spawn(move || {
             while !is_over.load(Ordering::SeqCst) {
@@ -122,12 +126,12 @@ fn drains_among_others(name: &str, world: impl FnOnce(Policy, Mix) -> World) {
             thread::sleep(Duration::from_millis(300));
             world.kill(deliverer);
         }
-        world.receiver.behave();
-        // Killed in the middle of its work, again and again.
+        world.receiver.end_faults();
+        // Deliverers are killed in the middle of a delivery.
         for _ in 0..5 {
             let before = world.receiver.state().tally.requests;
             let deliverer = world.start_deliverer();
-            until("something was sent", || {
+            until("some batches were sent", || {
                 world.receiver.state().tally.requests > before + 5
             });
             world.kill(deliverer);
@@ -137,7 +141,7 @@ fn drains_among_others(name: &str, world: impl FnOnce(Policy, Mix) -> World) {
             (world.waiting() == 0).then_some(())
         });
         world.run("verify").assert_code(0);
-        // The file system may free a block of its own at any time.
+        // The file system may free a block at any time, so that staging may succeed.
         let outcome = world.stage_fresh(1, 0);
         assert!(
             outcome.code == Some(0) || outcome.stderr.contains("no space left"),
@@ -145,46 +149,47 @@ fn drains_among_others(name: &str, world: impl FnOnce(Policy, Mix) -> World) {
         );
     });
     filler.empty();
-    // None of these is billed again.
+    // Records that are staged again are not billed again.
     world
         .run_with("stage", &producer::lines(&staged))
         .assert_code(0);
     world.stage_fresh(10, 0).assert_code(0);
     world.deliver_now().assert_code(0);
     world.run("verify").assert_code(0);
-    let what = format!("{name}, drained while others kept filling it");
-    Reckoning::of(&what, &world).must_be_clean();
+    let title = format!("{name}, drained while others kept filling it");
+    Audit::new(&title, &world).print_and_assert_clean();
 }
 
-struct Over<'a>(&'a AtomicBool);
+/// Guard that sets the flag when it is dropped, also if the test fails.
+struct EndOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
-/// Producers take what they can get; what the deliverer needs they must not get.
-fn stage_until_refused(world: &World) {
-    let refused = eventually("the disk is full", || {
+/// Stages records until staging fails. The space reserved for delivery must stay available.
+fn stage_until_full(world: &World) {
+    let rejected = eventually("the disk is full", || {
         Some(world.stage_fresh(200, 0)).filter(|outcome| outcome.code != Some(0))
     });
-    refused.assert_code(1);
-    assert!(refused.stderr.contains("no space left"), "{refused:#?}");
+    rejected.assert_code(1);
+    assert!(rejected.stderr.contains("no space left"), "{rejected:#?}");
 }
 
 #[test]
-fn a_producer_that_was_refused_is_served_again_as_soon_as_there_is_space() {
-    run_elsewhere("full_disk::resumes");
+fn staging_succeeds_again_as_soon_as_there_is_space() {
+    run_in_mount_namespace("full_disk::stage_again_after_full");
 }
 
 #[test]
-#[ignore = "another test runs it where it can mount"]
-fn resumes() {
+#[ignore = "runs in a mount namespace that another test creates"]
+fn stage_again_after_full() {
     let world = small_world(Policy::ByRecord, Mix::none(), 8);
-    let filler = Filler::of(&world);
+    let filler = Filler::new(&world);
     let staging = Staging::open(world.staging()).unwrap();
-    let mut refused = 0;
+    let mut rejected = 0;
     for _ in 0..3 {
         filler.fill();
         let mut waiting = Vec::new();
@@ -195,7 +200,7 @@ fn resumes() {
                 Ok(()) => world.note(&[sample]),
                 Err(error) => {
                     assert!(error.is_full(), "{error}");
-                    refused += 1;
+                    rejected += 1;
                     waiting.push((sample, record));
                 }
             }
@@ -206,26 +211,26 @@ fn resumes() {
             world.note(&[sample]);
         }
     }
-    assert!(refused > 0);
+    assert!(rejected > 0);
     staging.close().unwrap();
     world.drain();
-    Reckoning::of(
-        &format!("full disk, {refused} refused and staged again"),
+    Audit::new(
+        &format!("full disk, {rejected} records rejected and staged again"),
         &world,
     )
-    .must_be_clean();
+    .print_and_assert_clean();
 }
 
 #[test]
-fn a_storm_on_a_disk_that_is_full_every_other_moment() {
-    run_elsewhere("full_disk::storms");
+fn records_are_billed_once_on_a_disk_that_is_full_at_intervals() {
+    run_in_mount_namespace("full_disk::storm_on_full_disk");
 }
 
 #[test]
-#[ignore = "another test runs it where it can mount"]
-fn storms() {
+#[ignore = "runs in a mount namespace that another test creates"]
+fn storm_on_full_disk() {
     let mut world = small_world(Policy::ByBatch { known: 409 }, Mix::all(), 8);
-    let filler = Filler::of(&world);
+    let filler = Filler::new(&world);
     let data = world.data().to_owned();
     let deadline = Instant::now() + storm_time();
     let others = thread::spawn(move || {
@@ -239,13 +244,13 @@ fn storms() {
         }
         times
     });
-    world.storm(Crowd {
-        is_refused: true,
-        ..Crowd::default()
+    world.storm(StormConfig {
+        may_be_full: true,
+        ..StormConfig::default()
     });
     let times = others.join().unwrap();
     world.drain();
-    let what = format!("kill -9 on a disk that was full {times} times");
-    Reckoning::of(&what, &world).must_be_clean();
+    let title = format!("kill -9 on a disk that was full {times} times");
+    Audit::new(&title, &world).print_and_assert_clean();
     assert!(fs::read_dir(data).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Junk of every kind in every directory: nothing of it is destroyed, and nothing stops.
+//! Foreign files of every kind in every directory: they are preserved, and delivery continues.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-use crate::books::Policy;
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::{Fault, Mix};
-use crate::reckoning::Reckoning;
 use crate::world::World;
 use testkit::random::Random;
 
@@ -20,15 +20,15 @@ const DIRS: [&str; 7] = [
     "", "_staging", "spool", "sent", "failed", "archive", "usage",
 ];
 
-/// What lies there and is none of ours.
+/// Files and links that spool did not create.
 #[derive(Debug, Default)]
 struct Junk {
-    /// By what it is, where these bytes were put.
+    /// Paths by content.
     files: BTreeMap<Vec<u8>, Vec<PathBuf>>,
     links: Vec<PathBuf>,
 }
 
-/// Names that look like ours, and names that nobody likes.
+/// Names that look like those of spool, and unusual names.
 fn names(random: &mut Random) -> Vec<OsString> {
     let id = || Uuid::now_v7().to_string();
     let mut batch = || format!("{}-00000001-{:016x}.json", id(), random.next());
@@ -83,7 +83,7 @@ impl Junk {
     fn file(&mut self, path: PathBuf, content: Vec<u8>) {
         match fs::File::create_new(&path) {
             Ok(_) => fs::write(&path, &content).unwrap(),
-            // This name lies there from another round.
+            // This name exists from an earlier round.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return,
             Err(error) => panic!("{}: {error}", path.display()),
         }
@@ -95,24 +95,24 @@ impl Junk {
         self.links.push(path);
     }
 
-    /// Every name with some content, as a directory, and as a link to various things.
+    /// Creates every name as a file, as a directory and as a link to different targets.
     fn scatter(&mut self, world: &World, random: &mut Random) {
         let outside = world.path("outside");
         fs::create_dir_all(&outside).unwrap();
         let victim = outside.join("victim");
-        fs::write(&victim, "somebody else's").unwrap();
+        fs::write(&victim, "foreign").unwrap();
         for dir in DIRS.map(|dir| world.data().join(dir)) {
             fs::create_dir_all(&dir).unwrap();
             let contents = contents(random);
-            for (place, content) in contents.iter().enumerate() {
+            for (index, content) in contents.iter().enumerate() {
                 let names = names(random);
-                self.file(dir.join(&names[place % names.len()]), content.clone());
+                self.file(dir.join(&names[index % names.len()]), content.clone());
                 let other = usize::try_from(random.below(names.len() as u64)).unwrap();
                 self.file(dir.join(&names[other]), content.clone());
             }
-            for (place, name) in names(random).iter().enumerate().take(8) {
+            for (index, name) in names(random).iter().enumerate().take(8) {
                 let path = dir.join(name);
-                match place % 5 {
+                match index % 5 {
                     0 => self.link(path, OsStr::new("nowhere")),
                     1 => self.link(path, victim.as_os_str()),
                     2 => self.link(path, outside.as_os_str()),
@@ -128,13 +128,13 @@ impl Junk {
                 fs::create_dir(&path).unwrap();
                 self.file(path.join("inside"), random.bytes(50));
             }
-            // Half of what a crashed program wrote. It was never whole, and may go.
+            // A temporary file of a crashed program. It was never complete and may be deleted.
             let half = OsString::from_vec([b".", names(random)[4].as_bytes(), b".tmp"].concat());
             fs::write(dir.join(half), r#"{"version":1,"idempo"#).unwrap();
         }
     }
 
-    /// What is not there any more, anywhere in the data directory.
+    /// Returns descriptions of the junk that is no longer in the data directory.
     fn missing(&self, world: &World) -> Vec<String> {
         let mut counts: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
         let mut links = 0;
@@ -147,24 +147,24 @@ impl Junk {
         });
         let mut missing = Vec::new();
         for (bytes, paths) in &self.files {
-            let there = counts.get(bytes).copied().unwrap_or(0);
-            // Nothing is lost with an empty file.
-            if there < paths.len() && !bytes.is_empty() {
+            let found = counts.get(bytes).copied().unwrap_or(0);
+            // Empty files may be deleted.
+            if found < paths.len() && !bytes.is_empty() {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(20)]);
-                let gone = paths.iter().filter(|path| !path.exists());
-                let gone: Vec<_> = gone.collect();
+                let moved = paths.iter().filter(|path| !path.exists());
+                let moved: Vec<_> = moved.collect();
                 missing.push(format!(
-                    "{there} of {} with {start:?}, of those not in their place any more: {gone:?}",
+                    "{found} of {} with {start:?}, no longer at: {moved:?}",
                     paths.len()
                 ));
             }
         }
         if links < self.links.len() {
-            let gone = self.links.iter().filter(|path| !path.is_symlink());
-            missing.extend(gone.map(|path| format!("a link: {}", path.display())));
+            let moved = self.links.iter().filter(|path| !path.is_symlink());
+            missing.extend(moved.map(|path| format!("a link: {}", path.display())));
         }
-        if fs::read(world.path("outside/victim")).unwrap() != b"somebody else's" {
-            missing.push("what was outside".to_owned());
+        if fs::read(world.path("outside/victim")).unwrap() != b"foreign" {
+            missing.push("the file outside of the data directory".to_owned());
         }
         missing
     }
@@ -187,11 +187,11 @@ fn count(world: &World) -> usize {
 }
 
 #[test]
-fn junk_in_every_directory_is_kept_and_stops_nobody() {
+fn junk_in_every_directory_is_preserved_and_does_not_stop_delivery() {
     let mut world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
     let mut junk = Junk::default();
     let mut random = Random::of_run(3);
-    // Before anything was ever there, and again between good files.
+    // The first round starts with an empty data directory. Later rounds mix junk with good files.
     for round in 0..3 {
         if round == 1 {
             world.stage_fresh(100, 0).assert_code(0);
@@ -202,7 +202,7 @@ fn junk_in_every_directory_is_kept_and_stops_nobody() {
         world.drop_files(5, 0);
         world.run("consolidate");
         world.run("deliver --now --batch-size 20");
-        for words in [
+        for arguments in [
             "pending",
             "failed",
             "verify",
@@ -212,22 +212,22 @@ fn junk_in_every_directory_is_kept_and_stops_nobody() {
             "failed --json",
             "verify --json",
         ] {
-            world.run(words);
+            world.run(arguments);
         }
         assert_eq!(
             world.acknowledged().len(),
-            world.receiver.state().books.billed.len()
+            world.receiver.state().billing.billed.len()
         );
     }
     let missing = junk.missing(&world);
-    assert_eq!(missing, [""; 0], "destroyed");
-    // A second look at the same junk makes no new files, and a deliverer lives with it.
+    assert_eq!(missing, [""; 0], "junk was deleted");
+    // Another run over the same junk creates no new files, and a deliverer still works.
     let before = count(&world);
     world.run("deliver --now --batch-size 20").assert_code(0);
     let deliverer = world.start_deliverer();
     world.stage_fresh(100, 0).assert_code(0);
-    testkit::until("it delivers among the junk", || {
-        world.acknowledged().len() == world.receiver.state().books.billed.len()
+    testkit::until("all records are delivered", || {
+        world.acknowledged().len() == world.receiver.state().billing.billed.len()
     });
     world.kills += 1;
     deliverer.kill();
@@ -239,12 +239,12 @@ fn junk_in_every_directory_is_kept_and_stops_nobody() {
         "{before} files became {after}"
     );
     let files: usize = junk.files.values().map(Vec::len).sum();
-    let what = format!("junk: {files} files and {} links", junk.links.len());
-    Reckoning::among_junk(&what, &world).must_be_clean();
+    let title = format!("junk: {files} files and {} links", junk.links.len());
+    Audit::among_junk(&title, &world).print_and_assert_clean();
 }
 
-/// Files of ours that somebody has overwritten.
-const OURS: [&str; 9] = [
+/// Files of spool that the tests replace.
+const SPOOL_FILES: [&str; 9] = [
     "_staging/.consolidation.written",
     "_staging/.reserve",
     "spool/.pause.json",
@@ -260,23 +260,27 @@ fn today() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }
 
-/// Something is put in the place of each file of ours: what is staged is delivered once, if not
-/// at once then as soon as what is in the way, which is named, is gone.
-fn in_the_place_of_ours(what: &str, put: impl Fn(&Path, &mut Random), may_stop: bool) {
+/// Replaces each file of spool in turn. Staged records must be delivered once. If `may_stop`, delivery
+/// may stop with an error that names the file until the file is removed.
+fn assert_delivery_with_replaced_files(
+    title: &str,
+    replace: impl Fn(&Path, &mut Random),
+    may_stop: bool,
+) {
     let mut random = Random::of_run(9);
     let mut stopped = Vec::new();
-    for ours in OURS {
+    for file in SPOOL_FILES {
         let world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
         world.stage_fresh(50, 0).assert_code(0);
         world.deliver_now().assert_code(0);
         world.stage_fresh(50, 0).assert_code(0);
-        let path = world.data().join(ours.replace("TODAY", &today()));
+        let path = world.data().join(file.replace("TODAY", &today()));
         let _ = fs::remove_file(&path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        put(&path, &mut random);
+        replace(&path, &mut random);
         let mut last = world.deliver_now();
-        for words in ["pending", "failed", "verify"] {
-            world.run(words);
+        for arguments in ["pending", "failed", "verify"] {
+            world.run(arguments);
         }
         world.stage_fresh(50, 0).assert_code(0);
         for _ in 0..2 {
@@ -286,45 +290,45 @@ fn in_the_place_of_ours(what: &str, put: impl Fn(&Path, &mut Random), may_stop: 
             let name = path.file_name().unwrap().to_string_lossy();
             assert!(
                 may_stop && last.stderr.contains(&*name),
-                "{what} {ours}: {last:#?}"
+                "{title} {file}: {last:#?}"
             );
-            assert_eq!(fs::read(path.join("inside")).unwrap(), b"somebody else's");
+            assert_eq!(fs::read(path.join("inside")).unwrap(), b"foreign");
             fs::remove_dir_all(&path).unwrap();
-            stopped.push(ours);
+            stopped.push(file);
         }
         world.drain();
-        Reckoning::among_junk(&format!("{what} {ours}"), &world).assert_clean();
-        assert_eq!(world.waiting(), 0, "{what} {ours}");
+        Audit::among_junk(&format!("{title} {file}"), &world).assert_clean();
+        assert_eq!(world.waiting(), 0, "{title} {file}");
     }
     println!(
-        "{what} each of {} files of ours: none lost, none twice; stopped until it was gone: {stopped:?}",
-        OURS.len()
+        "{title} each of {} files of spool: none lost, none twice; stopped until it was removed: {stopped:?}",
+        SPOOL_FILES.len()
     );
 }
 
 #[test]
-fn files_of_ours_that_somebody_has_overwritten() {
+fn staged_records_are_delivered_once_when_files_of_spool_are_overwritten() {
     let garbage = |path: &Path, random: &mut Random| fs::write(path, random.bytes(3000)).unwrap();
-    in_the_place_of_ours("garbage in the place of", garbage, false);
+    assert_delivery_with_replaced_files("garbage instead of", garbage, false);
     let nothing = |path: &Path, _: &mut Random| fs::write(path, "").unwrap();
-    in_the_place_of_ours("nothing in", nothing, false);
+    assert_delivery_with_replaced_files("an empty file instead of", nothing, false);
     let other = |path: &Path, _: &mut Random| fs::write(path, "{\"version\":1}\n[]\n").unwrap();
-    in_the_place_of_ours("other JSON in", other, false);
+    assert_delivery_with_replaced_files("other JSON instead of", other, false);
 }
 
 #[test]
-fn directories_in_the_place_of_files_of_ours() {
+fn staged_records_are_delivered_once_when_directories_replace_files_of_spool() {
     let directory = |path: &Path, _: &mut Random| {
         fs::create_dir(path).unwrap();
-        fs::write(path.join("inside"), "somebody else's").unwrap();
+        fs::write(path.join("inside"), "foreign").unwrap();
     };
-    in_the_place_of_ours("a directory in the place of", directory, true);
+    assert_delivery_with_replaced_files("a directory instead of", directory, true);
 }
 
-/// A batch was sent, and the note that says so is damaged: the receiver may have it, so it is not
+/// A batch was sent and its state file is damaged. The receiver may have billed the batch, so it is not
 /// split when it is rejected.
 #[test]
-fn a_damaged_note_of_an_attempt_is_no_reason_to_bill_twice() {
+fn batch_with_a_damaged_state_file_is_not_billed_twice() {
     let damages: [(&str, &[u8]); 4] = [
         ("garbage", b"\x00\xff{"),
         ("nothing", b""),
@@ -334,23 +338,25 @@ fn a_damaged_note_of_an_attempt_is_no_reason_to_bill_twice() {
             b"{\"version\":2,\"attempts\":0,\"crc\":\"00000000\"}\n",
         ),
     ];
-    for (what, bytes) in damages {
+    for (damage, bytes) in damages {
         let policy = Policy::ByBatch { known: 409 };
-        let world = World::new(policy, Mix::of(&[(1, Fault::HangThenCommit)]));
+        let world = World::new(policy, Mix::new(&[(1, Fault::HangThenCommit)]));
         world.stage_fresh(10, 0).assert_code(0);
         let deliverer = world.start_deliverer();
-        testkit::until("it is sent", || world.receiver.state().tally.requests > 0);
+        testkit::until("the batch is sent", || {
+            world.receiver.state().tally.requests > 0
+        });
         deliverer.kill();
         world.receiver.wait_until_idle();
-        assert_eq!(world.receiver.state().books.billed.len(), 10);
+        assert_eq!(world.receiver.state().billing.billed.len(), 10);
         let spool = world.data().join("spool");
-        let notes = crate::world::names(&spool, |name| name.ends_with(".state.json"));
-        assert_eq!(notes.len(), 1);
-        fs::write(spool.join(&notes[0]), bytes).unwrap();
-        world.receiver.state().mix = Mix::of(&[(1, Fault::TooLarge(1))]);
+        let states = crate::world::names(&spool, |name| name.ends_with(".state.json"));
+        assert_eq!(states.len(), 1);
+        fs::write(spool.join(&states[0]), bytes).unwrap();
+        world.receiver.state().mix = Mix::new(&[(1, Fault::TooLarge(1))]);
         world.deliver_now().assert_code(1);
-        let found = Reckoning::among_junk(&format!("the note of an attempt: {what}"), &world);
-        found.must_be_clean();
+        let found = Audit::among_junk(&format!("state file of a batch: {damage}"), &world);
+        found.print_and_assert_clean();
         assert_eq!(found.ambiguous_batches, 1, "{found}");
     }
 }

@@ -1,96 +1,96 @@
-//! Everybody is killed at random moments, while the receiver does everything wrong that it can.
+//! Producers and deliverers are killed at random moments, while the receiver has every fault.
 
-use crate::books::Policy;
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::{Fault, Mix};
-use crate::reckoning::Reckoning;
-use crate::world::{Crowd, World};
+use crate::world::{StormConfig, World};
 
-fn storm(what: &str, policy: Policy, mix: Mix, crowd: Crowd) -> (World, Reckoning) {
+fn storm(title: &str, policy: Policy, mix: Mix, config: StormConfig) -> (World, Audit) {
     let mut world = World::new(policy, mix);
-    world.storm(crowd);
+    world.storm(config);
     world.drain();
-    let found = Reckoning::of(what, &world);
-    found.must_be_clean();
+    let found = Audit::new(title, &world);
+    found.print_and_assert_clean();
     (world, found)
 }
 
-/// What is ambiguous may be sent again where the same key is not billed again: then it is not
-/// ambiguous any more.
-fn resend(what: &str, world: &World) {
+/// Resends ambiguous batches. The receiver does not bill a key twice, so no batch stays ambiguous.
+fn resend(title: &str, world: &World) {
     world.run("resend --all").assert_code(0);
     world.drain();
-    let found = Reckoning::of(&format!("{what}, resent"), world);
-    found.must_be_clean();
+    let found = Audit::new(&format!("{title}, resent"), world);
+    found.print_and_assert_clean();
     assert_eq!(found.ambiguous_batches, 0, "{found}");
 }
 
 #[test]
-fn a_receiver_that_knows_records() {
-    let what = "kill -9, deduped by record";
-    let (world, _) = storm(what, Policy::ByRecord, Mix::all(), Crowd::default());
-    resend(what, &world);
+fn records_are_billed_once_by_a_receiver_that_recognises_records() {
+    let title = "kill -9, deduped by record";
+    let (world, _) = storm(title, Policy::ByRecord, Mix::all(), StormConfig::default());
+    resend(title, &world);
 }
 
 #[test]
-fn a_receiver_that_knows_batches_and_says_409() {
-    let what = "kill -9, deduped by batch (409)";
+fn records_are_billed_once_by_a_receiver_that_responds_409_to_a_known_batch() {
+    let title = "kill -9, deduped by batch (409)";
     let policy = Policy::ByBatch { known: 409 };
-    let (world, _) = storm(what, policy, Mix::all(), Crowd::default());
-    resend(what, &world);
+    let (world, _) = storm(title, policy, Mix::all(), StormConfig::default());
+    resend(title, &world);
 }
 
 #[test]
-fn a_receiver_that_knows_batches_and_says_200() {
-    let what = "kill -9, deduped by batch (200)";
+fn records_are_billed_once_by_a_receiver_that_responds_200_to_a_known_batch() {
+    let title = "kill -9, deduped by batch (200)";
     let policy = Policy::ByBatch { known: 200 };
-    let (world, _) = storm(what, policy, Mix::all(), Crowd::default());
-    resend(what, &world);
+    let (world, _) = storm(title, policy, Mix::all(), StormConfig::default());
+    resend(title, &world);
 }
 
 #[test]
-fn a_receiver_that_rejects_a_batch_for_one_duplicate() {
-    let what = "kill -9, rejected for a duplicate (409 for the same key)";
+fn records_are_billed_once_by_a_receiver_that_rejects_batches_with_a_duplicate() {
+    let title = "kill -9, rejected for a duplicate (409 for the same key)";
     let policy = Policy::RejectOnDuplicate { known: 409 };
-    let (world, _) = storm(what, policy, Mix::all(), Crowd::default());
-    resend(what, &world);
+    let (world, _) = storm(title, policy, Mix::all(), StormConfig::default());
+    resend(title, &world);
 }
 
-/// It says 422 for what it has itself: nobody can tell. Such batches end whole in `failed/`.
+/// The receiver responds 422 to a batch that it has billed itself. Its sender cannot know that, so the
+/// batch ends whole in `failed/`.
 #[test]
-fn a_receiver_that_rejects_even_the_same_batch() {
-    let what = "kill -9, rejected for a duplicate (422 for the same key)";
+fn repeated_batch_is_ambiguous_when_the_receiver_rejects_it() {
+    let title = "kill -9, rejected for a duplicate (422 for the same key)";
     let policy = Policy::RejectOnDuplicate { known: 422 };
-    let (_, found) = storm(what, policy, Mix::all(), Crowd::default());
+    let (_, found) = storm(title, policy, Mix::all(), StormConfig::default());
     assert!(found.ambiguous_batches > 0, "{found}");
 }
 
-/// Nothing is ambiguous unless the receiver rejects a batch that it may have.
+/// A batch is ambiguous only if the receiver rejects it after an attempt with an unknown result.
 #[test]
-fn without_rejections_nothing_is_ambiguous() {
+fn no_batch_is_ambiguous_without_rejections() {
     let mix = Mix::all().without(Fault::TooLarge(5));
     let policy = Policy::ByBatch { known: 409 };
-    let what = "kill -9, no rejections";
-    let (_, found) = storm(what, policy, mix, Crowd::default());
+    let title = "kill -9, no rejections";
+    let (_, found) = storm(title, policy, mix, StormConfig::default());
     assert_eq!(found.ambiguous_batches, 0, "{found}");
 }
 
-/// A second deliverer on the same data directory does nothing while the first lives.
+/// Only one deliverer works on a data directory at a time.
 #[test]
-fn three_deliverers_on_one_data_directory() {
-    let crowd = Crowd {
+fn records_are_billed_once_with_three_deliverers_on_one_data_directory() {
+    let config = StormConfig {
         deliverers: 3,
-        ..Crowd::default()
+        ..StormConfig::default()
     };
     let policy = Policy::ByBatch { known: 409 };
-    storm("kill -9, three deliverers", policy, Mix::all(), crowd);
+    storm("kill -9, three deliverers", policy, Mix::all(), config);
 }
 
 #[test]
-fn poisoned_records_among_the_killed() {
-    let crowd = Crowd {
+fn records_are_billed_once_when_some_are_poisoned() {
+    let config = StormConfig {
         poison: 10,
-        ..Crowd::default()
+        ..StormConfig::default()
     };
     let policy = Policy::ByBatch { known: 409 };
-    storm("kill -9, 1 % poisoned", policy, Mix::all(), crowd);
+    storm("kill -9, 1 % poisoned", policy, Mix::all(), config);
 }

@@ -1,4 +1,4 @@
-//! Lock files that nobody holds, whatever they say.
+//! Lock files without an owner, with any content.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,23 +7,23 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::books::Policy;
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::{Fault, Mix};
 use crate::process::Running;
-use crate::reckoning::Reckoning;
 use crate::world::World;
 use testkit::{random::Random, until};
 
-/// The lock files that a deliverer leaves behind when it is killed in the middle of its work.
-fn left_behind(world: &World) -> Vec<PathBuf> {
-    world.receiver.state().mix = Mix::of(&[(1, Fault::HangThenCommit)]);
+/// Kills a deliverer in the middle of a delivery. Returns the lock files that it leaves.
+fn stale_locks(world: &World) -> Vec<PathBuf> {
+    world.receiver.state().mix = Mix::new(&[(1, Fault::HangThenCommit)]);
     world.stage_fresh(20, 0).assert_code(0);
     let deliverer = world.start_deliverer();
-    until("it is in the middle", || {
+    until("the deliverer sends a batch", || {
         world.receiver.state().tally.requests > 0
     });
     deliverer.kill();
-    world.receiver.behave();
+    world.receiver.end_faults();
     let mut found = vec![world.staging().join(".consolidation.lock")];
     let mut dirs = vec![world.data().to_owned()];
     while let Some(dir) = dirs.pop() {
@@ -44,20 +44,20 @@ fn left_behind(world: &World) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_lock_file_that_nobody_holds_stops_nobody() {
+fn stale_lock_file_with_any_content_does_not_stop_delivery() {
     let world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
-    let locks = left_behind(&world);
+    let locks = stale_locks(&world);
     world.deliver_now().assert_code(0);
 
-    let mut gone = Command::new("true").spawn().unwrap();
-    let dead = gone.id();
-    gone.wait().unwrap();
+    let mut ended = Command::new("true").spawn().unwrap();
+    let dead = ended.id();
+    ended.wait().unwrap();
     let foreign = Running::start(
         Command::new("sleep").arg("1000").stdout(Stdio::null()),
         &world.path("foreign.log"),
     );
     let victim = world.path("victim.json");
-    fs::write(&victim, "somebody else's").unwrap();
+    fs::write(&victim, "foreign").unwrap();
 
     let record = |pid: &str| {
         format!(
@@ -71,7 +71,7 @@ fn a_lock_file_that_nobody_holds_stops_nobody() {
         })
         .to_string()
     };
-    let never = format!("{}.jsonl", Uuid::now_v7());
+    let missing = format!("{}.jsonl", Uuid::now_v7());
     let mut contents: Vec<Vec<u8>> = [
         String::new(),
         "\n".to_owned(),
@@ -90,59 +90,59 @@ fn a_lock_file_that_nobody_holds_stops_nobody() {
         record("99999999999999999999"),
         record("1.5"),
         record("\"x\""),
-        // A crashed owner's set: of entries that are not there, and of names that are no entries.
-        consumed(&[&never], false),
-        consumed(&[&never], true),
+        // Snapshots of a crashed owner with missing entries, and with names that are not entries.
+        consumed(&[&missing], false),
+        consumed(&[&missing], true),
         consumed(&["../victim.json", "../../victim.json", "", ".", "/"], true),
         consumed(
             &["../victim.json", "../../victim.json", "", ".", "/"],
             false,
         ),
         json!({"pid": dead, "consumed_ids": 7, "batch_size": -3, "written": "x"}).to_string(),
-        json!({"pid": dead, "consumed_ids": [&never], "batch_size": 0}).to_string(),
+        json!({"pid": dead, "consumed_ids": [&missing], "batch_size": 0}).to_string(),
     ]
     .map(String::into_bytes)
     .to_vec();
     contents.push(Random::of_run(5).bytes(3000));
 
-    let victims = world.path("data/victim.json");
-    fs::write(&victims, "somebody else's").unwrap();
+    let victim_in_data = world.path("data/victim.json");
+    fs::write(&victim_in_data, "foreign").unwrap();
     for content in &contents {
         for lock in &locks {
             fs::write(lock, content).unwrap();
         }
-        let shown = String::from_utf8_lossy(&content[..content.len().min(100)]).into_owned();
+        let excerpt = String::from_utf8_lossy(&content[..content.len().min(100)]).into_owned();
         world.stage_fresh(5, 0).assert_code(0);
         let outcome = world.run("consolidate");
-        assert_eq!(outcome.code, Some(0), "{shown}: {outcome:#?}");
+        assert_eq!(outcome.code, Some(0), "{excerpt}: {outcome:#?}");
         for lock in &locks {
             fs::write(lock, content).unwrap();
         }
         let outcome = world.deliver_now();
-        assert_eq!(outcome.code, Some(0), "{shown}: {outcome:#?}");
-        assert_eq!(world.waiting(), 0, "{shown}: {outcome:#?}");
-        for path in [&victim, &victims] {
-            let kept = fs::read(path).is_ok_and(|bytes| bytes == b"somebody else's");
-            assert!(kept, "{shown}: {} is gone", path.display());
+        assert_eq!(outcome.code, Some(0), "{excerpt}: {outcome:#?}");
+        assert_eq!(world.waiting(), 0, "{excerpt}: {outcome:#?}");
+        for path in [&victim, &victim_in_data] {
+            let kept = fs::read(path).is_ok_and(|bytes| bytes == b"foreign");
+            assert!(kept, "{excerpt}: {} is gone", path.display());
         }
     }
-    let what = format!(
+    let title = format!(
         "{} lock files with {} contents",
         locks.len(),
         contents.len()
     );
-    Reckoning::of(&what, &world).must_be_clean();
+    Audit::new(&title, &world).print_and_assert_clean();
 }
 
-/// What is in the way is named, not removed, and nothing is lost meanwhile.
+/// The directory is named in the error and preserved, and no record is lost.
 #[test]
-fn a_directory_in_the_place_of_a_lock_file_is_named() {
+fn directory_instead_of_a_lock_file_is_named_and_preserved() {
     let world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
-    let locks = left_behind(&world);
+    let locks = stale_locks(&world);
     for lock in &locks {
         let _ = fs::remove_file(lock);
         fs::create_dir(lock).unwrap();
-        fs::write(lock.join("inside"), "somebody else's").unwrap();
+        fs::write(lock.join("inside"), "foreign").unwrap();
         world.stage_fresh(5, 0).assert_code(0);
         let outcome = world.deliver_now();
         outcome.assert_code(1);
@@ -152,28 +152,31 @@ fn a_directory_in_the_place_of_a_lock_file_is_named() {
         fs::remove_dir_all(lock).unwrap();
         world.deliver_now().assert_code(0);
     }
-    Reckoning::of("directories in the place of lock files", &world).must_be_clean();
+    Audit::new("directories instead of lock files", &world).print_and_assert_clean();
 }
 
-/// A live deliverer is named, and the run that was skipped is no failure.
+/// The message names the other deliverer, and a skipped run is not a failure.
 #[test]
-fn a_run_that_finds_another_deliverer_is_skipped_and_says_so() {
+fn delivery_is_skipped_while_another_deliverer_runs() {
     let world = World::new(
         Policy::ByBatch { known: 409 },
-        Mix::of(&[(1, Fault::HangThenCommit)]),
+        Mix::new(&[(1, Fault::HangThenCommit)]),
     );
     world.stage_fresh(400, 0).assert_code(0);
     let deliverer = world.start_deliverer();
-    until("it is in the middle", || {
+    until("the deliverer sends a batch", || {
         world.receiver.state().tally.requests > 0
     });
     let skipped = world.deliver_now();
     skipped.assert_code(0);
-    let said = format!("{}{}", skipped.stdout, skipped.stderr);
-    assert!(said.contains("skipped"), "{skipped:#?}");
-    assert!(said.contains(&deliverer.pid().to_string()), "{skipped:#?}");
-    world.receiver.behave();
-    until("all is delivered", || world.waiting() == 0);
+    let output = format!("{}{}", skipped.stdout, skipped.stderr);
+    assert!(output.contains("skipped"), "{skipped:#?}");
+    assert!(
+        output.contains(&deliverer.pid().to_string()),
+        "{skipped:#?}"
+    );
+    world.receiver.end_faults();
+    until("everything is delivered", || world.waiting() == 0);
     deliverer.terminate();
-    Reckoning::of("a second deliverer", &world).must_be_clean();
+    Audit::new("a second deliverer", &world).print_and_assert_clean();
 }

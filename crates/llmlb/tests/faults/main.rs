@@ -1,30 +1,30 @@
-//! `llmlb usage` as a whole, against everything that can go wrong around it.
+//! `llmlb usage` with faults of its receiver, its disk, its clock and its processes.
 //!
-//! `receiver` takes batches over HTTP and has every fault a receiver can have; `world` is a data
-//! directory with producers and deliverers that are real processes and die at any moment;
-//! `reckoning` asks in the end what became of every record. The other modules are tests, by what
-//! goes wrong. Each prints one line of counts.
+//! `receiver` receives batches over HTTP and has every fault of a receiver. `world` is a data directory
+//! with producers and deliverers, which are processes that are killed at any moment. `audit` checks
+//! in the end that every record was billed once. The other modules are tests, by fault. Each test
+//! prints one line of counts.
 //!
-//! `FAULT_SECONDS` is how long each storm lasts (3), `FAULT_SEED` which one it is,
-//! `FAULT_ROUNDS` how many rounds the consolidators fight (20), `FAULT_BACKLOG` how many records
-//! wait in the test of a long backlog (none: it is skipped). `scripts/prove-spool` runs the long
-//! versions.
+//! Settings in the environment: `FAULT_SECONDS` is the duration of each storm (3), `FAULT_SEED` selects
+//! its faults, `FAULT_ROUNDS` is the number of rounds with eight consolidators (20), and `FAULT_BACKLOG`
+//! is the number of records in the test of a long backlog (without it the test is skipped).
+//! `scripts/prove-spool` runs the long versions.
 
 #![cfg(target_os = "linux")]
 #![expect(
     clippy::panic,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "helpers fail the test that called them; each case prints its counts"
+    reason = "helpers fail the test that called them; each test prints its counts"
 )]
 
-mod books;
-mod elsewhere;
+mod audit;
+mod billing;
 mod fault;
+mod mount_namespace;
 mod process;
 mod producer;
 mod receiver;
-mod reckoning;
 mod sample;
 mod world;
 
@@ -37,5 +37,5 @@ mod kill_nine;
 mod locks;
 mod poison;
 mod read_only;
-mod receiver_itself;
-mod silence;
+mod receiver_tests;
+mod retry_after;

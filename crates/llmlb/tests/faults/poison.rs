@@ -1,13 +1,13 @@
-//! One bad record does not take its neighbours with it.
+//! A bad record does not prevent the delivery of the other records of its batch.
 
-use crate::books::Policy;
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::Mix;
-use crate::reckoning::Reckoning;
-use crate::world::{Crowd, World};
+use crate::world::{StormConfig, World};
 
 #[test]
-fn poisoned_records_stand_alone_and_their_neighbours_are_delivered() {
-    for (what, policy) in [
+fn poisoned_records_are_isolated_and_the_rest_of_their_batch_is_delivered() {
+    for (title, policy) in [
         ("deduped by record", Policy::ByRecord),
         ("deduped by batch", Policy::ByBatch { known: 409 }),
         (
@@ -15,30 +15,30 @@ fn poisoned_records_stand_alone_and_their_neighbours_are_delivered() {
             Policy::RejectOnDuplicate { known: 422 },
         ),
     ] {
-        // After each of these faults it is known that nothing was billed.
+        // After each of these faults the sender knows that the batch was not billed.
         let mut world = World::new(policy, Mix::harmless());
         world.stage_fresh(2000, 10).assert_code(0);
         world.drop_files(20, 500);
-        world.storm(Crowd {
+        world.storm(StormConfig {
             poison: 10,
             is_killed: false,
-            ..Crowd::default()
+            ..StormConfig::default()
         });
         world.drain();
-        settle_rejected(&world);
-        let found = Reckoning::of(&format!("1 % poisoned, {what}"), &world);
-        found.must_be_clean();
+        deliver_rejected(&world);
+        let found = Audit::new(&format!("1 % poisoned, {title}"), &world);
+        found.print_and_assert_clean();
         assert!(found.isolated >= 10, "{found}");
         assert_eq!(found.ambiguous_batches, 0, "{found}");
     }
 }
 
 #[test]
-fn a_batch_of_nothing_but_poison_ends_in_failed_and_blocks_nobody() {
+fn batch_of_poisoned_records_ends_in_failed_and_does_not_stop_delivery() {
     let world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
     world.stage_fresh(60, 1000).assert_code(0);
     world.stage_fresh(60, 0).assert_code(0);
-    // Nothing was accepted before it: the receiver may be at fault, and everything stays pending.
+    // The receiver has accepted no batch yet, so it may be at fault itself, and all batches stay pending.
     let outcome = world.deliver_now();
     outcome.assert_code(1);
     assert!(
@@ -46,9 +46,9 @@ fn a_batch_of_nothing_but_poison_ends_in_failed_and_blocks_nobody() {
         "{outcome:#?}"
     );
     assert!(world.waiting() > 0);
-    settle_rejected(&world);
-    let found = Reckoning::of("nothing but poison", &world);
-    found.must_be_clean();
+    deliver_rejected(&world);
+    let found = Audit::new("nothing but poison", &world);
+    found.print_and_assert_clean();
     assert_eq!(
         (found.isolated, found.ambiguous_batches),
         (60, 0),
@@ -58,8 +58,8 @@ fn a_batch_of_nothing_but_poison_ends_in_failed_and_blocks_nobody() {
 }
 
 /// Delivers good records until nothing waits. A batch of which no part is accepted stays pending until
-/// the receiver has accepted another one: each acceptance settles one such batch. (S7)
-fn settle_rejected(world: &World) {
+/// the receiver has accepted another one: each acceptance resolves one such batch. (S7)
+fn deliver_rejected(world: &World) {
     for _ in 0..40 {
         if world.waiting() == 0 {
             return;

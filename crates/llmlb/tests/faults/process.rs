@@ -1,11 +1,11 @@
-//! Processes that a test kills, halts or ends.
+//! Processes that a test kills, stops or terminates.
 
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use testkit::{Process, eventually};
 
-/// A process that runs until it is killed. Its output is appended to a log.
+/// Process that runs until it is killed. Its output is appended to a log.
 pub(crate) struct Running(Process);
 
 impl Running {
@@ -24,7 +24,10 @@ impl Running {
     /// Kills the process, which must run until then.
     pub(crate) fn kill(self) {
         if let Some(status) = self.ended() {
-            panic!("it ended by itself, {status}; {}", self.last_words());
+            panic!(
+                "the process ended by itself, {status}; {}",
+                self.last_lines()
+            );
         }
         self.0.kill();
     }
@@ -34,18 +37,18 @@ impl Running {
     pub(crate) fn terminate(self) {
         self.0.terminate().unwrap();
         let status = eventually("the process ends", || self.ended());
-        assert!(status.success(), "{status}; {}", self.last_words());
+        assert!(status.success(), "{status}; {}", self.last_lines());
     }
 
     /// Stops the process, which keeps its locks.
     pub(crate) fn halt(&self) {
-        // The process may have ended. It was not waited for, so that its id is still its own.
+        // The process may have ended. It was not waited for, so its id is not reused.
         self.0.signal(rustix::process::Signal::STOP).unwrap();
     }
 
-    fn last_words(&self) -> String {
-        let said = self.0.output();
-        let end: Vec<_> = said.lines().rev().take(20).collect();
-        format!("last words first: {end:#?}")
+    fn last_lines(&self) -> String {
+        let output = self.0.output();
+        let end: Vec<_> = output.lines().rev().take(20).collect();
+        format!("last lines, newest first: {end:#?}")
     }
 }

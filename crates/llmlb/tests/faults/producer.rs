@@ -1,4 +1,4 @@
-//! Those who stage: with the library, through the program, and by dropping files.
+//! Producers, which stage records with the library, with the program, or as files.
 
 use std::fs;
 use std::io::{self, Write};
@@ -20,20 +20,25 @@ const DATA: &str = "FAULTS_DATA";
 const ACKS: &str = "FAULTS_ACKS";
 const POISON: &str = "FAULTS_POISON";
 
-static MADE: AtomicU64 = AtomicU64::new(0);
+static CREATED: AtomicU64 = AtomicU64::new(0);
 
-/// A record that nobody made before. Of a thousand, so many are poisoned.
+/// Returns a new record. `poison` of a thousand records are poisoned.
 pub(crate) fn fresh(poison: u64) -> Sample {
-    let number = (u64::from(std::process::id()) << 28) + MADE.fetch_add(1, Ordering::Relaxed);
+    let number = (u64::from(std::process::id()) << 28) + CREATED.fetch_add(1, Ordering::Relaxed);
     Sample::new(number, mix(number) % 1000 < poison)
 }
 
-/// A process that stages with the library, record by record, until it is killed. Those that were
-/// acknowledged are noted in a file under `acks`.
-pub(crate) fn with_the_library(data: &Path, acks: &Path, poison: u64) -> Command {
+/// Returns the command of a producer that stages with the library, record by record, until it is
+/// killed. It notes acknowledged records in a file under `acks`.
+pub(crate) fn library_producer(data: &Path, acks: &Path, poison: u64) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["--exact", "producer::produces", "--ignored", "--nocapture"])
+        .args([
+            "--exact",
+            "producer::run_as_producer",
+            "--ignored",
+            "--nocapture",
+        ])
         .env(DATA, data)
         .env(ACKS, acks)
         .env(POISON, poison.to_string());
@@ -41,8 +46,8 @@ pub(crate) fn with_the_library(data: &Path, acks: &Path, poison: u64) -> Command
 }
 
 #[test]
-#[ignore = "other tests run it as a process"]
-fn produces() {
+#[ignore = "the program of producers: other tests start it"]
+fn run_as_producer() {
     let path = |name| PathBuf::from(std::env::var_os(name).unwrap());
     let poison = std::env::var(POISON).unwrap().parse().unwrap();
     let pid = std::process::id();
@@ -58,17 +63,17 @@ fn produces() {
         };
         let record = Record::parse(&sample.text()).unwrap();
         while let Err(error) = staging.stage(&record, durability) {
-            // Unknown: the same record again.
+            // The record may be staged or not, so the same record is staged again.
             assert!(error.is_full(), "{error}");
             thread::sleep(Duration::from_millis(10));
         }
         note(&mut acks, &[sample]);
-        // No more than can be delivered meanwhile, so that what failed is tried again in the storm.
+        // The rate is low enough for delivery to keep up, so that failed batches are retried in the storm.
         thread::sleep(Duration::from_micros(random.below(30_000)));
     }
 }
 
-/// Notes what was acknowledged, in one write.
+/// Notes acknowledged records in one write.
 pub(crate) fn note(acks: &mut fs::File, samples: &[Sample]) {
     let mark = |sample: &Sample| if sample.is_poisoned { " poisoned" } else { "" };
     let lines = samples
@@ -78,12 +83,12 @@ pub(crate) fn note(acks: &mut fs::File, samples: &[Sample]) {
         .unwrap();
 }
 
-/// Everything that was noted under `acks`: id, and whether it is poisoned.
+/// Returns the records noted under `acks`: the id, and true if the record is poisoned.
 pub(crate) fn noted(acks: &Path) -> Vec<(String, bool)> {
     let mut found = Vec::new();
     for file in fs::read_dir(acks).unwrap().map(Result::unwrap) {
         let text = fs::read_to_string(file.path()).unwrap();
-        // A note that was cut was not made.
+        // A truncated line is not a note.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         found.extend(whole.lines().map(|line| match line.split_once(' ') {
             Some((id, _)) => (id.to_owned(), true),
@@ -93,13 +98,13 @@ pub(crate) fn noted(acks: &Path) -> Vec<(String, bool)> {
     found
 }
 
-/// The records as lines.
+/// Returns the records as lines.
 pub(crate) fn lines(samples: &[Sample]) -> Vec<u8> {
     let lines = samples.iter().map(|sample| sample.text() + "\n");
     lines.collect::<String>().into_bytes()
 }
 
-/// Feeds a program some of the lines, and kills it.
+/// Writes lines to the input of a program and kills it after a pause.
 pub(crate) fn feed_and_kill(command: &mut Command, lines: &[u8], pause: Duration) {
     let mut child = command
         .stdin(Stdio::piped())
@@ -114,17 +119,17 @@ pub(crate) fn feed_and_kill(command: &mut Command, lines: &[u8], pause: Duration
     child.wait().unwrap();
 }
 
-/// Drops a record as a file, as any program may: under another name first.
+/// Stages a record as a file, which is written under another name first, as by other programs.
 pub(crate) fn drop_file(staging: &Path, sample: &Sample) -> io::Result<()> {
-    let half = staging.join(format!("{}.being-written", sample.id));
+    let temporary = staging.join(format!("{}.being-written", sample.id));
     let text = if sample.number.is_multiple_of(2) {
         sample.text()
     } else {
         sample.text_without_id()
     };
-    if let Err(error) = fs::write(&half, text) {
-        let _ = fs::remove_file(&half);
+    if let Err(error) = fs::write(&temporary, text) {
+        let _ = fs::remove_file(&temporary);
         return Err(error);
     }
-    fs::rename(&half, staging.join(format!("{}.json", sample.id)))
+    fs::rename(&temporary, staging.join(format!("{}.json", sample.id)))
 }

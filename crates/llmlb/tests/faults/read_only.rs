@@ -1,4 +1,4 @@
-//! A disk, or a directory, that can only be read.
+//! Data directories on a read-only disk or with read-only permissions.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,82 +7,84 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use crate::books::Policy;
-use crate::elsewhere::{run_elsewhere, small_world};
+use crate::audit::Audit;
+use crate::billing::Policy;
 use crate::fault::Mix;
+use crate::mount_namespace::{run_in_mount_namespace, small_world};
 use crate::process::Running;
-use crate::reckoning::Reckoning;
 use crate::world::World;
 use testkit::until;
 
 #[test]
 fn delivery_pauses_on_a_read_only_disk_and_resumes() {
-    run_elsewhere("read_only::pauses");
+    run_in_mount_namespace("read_only::deliver_on_read_only_disk");
 }
 
-/// `false`: somebody has a file open for writing just now.
-fn remount(how: &str, path: &Path) -> bool {
-    let options = format!("remount,{how}");
+/// Remounts a disk. Returns false if a file is open for writing.
+fn remount(mode: &str, path: &Path) -> bool {
+    let options = format!("remount,{mode}");
     let mut command = Command::new("mount");
     command.args(["-o", &options]).arg(path);
     command.output().unwrap().status.success()
 }
 
 #[test]
-#[ignore = "another test runs it where it can mount"]
-fn pauses() {
+#[ignore = "runs in a mount namespace that another test creates"]
+fn deliver_on_read_only_disk() {
     let world = small_world(Policy::ByRecord, Mix::none(), 8);
     let mut delivered = 0;
-    // From the start, and in the middle of its life.
+    // The first deliverer starts on the read-only disk. In the second round it runs already.
     let mut deliverer = None;
     for round in 0..2 {
         if deliverer.is_some() {
             world.stage_fresh(60, 0).assert_code(0);
-            until("it delivers", || world.waiting() == 0);
+            until("everything is delivered", || world.waiting() == 0);
         } else {
             world.stage_fresh(60, 0).assert_code(0);
         }
-        until("nobody writes just now", || remount("ro", world.data()));
-        let said = world.log().len();
-        let asked = world.receiver.state().tally.requests;
+        until("the disk is remounted", || remount("ro", world.data()));
+        let log_length = world.log().len();
+        let requests = world.receiver.state().tally.requests;
         let running = deliverer.take().unwrap_or_else(|| world.start_deliverer());
-        until("it says so", || {
-            world.log()[said..].to_lowercase().contains("read-only")
+        until("the problem is logged", || {
+            world.log()[log_length..]
+                .to_lowercase()
+                .contains("read-only")
         });
-        let refused = world.stage_fresh(1, 0);
-        refused.assert_code(1);
+        let rejected = world.stage_fresh(1, 0);
+        rejected.assert_code(1);
         assert!(
-            refused.stderr.to_lowercase().contains("read-only"),
-            "{refused:#?}"
+            rejected.stderr.to_lowercase().contains("read-only"),
+            "{rejected:#?}"
         );
         let once = world.deliver_now();
         if round == 0 {
-            // What waits cannot be delivered.
+            // Staged records cannot be delivered.
             once.assert_code(1);
             assert!(
                 once.stderr.to_lowercase().contains("read-only"),
                 "{once:#?}"
             );
         }
-        for words in ["pending", "failed", "verify", "pending --json"] {
-            world.run(words).assert_code(0);
+        for arguments in ["pending", "failed", "verify", "pending --json"] {
+            world.run(arguments).assert_code(0);
         }
-        // Nothing is sent whose delivery could not be noted.
-        assert_eq!(world.receiver.state().tally.requests, asked);
+        // A batch whose delivery cannot be noted is not sent.
+        assert_eq!(world.receiver.state().tally.requests, requests);
         assert!(remount("rw", world.data()));
         world.stage_fresh(60, 0).assert_code(0);
-        until("it delivers again", || world.waiting() == 0);
+        until("everything is delivered again", || world.waiting() == 0);
         delivered += 1;
         deliverer = Some(running);
     }
     deliverer.unwrap().terminate();
-    let what = format!("read-only disk, {delivered} times");
-    Reckoning::of(&what, &world).must_be_clean();
+    let title = format!("read-only disk, {delivered} times");
+    Audit::new(&title, &world).print_and_assert_clean();
 }
 
 #[test]
 fn delivery_pauses_in_a_read_only_directory_and_resumes() {
-    if !testkit::has_root("who can become a user with a read-only directory").unwrap() {
+    if !testkit::has_root("to run as a user with a read-only directory").unwrap() {
         return;
     }
     let world = World::new(Policy::ByRecord, Mix::none());
@@ -111,11 +113,13 @@ fn delivery_pauses_in_a_read_only_directory_and_resumes() {
         }
     }
     let deliverer = Running::start(&mut command, &world.path("log"));
-    until("it says so", || world.log().contains("permission denied"));
+    until("the problem is logged", || {
+        world.log().contains("permission denied")
+    });
     thread::sleep(Duration::from_millis(500));
     assert_eq!(world.receiver.state().tally.requests, 0);
     shell("find . -type d -exec chmod 755 {} +");
-    until("it delivers", || world.waiting() == 0);
+    until("everything is delivered", || world.waiting() == 0);
     deliverer.terminate();
-    Reckoning::of("read-only directory", &world).must_be_clean();
+    Audit::new("read-only directory", &world).print_and_assert_clean();
 }

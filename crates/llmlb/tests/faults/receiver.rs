@@ -1,6 +1,5 @@
-//! A receiver of batches with an address, a memory and bad days.
-//!
-//! It lives in the test's process: its address and its books outlive every deliverer.
+//! Receiver of batches with faults. It runs in the test's process, so that its address and its state
+//! outlive every deliverer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,21 +9,21 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
 
-use crate::books::{Books, Policy, Posted};
+use crate::billing::{Billing, Policy, Posted};
 use crate::fault::{Commit, Fault, Mix};
 use testkit::random::Random;
 use testkit::{Received, Reply, ScriptedServer, Step};
 
-/// What a deliverer must show.
+/// Token that a deliverer must send.
 pub(crate) const TOKEN: &str = "a-token-that-no-log-may-contain";
 
-/// Longer than the patience of every deliverer in these tests, which is a second.
+/// Delay that exceeds the timeout of every deliverer in these tests, which is a second.
 const HANG: Duration = Duration::from_millis(1400);
 
-/// A deliverer that dies within this time of an answer may not have noted what it said.
+/// Time after a response within which a killed deliverer may not have stored its content.
 const NOTING: Duration = Duration::from_millis(700);
 
-/// A receiver, until it is dropped.
+/// Receiver that runs until it is dropped.
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
@@ -33,41 +32,41 @@ pub(crate) struct Receiver {
 
 struct Shared {
     state: Mutex<State>,
-    /// Requests that are being answered.
+    /// Number of requests in progress.
     busy: AtomicUsize,
 }
 
 pub(crate) struct State {
     pub(crate) policy: Policy,
     pub(crate) mix: Mix,
-    /// Batches are looked at briefly: this test measures the sender.
+    /// True if only the ids of batches are read, for a test that measures the sender.
     pub(crate) is_brief: bool,
-    pub(crate) books: Books,
+    pub(crate) billing: Billing,
     pub(crate) tally: Tally,
     random: Random,
     locked_until: Option<Instant>,
     last_pause: Option<Instant>,
-    quiet: Option<Quiet>,
+    pause: Option<Pause>,
 }
 
-/// What a receiver counts besides its books.
+/// Counts of a receiver's requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) requests: u64,
-    /// Requests without the token, or whose header names another key than the body.
+    /// Requests without the token, or with another key in the header than in the body.
     pub(crate) unsigned: u64,
-    /// Requests in a time in which the receiver had asked for silence.
+    /// Requests received before the end of a pause that the receiver had requested.
     pub(crate) early: u64,
-    /// How often it asked for silence.
-    pub(crate) demands: u64,
-    /// Requests that could not be read as a batch.
+    /// Number of pauses that the receiver requested with `Retry-After`.
+    pub(crate) pauses: u64,
+    /// Requests whose body is not a batch.
     pub(crate) unreadable: u64,
 }
 
-/// A time in which nothing is to be sent.
+/// Pause that the receiver requested.
 #[derive(Clone, Copy, Debug)]
-struct Quiet {
-    asked: Instant,
+struct Pause {
+    requested_at: Instant,
     until: Until,
 }
 
@@ -84,17 +83,17 @@ impl Receiver {
                 policy,
                 mix,
                 is_brief: false,
-                books: Books::default(),
+                billing: Billing::default(),
                 tally: Tally::default(),
                 random: Random::of_run(7),
                 locked_until: None,
                 last_pause: None,
-                quiet: None,
+                pause: None,
             }),
             busy: AtomicUsize::new(0),
         });
-        let judge = Arc::clone(&shared);
-        let server = ScriptedServer::without_log(move |request| judge.answer(request)).unwrap();
+        let handler = Arc::clone(&shared);
+        let server = ScriptedServer::without_log(move |request| handler.respond(request)).unwrap();
         Self {
             address: server.address,
             shared,
@@ -110,23 +109,23 @@ impl Receiver {
         self.shared.lock()
     }
 
-    /// From now on it does everything right.
-    pub(crate) fn behave(&self) {
+    /// Ends all faults.
+    pub(crate) fn end_faults(&self) {
         self.shared.lock().mix = Mix::none();
     }
 
-    /// A deliverer was killed just now. What it was told a moment ago it may not have noted.
-    pub(crate) fn killed(&self) {
+    /// Notes that a deliverer was killed. It may not have stored a pause that was requested just before.
+    pub(crate) fn note_kill(&self) {
         let mut state = self.shared.lock();
         if state
-            .quiet
-            .is_some_and(|quiet| quiet.asked.elapsed() < NOTING)
+            .pause
+            .is_some_and(|pause| pause.requested_at.elapsed() < NOTING)
         {
-            state.quiet = None;
+            state.pause = None;
         }
     }
 
-    /// Waits until no request is being answered any more.
+    /// Waits until no request is in progress.
     pub(crate) fn wait_until_idle(&self) {
         while self.shared.busy.load(Ordering::SeqCst) > 0 {
             thread::sleep(Duration::from_millis(5));
@@ -139,44 +138,44 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answer(&self, request: &Received) -> Reply {
+    fn respond(&self, request: &Received) -> Reply {
         self.busy.fetch_add(1, Ordering::SeqCst);
-        let (answer, late) = self.lock().judge(request);
-        thread::sleep(answer.delay);
+        let (response, late) = self.lock().decide(request);
+        thread::sleep(response.delay);
         if let Some((posted, policy)) = late {
-            self.lock().books.bill(&posted, policy);
+            self.lock().billing.bill(&posted, policy);
         }
         self.busy.fetch_sub(1, Ordering::SeqCst);
-        answer.reply()
+        response.reply()
     }
 }
 
-/// Where an answer stops.
+/// Point at which a response ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Whole,
-    /// Nothing comes, and the connection closes as if all were well.
+    /// No bytes are sent, and the connection is closed in order.
     Nothing,
-    /// Nothing comes but a reset.
+    /// No bytes are sent, and the connection is reset.
     Reset,
-    /// In the middle of the head.
+    /// Response ends in the middle of its head.
     InHead,
-    /// The head is whole, the body is not.
+    /// Response ends in the middle of its body.
     InBody,
 }
 
-/// An answer, and how much of it is sent.
+/// Response, and the part of it that is sent.
 #[derive(Debug)]
-struct Answer {
+struct Response {
     status: u16,
     retry_after: Option<String>,
     body: String,
     ending: Ending,
-    /// How long the client waits for it.
+    /// Delay before the response is sent.
     delay: Duration,
 }
 
-impl Answer {
+impl Response {
     fn new(status: u16, body: impl Into<String>) -> Self {
         Self {
             status,
@@ -191,7 +190,7 @@ impl Answer {
         let retry_after = self.retry_after.iter();
         let retry_after = retry_after.map(|text| format!("Retry-After: {text}\r\n"));
         let head = format!(
-            "HTTP/1.1 {} said the receiver\r\n{}Content-Length: {}\r\n\r\n",
+            "HTTP/1.1 {} Receiver\r\n{}Content-Length: {}\r\n\r\n",
             self.status,
             retry_after.collect::<String>(),
             self.body.len()
@@ -210,32 +209,32 @@ impl Answer {
 }
 
 impl State {
-    /// What becomes of a request: the answer, and the batch that is billed only after the answer's
-    /// delay.
-    fn judge(&mut self, request: &Received) -> (Answer, Option<(Posted, Policy)>) {
+    /// Decides about a request. Returns the response, and the batch that is billed only after the delay
+    /// of the response.
+    fn decide(&mut self, request: &Received) -> (Response, Option<(Posted, Policy)>) {
         self.tally.requests += 1;
-        if self.quiet.is_some_and(|quiet| !quiet.is_over(request)) {
+        if self.pause.is_some_and(|pause| !pause.is_over(request)) {
             self.tally.early += 1;
         }
         if request.head.field("authorization") != Some(&format!("Bearer {TOKEN}")) {
             self.tally.unsigned += 1;
-            return (Answer::new(401, "no token"), None);
+            return (Response::new(401, "no token"), None);
         }
         let Some(posted) = Posted::read(&request.body, self.is_brief) else {
             self.tally.unreadable += 1;
-            return (Answer::new(400, "not a batch"), None);
+            return (Response::new(400, "not a batch"), None);
         };
         if request.head.field("idempotency-key") != Some(&posted.key)
             || request.head.field("content-type") != Some("application/json")
         {
             self.tally.unsigned += 1;
         }
-        self.books.note(&posted);
+        self.billing.note(&posted);
         let mut fault = self.mix.draw(&mut self.random);
         if fault.is_pause() {
             if self
                 .last_pause
-                .is_some_and(|last| last.elapsed() < Mix::REST)
+                .is_some_and(|last| last.elapsed() < Mix::PAUSE_INTERVAL)
             {
                 fault = Fault::None;
             } else {
@@ -243,29 +242,29 @@ impl State {
             }
         }
         if fault != Fault::None {
-            *self.books.faults.entry(format!("{fault:?}")).or_default() += 1;
+            *self.billing.faults.entry(format!("{fault:?}")).or_default() += 1;
         }
         if self
             .locked_until
             .is_some_and(|until| Instant::now() < until)
         {
-            return (Answer::new(401, "the token is not known here"), None);
+            return (Response::new(401, "the token is not known here"), None);
         }
         if fault == Fault::HangThenCommit {
-            let mut reply = Answer::new(200, "too late");
+            let mut reply = Response::new(200, "too late");
             reply.delay = HANG;
             return (reply, Some((posted, self.policy)));
         }
         (self.reply(fault, &posted), None)
     }
 
-    fn reply(&mut self, fault: Fault, posted: &Posted) -> Answer {
+    fn reply(&mut self, fault: Fault, posted: &Posted) -> Response {
         match fault {
-            Fault::Unavailable => return Answer::new(503, "come back"),
-            Fault::TooMany => return Answer::new(429, "slow down"),
+            Fault::Unavailable => return Response::new(503, "come back"),
+            Fault::TooMany => return Response::new(429, "slow down"),
             Fault::WaitSeconds(seconds) => {
                 let until = Instant::now() + Duration::from_secs(seconds);
-                return self.demand(seconds.to_string(), Until::Elapsed(until));
+                return self.request_pause(seconds.to_string(), Until::Elapsed(until));
             }
             Fault::WaitDate => {
                 // Dates have whole seconds: one to two seconds from now.
@@ -273,14 +272,14 @@ impl State {
                 let text = jiff::fmt::rfc2822::DateTimePrinter::new()
                     .timestamp_to_rfc9110_string(&date)
                     .unwrap();
-                return self.demand(text, Until::Date(date.into()));
+                return self.request_pause(text, Until::Date(date.into()));
             }
-            Fault::TooLarge(most) if posted.records.len() > most => {
-                return Answer::new(413, format!("at most {most} records"));
+            Fault::TooLarge(max) if posted.records.len() > max => {
+                return Response::new(413, format!("at most {max} records"));
             }
             Fault::Unauthorized => {
                 self.locked_until = Some(Instant::now() + Duration::from_millis(200));
-                return Answer::new(401, "the token is not known here");
+                return Response::new(401, "the token is not known here");
             }
             _ => {}
         }
@@ -291,12 +290,12 @@ impl State {
                 | Fault::Close(Commit::Before)
                 | Fault::Hang(Commit::Before)
         );
-        let (status, said) = if commits {
-            self.books.bill(posted, self.policy)
+        let (status, text) = if commits {
+            self.billing.bill(posted, self.policy)
         } else {
             (500, "not billed")
         };
-        let mut reply = Answer::new(status, said.repeat(3));
+        let mut reply = Response::new(status, text.repeat(3));
         match fault {
             Fault::Error(_) => reply.status = 500,
             Fault::Reset(_) => reply.ending = Ending::Reset,
@@ -309,19 +308,19 @@ impl State {
         reply
     }
 
-    fn demand(&mut self, text: String, until: Until) -> Answer {
-        self.tally.demands += 1;
-        self.quiet = Some(Quiet {
-            asked: Instant::now(),
+    fn request_pause(&mut self, text: String, until: Until) -> Response {
+        self.tally.pauses += 1;
+        self.pause = Some(Pause {
+            requested_at: Instant::now(),
             until,
         });
-        let mut reply = Answer::new(429, "slowly");
+        let mut reply = Response::new(429, "slowly");
         reply.retry_after = Some(text);
         reply
     }
 }
 
-impl Quiet {
+impl Pause {
     fn is_over(&self, request: &Received) -> bool {
         let arrived = request.arrived;
         match self.until {

@@ -1,5 +1,5 @@
-//! Records that prove by themselves that they arrived as they were staged: everything in one
-//! follows from its id, its number and whether it is poisoned.
+//! Records whose content follows from their id, their number and a flag, so that a received record can
+//! be checked for changes.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use testkit::random::mix;
 use uuid::Uuid;
 
-/// What a record is about, and its text.
+/// Parameters of a record.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     pub(crate) id: String,
@@ -26,17 +26,17 @@ impl Sample {
         }
     }
 
-    /// The record, on one line.
+    /// Returns the record on one line.
     pub(crate) fn text(&self) -> String {
-        self.written(&format!(r#""id":"{}","#, self.id))
+        self.with_id_field(&format!(r#""id":"{}","#, self.id))
     }
 
-    /// The same without its id, for a file whose name has it. With white space, as people write it.
+    /// Returns the record without its id, for a file whose name has the id. The text has line breaks.
     pub(crate) fn text_without_id(&self) -> String {
-        self.written("").replace("\",\"", "\",\n  \"") + "\n"
+        self.with_id_field("").replace("\",\"", "\",\n  \"") + "\n"
     }
 
-    fn written(&self, id: &str) -> String {
+    fn with_id_field(&self, id: &str) -> String {
         let (number, check) = (self.number, check(&self.id, self.number));
         let spread = mix(number);
         let poison = if self.is_poisoned {
@@ -44,8 +44,8 @@ impl Sample {
         } else {
             ""
         };
-        // What parsers like to change on the way: numbers that no machine type holds, escapes,
-        // letters of every length, empty things, names that others could take for theirs.
+        // Content that parsers often change: numbers beyond every machine type, escapes, characters of
+        // every length, empty values, and names of fields that spool uses itself.
         let odd = match spread % 5 {
             0 => r#","cost":123456789012345678901234567890.10,"tiny":1e-400"#,
             1 => r#","text":"\u0000\n\"\\\/ é 語 😀 \ud83d\ude00","crc":"00000000""#,
@@ -68,16 +68,16 @@ fn check(id: &str, number: u64) -> u64 {
         .fold(mix(number), |sum, byte| mix(sum ^ u64::from(byte)))
 }
 
-/// A record as it arrived.
+/// Record as it was received.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) id: String,
     pub(crate) is_poisoned: bool,
-    /// It says what was staged.
+    /// True if the content equals the staged record.
     pub(crate) is_intact: bool,
 }
 
-/// Reads a record. `None`: it is none of ours at all.
+/// Parses a record. Returns `None` if it is not one of these records.
 pub(crate) fn arrived(record: &RawValue) -> Option<Arrived> {
     #[derive(Deserialize)]
     struct Fields {
@@ -93,7 +93,7 @@ pub(crate) fn arrived(record: &RawValue) -> Option<Arrived> {
         is_poisoned: fields.poison,
     };
     let expected = sample.text();
-    let is_intact = record.get() == expected || meaning(record.get()) == meaning(&expected);
+    let is_intact = record.get() == expected || canonical(record.get()) == canonical(&expected);
     Some(Arrived {
         id: sample.id,
         is_poisoned: sample.is_poisoned,
@@ -101,21 +101,21 @@ pub(crate) fn arrived(record: &RawValue) -> Option<Arrived> {
     })
 }
 
-/// What a JSON text says, whatever its white space, escapes and order of fields; numbers to the
-/// digit.
-pub(crate) fn meaning(json: &str) -> Option<String> {
+/// Returns a canonical form of a JSON text, without differences in white space, escapes and order of
+/// fields. Numbers keep every digit.
+pub(crate) fn canonical(json: &str) -> Option<String> {
     let json = json.trim();
     if let Ok(fields) = serde_json::from_str::<BTreeMap<String, &RawValue>>(json) {
         let fields = fields
             .iter()
-            .map(|(name, value)| Some(format!("{name:?}:{}", meaning(value.get())?)));
+            .map(|(name, value)| Some(format!("{name:?}:{}", canonical(value.get())?)));
         return Some(format!(
             "{{{}}}",
             fields.collect::<Option<Vec<_>>>()?.join(",")
         ));
     }
     if let Ok(values) = serde_json::from_str::<Vec<&RawValue>>(json) {
-        let values = values.iter().map(|value| meaning(value.get()));
+        let values = values.iter().map(|value| canonical(value.get()));
         return Some(format!(
             "[{}]",
             values.collect::<Option<Vec<_>>>()?.join(",")
@@ -130,7 +130,7 @@ pub(crate) fn meaning(json: &str) -> Option<String> {
 }
 
 #[test]
-fn a_sample_is_known_again_and_a_changed_one_too() {
+fn unchanged_sample_is_intact_and_a_changed_one_is_not() {
     for number in 0..50 {
         let sample = Sample::new(number, number % 3 == 0);
         let raw = |text: String| RawValue::from_string(text).unwrap();

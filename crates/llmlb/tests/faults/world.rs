@@ -1,4 +1,4 @@
-//! A data directory, those who stage into it and those who deliver from it, and their bad luck.
+//! Data directory with the processes that stage into it and deliver from it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::books::Policy;
+use crate::billing::Policy;
 use crate::fault::Mix;
 use crate::process::Running;
 use crate::producer;
@@ -16,53 +16,54 @@ use crate::receiver::{Receiver, TOKEN};
 use crate::sample::Sample;
 use testkit::{Finished, Sandbox, append, random::Random};
 
-/// How every deliverer of these tests is called. Batches are small so that there are many.
+/// Arguments of every deliverer in these tests. Batches are small so that there are many.
 const DELIVER: &str = "deliver --batch-size 10 --timeout 1s --max-wait 2s";
 
-/// Which processes live in a world.
+/// Processes of a storm.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Crowd {
+pub(crate) struct StormConfig {
     pub(crate) producers: usize,
     pub(crate) deliverers: usize,
-    /// Of a thousand records, so many are poisoned.
+    /// Number of poisoned records per thousand.
     pub(crate) poison: u64,
-    /// Whether they are killed.
+    /// True if processes are killed.
     pub(crate) is_killed: bool,
-    /// Whether staging may fail because the disk is full.
-    pub(crate) is_refused: bool,
+    /// True if staging may fail because the disk is full.
+    pub(crate) may_be_full: bool,
 }
 
-impl Default for Crowd {
+impl Default for StormConfig {
     fn default() -> Self {
         Self {
             producers: 2,
             deliverers: 1,
             poison: 0,
             is_killed: true,
-            is_refused: false,
+            may_be_full: false,
         }
     }
 }
 
+/// Data directory, its receiver, and the processes that use both.
 pub(crate) struct World {
     sandbox: Sandbox,
-    /// Where the data is, if not in the directory of this world.
+    /// Data directory, which may be outside of the sandbox.
     data: PathBuf,
     pub(crate) receiver: Receiver,
     pub(crate) random: Random,
     pub(crate) kills: u64,
-    /// How many requests came before the storm was over.
-    pub(crate) stormy: u64,
-    /// Variables for everyone who is started here.
+    /// Number of requests received before the end of the storm.
+    pub(crate) requests_in_storm: u64,
+    /// Environment variables of every process.
     pub(crate) env: Vec<(String, String)>,
 }
 
-/// How long a storm lasts.
+/// Duration of a storm.
 pub(crate) fn storm_time() -> Duration {
     Duration::from_secs(from_env("FAULT_SECONDS").unwrap_or(3))
 }
 
-/// A number from the environment.
+/// Returns a number from the environment.
 pub(crate) fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -74,7 +75,7 @@ impl World {
         Self::around(sandbox, data, Receiver::start(policy, mix))
     }
 
-    /// With the data elsewhere, such as on a disk of its own.
+    /// Returns a world with this data directory, such as a disk of its own.
     pub(crate) fn around(sandbox: Sandbox, data: PathBuf, receiver: Receiver) -> Self {
         fs::create_dir_all(data.join("_staging")).unwrap();
         fs::create_dir(sandbox.path("acks")).unwrap();
@@ -84,7 +85,7 @@ impl World {
             receiver,
             random: Random::of_run(11),
             kills: 0,
-            stormy: 0,
+            requests_in_storm: 0,
             env: Vec::new(),
         }
     }
@@ -101,17 +102,17 @@ impl World {
         self.sandbox.path(name)
     }
 
-    /// What all deliverers have said.
+    /// Returns the log of all deliverers.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.path("log")).unwrap_or_default()).into_owned()
     }
 
-    /// `llmlb usage` with these words.
-    pub(crate) fn usage(&self, words: &str) -> Command {
+    /// Returns the command `llmlb usage` with these arguments.
+    pub(crate) fn usage(&self, arguments: &str) -> Command {
         let mut command = self.sandbox.command("usage --data");
         command
             .arg(&self.data)
-            .args(words.split_whitespace())
+            .args(arguments.split_whitespace())
             .env_remove("LLMLB_DATA_DIR")
             .env("LLMLB_USAGE_TOKEN", TOKEN)
             .env("LLMLB_USAGE_URL", self.receiver.url());
@@ -121,22 +122,23 @@ impl World {
         command
     }
 
-    /// Runs `llmlb usage` with these words to its end.
-    pub(crate) fn run(&self, words: &str) -> Finished {
-        self.run_with(words, b"")
+    /// Runs `llmlb usage` with these arguments to its end.
+    pub(crate) fn run(&self, arguments: &str) -> Finished {
+        self.run_with(arguments, b"")
     }
 
-    pub(crate) fn run_with(&self, words: &str, input: &[u8]) -> Finished {
-        let outcome = Finished::run_with(&mut self.usage(words), input);
-        let is_civil = matches!(outcome.code, Some(0 | 1)) && !outcome.stderr.contains("panicked");
-        assert!(is_civil, "{outcome:#?}");
+    pub(crate) fn run_with(&self, arguments: &str, input: &[u8]) -> Finished {
+        let outcome = Finished::run_with(&mut self.usage(arguments), input);
+        let is_regular_exit =
+            matches!(outcome.code, Some(0 | 1)) && !outcome.stderr.contains("panicked");
+        assert!(is_regular_exit, "{outcome:#?}");
         assert!(!format!("{outcome:?}").contains(TOKEN), "{outcome:#?}");
         outcome
     }
 
-    /// What a verb says in JSON.
-    pub(crate) fn json(&self, words: &str) -> Value {
-        let outcome = self.run(&format!("{words} --json"));
+    /// Returns the JSON output of a verb.
+    pub(crate) fn json(&self, arguments: &str) -> Value {
+        let outcome = self.run(&format!("{arguments} --json"));
         match serde_json::from_str(&outcome.stdout) {
             Ok(value) => value,
             Err(error) => panic!("{error}: {outcome:#?}"),
@@ -144,24 +146,24 @@ impl World {
     }
 
     pub(crate) fn start_deliverer(&self) -> Running {
-        let words = format!("{DELIVER} --every 200ms");
-        Running::start(&mut self.usage(&words), &self.path("log"))
+        let arguments = format!("{DELIVER} --every 200ms");
+        Running::start(&mut self.usage(&arguments), &self.path("log"))
     }
 
     pub(crate) fn start_producer(&self, poison: u64) -> Running {
-        let mut command = producer::with_the_library(&self.data, &self.path("acks"), poison);
+        let mut command = producer::library_producer(&self.data, &self.path("acks"), poison);
         for (name, value) in &self.env {
             command.env(name, value);
         }
         Running::start(&mut command, &self.path("producers.log"))
     }
 
-    /// One run of delivery, which waits for nobody.
+    /// Runs one delivery without waiting for the time of the next attempt.
     pub(crate) fn deliver_now(&self) -> Finished {
         self.run(&format!("{DELIVER} --now"))
     }
 
-    /// Stages these through a pipe. What the program acknowledged is noted.
+    /// Stages records through a pipe and notes them if the program acknowledged them.
     pub(crate) fn stage(&self, samples: &[Sample]) -> Finished {
         let outcome = self.run_with("stage", &producer::lines(samples));
         if outcome.code == Some(0) {
@@ -188,52 +190,55 @@ impl World {
         producer::note(&mut append(&self.path("acks/here")).unwrap(), samples);
     }
 
-    /// Everything that somebody was told is safe.
+    /// Returns all acknowledged records.
     pub(crate) fn acknowledged(&self) -> Vec<(String, bool)> {
         producer::noted(&self.path("acks"))
     }
 
-    /// Lets everybody work, stage in every way, and die, for as long as a storm lasts.
-    pub(crate) fn storm(&mut self, crowd: Crowd) {
+    /// Stages in every way, delivers and kills processes for the duration of a storm.
+    pub(crate) fn storm(&mut self, config: StormConfig) {
         let deadline = Instant::now() + storm_time();
-        let mut producers: Vec<_> = (0..crowd.producers)
-            .map(|_| self.start_producer(crowd.poison))
+        let mut producers: Vec<_> = (0..config.producers)
+            .map(|_| self.start_producer(config.poison))
             .collect();
-        let mut deliverers: Vec<_> = (0..crowd.deliverers)
+        let mut deliverers: Vec<_> = (0..config.deliverers)
             .map(|_| self.start_deliverer())
             .collect();
         while Instant::now() < deadline {
             thread::sleep(Duration::from_millis(self.random.below(80)));
             match self.random.below(10) {
-                0 | 1 if crowd.is_killed && !deliverers.is_empty() => {
+                0 | 1 if config.is_killed && !deliverers.is_empty() => {
                     let victim = self.random.below(deliverers.len() as u64);
                     self.kill(deliverers.swap_remove(victim.try_into().unwrap()));
                     deliverers.push(self.start_deliverer());
                 }
-                2 if crowd.is_killed && !producers.is_empty() => {
+                2 if config.is_killed && !producers.is_empty() => {
                     let victim = self.random.below(producers.len() as u64);
                     self.kill(producers.swap_remove(victim.try_into().unwrap()));
-                    producers.push(self.start_producer(crowd.poison));
+                    producers.push(self.start_producer(config.poison));
                 }
                 3 | 4 => {
                     let count = self.random.below(20).try_into().unwrap();
-                    let outcome = self.stage_fresh(count, crowd.poison);
-                    assert!(outcome.code == Some(0) || crowd.is_refused, "{outcome:#?}");
+                    let outcome = self.stage_fresh(count, config.poison);
+                    assert!(
+                        outcome.code == Some(0) || config.may_be_full,
+                        "{outcome:#?}"
+                    );
                 }
-                5 if crowd.is_killed => self.cut_a_stage_short(crowd.poison),
-                6 if crowd.is_killed => self.cut_a_consolidation_short(),
+                5 if config.is_killed => self.kill_during_stage(config.poison),
+                6 if config.is_killed => self.kill_during_consolidation(),
                 _ => {
                     let count = self.random.below(5).try_into().unwrap();
-                    self.drop_files(count, crowd.poison);
+                    self.drop_files(count, config.poison);
                 }
             }
         }
-        self.stormy = self.receiver.state().tally.requests;
+        self.requests_in_storm = self.receiver.state().tally.requests;
         for producer in producers {
             self.kill(producer);
         }
         for deliverer in deliverers {
-            if crowd.is_killed {
+            if config.is_killed {
                 self.kill(deliverer);
             } else {
                 deliverer.terminate();
@@ -243,13 +248,13 @@ impl World {
 
     pub(crate) fn kill(&mut self, process: Running) {
         process.kill();
-        self.receiver.killed();
+        self.receiver.note_kill();
         self.kills += 1;
     }
 
-    /// Some are fed to a program that is killed: nobody knows what it staged. So all are staged
-    /// again, which must not count any of them twice.
-    fn cut_a_stage_short(&mut self, poison: u64) {
+    /// Kills a program while it stages records, so that the staged ones are unknown. Then all of them may
+    /// be staged again. None of them may be billed twice.
+    fn kill_during_stage(&mut self, poison: u64) {
         let samples: Vec<_> = (0..30).map(|_| producer::fresh(poison)).collect();
         let lines = producer::lines(&samples);
         let fed = self.random.below(lines.len() as u64);
@@ -262,9 +267,8 @@ impl World {
         }
     }
 
-    /// Somebody consolidates, halts in the middle, so that others find the directory in use, and is
-    /// killed.
-    fn cut_a_consolidation_short(&mut self) {
+    /// Stops a consolidator in the middle, so that others find the directory in use, and kills it.
+    fn kill_during_consolidation(&mut self) {
         self.stage_fresh(20, 0);
         let mut command = self.usage("consolidate --batch-size 10");
         let process = Running::start(&mut command, &self.path("log"));
@@ -275,21 +279,21 @@ impl World {
         self.kills += 1;
     }
 
-    /// The receiver is well again: everything is delivered that can be.
+    /// Ends all faults and delivers everything that can be delivered.
     pub(crate) fn drain(&self) {
-        self.receiver.behave();
+        self.receiver.end_faults();
         let deadline = Instant::now() + 2 * testkit::DEADLINE;
         while self.waiting() > 0 && Instant::now() < deadline {
             let outcome = self.deliver_now();
             if outcome.code == Some(1) {
-                // It said when to come again.
+                // The deliverer waits for the time of the next attempt.
                 thread::sleep(Duration::from_millis(100));
             }
         }
         self.receiver.wait_until_idle();
     }
 
-    /// How many entries and batches wait, as anyone can see who looks into the directories.
+    /// Returns the number of entries and batches in the directories.
     pub(crate) fn waiting(&self) -> usize {
         let is_entry = |name: &str| {
             name.len() > 36
@@ -301,7 +305,7 @@ impl World {
     }
 }
 
-/// The names in a directory that are of some kind.
+/// Returns the names in a directory for which the predicate is true.
 pub(crate) fn names(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let Ok(files) = fs::read_dir(dir) else {
         return Vec::new();
@@ -312,7 +316,7 @@ pub(crate) fn names(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<String>
         .collect()
 }
 
-/// `{uuid}-{line}-{key}.json`
+/// True for a name of a batch: `{uuid}-{line}-{key}.json`.
 pub(crate) fn is_batch(name: &str) -> bool {
     let stem = name.strip_suffix(".json").unwrap_or_default();
     stem.split('-').count() == 7 && stem.len() == 36 + 1 + 8 + 1 + 16

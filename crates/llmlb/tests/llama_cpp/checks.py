@@ -1,6 +1,6 @@
 """Checks llmlb in front of two real llama.cpp servers: checks.py LLMLB [--keep]
 
-Each check prints its name and ok, or what it saw. Exits 1 if any fails.
+Each check prints its name and ok, or FAILED with a trace. Exits 1 if any check fails.
 """
 
 import collections
@@ -27,7 +27,7 @@ import tiny_model
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # A response of random tokens may end early by chance.
-WHOLE = {"ignore_eos": True}
+FULL_LENGTH = {"ignore_eos": True}
 
 
 def free_port():
@@ -35,18 +35,19 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def eventually(check, what, seconds=30):
+def eventually(check, condition, seconds=30):
+    """Polls the check until it returns a true value."""
     deadline = time.monotonic() + seconds
     while True:
         value = check()
         if value:
             return value
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
         time.sleep(0.05)
 
 
 def get(url):
-    """The JSON document at this address; None if there is no server or it is not ready."""
+    """Returns the JSON document at this address, or None if the server does not respond."""
     try:
         with urllib.request.urlopen(url, timeout=10) as response:
             return json.load(response)
@@ -81,9 +82,9 @@ class World:
         self.start("llmlb", [self.llmlb, "serve", "-p", str(self.port), "--config", self.config])
         eventually(lambda: self.up() == 2, "both backends are up")
 
-    def start(self, name, words):
+    def start(self, name, arguments):
         log = open(self.log_path(name), "a")
-        self.processes[name] = subprocess.Popen(words, env=self.env, stdout=log, stderr=log)
+        self.processes[name] = subprocess.Popen(arguments, env=self.env, stdout=log, stderr=log)
 
     def start_llama(self, name):
         port = self.ports[name]
@@ -104,7 +105,7 @@ class World:
         return sum(backend["up"] for backend in self.status().get("backends", []))
 
     def records(self):
-        """All usage records, read from the staged files themselves."""
+        """Returns all usage records by request id, read from the data directory."""
         found = []
         for path in glob.glob(os.path.join(self.data, "_staging", "*.jsonl*")):
             with open(path) as file:
@@ -139,18 +140,19 @@ def client(world):
     return openai.OpenAI(base_url=f"{world.url}/v1", api_key="unused", max_retries=0, timeout=60)
 
 
-def ask(text):
+def chat(text):
+    """Returns the fields of a chat request."""
     return {"model": "tiny", "messages": [{"role": "user", "content": text}]}
 
 
 def assert_tokens(record, usage):
-    """The record has the figures that llama.cpp reported."""
-    seen = (record["prompt_tokens"], record["completion_tokens"], record["tokens_from"])
-    assert seen == (usage.prompt_tokens, usage.completion_tokens, "reported"), (seen, usage)
+    """Asserts that the record has the figures that llama.cpp reported."""
+    recorded = (record["prompt_tokens"], record["completion_tokens"], record["tokens_from"])
+    assert recorded == (usage.prompt_tokens, usage.completion_tokens, "reported"), (recorded, usage)
 
 
 def raw(world, data, seconds=20):
-    """Sends these bytes and returns everything that comes back until the server closes."""
+    """Sends these bytes. Returns everything that is received until the server closes the connection."""
     with socket.create_connection(("127.0.0.1", world.port), timeout=seconds) as connection:
         connection.sendall(data)
         received = b""
@@ -167,27 +169,27 @@ def models_are_listed_once_with_their_context(world):
 
 def chat_is_served_and_metered(world):
     response = client(world).chat.completions.with_raw_response.create(
-        **ask("hello there"), max_tokens=12, extra_body=WHOLE
+        **chat("hello there"), max_tokens=12, extra_body=FULL_LENGTH
     )
     usage = response.parse().usage
     assert usage.completion_tokens == 12, usage
     assert_tokens(world.record(response.headers["x-request-id"]), usage)
 
 
-def stream_hides_usage_that_the_client_did_not_ask_for(world):
+def stream_has_no_usage_unless_the_client_requests_it(world):
     response = client(world).chat.completions.with_raw_response.create(
-        **ask("hello stream"), max_tokens=12, stream=True, extra_body=WHOLE
+        **chat("hello stream"), max_tokens=12, stream=True, extra_body=FULL_LENGTH
     )
     chunks = list(response.parse())
-    assert all(chunk.usage is None for chunk in chunks), "usage that nobody asked for"
-    assert all(chunk.choices for chunk in chunks), "an empty chunk"
+    assert all(chunk.usage is None for chunk in chunks), "usage without stream_options"
+    assert all(chunk.choices for chunk in chunks), "a chunk without choices"
     record = world.record(response.headers["x-request-id"])
     assert (record["completion_tokens"], record["tokens_from"]) == (12, "reported"), record
 
 
-def stream_has_usage_if_the_client_asks_for_it(world):
+def stream_has_usage_if_the_client_requests_it(world):
     response = client(world).chat.completions.with_raw_response.create(
-        **ask("hello usage"), max_tokens=12, stream=True, stream_options={"include_usage": True}, extra_body=WHOLE
+        **chat("hello usage"), max_tokens=12, stream=True, stream_options={"include_usage": True}, extra_body=FULL_LENGTH
     )
     usage = [chunk.usage for chunk in response.parse() if chunk.usage]
     assert len(usage) == 1, usage
@@ -196,7 +198,7 @@ def stream_has_usage_if_the_client_asks_for_it(world):
 
 def completion_is_metered(world):
     response = client(world).completions.with_raw_response.create(
-        model="tiny", prompt="once upon a time", max_tokens=9, extra_body=WHOLE
+        model="tiny", prompt="once upon a time", max_tokens=9, extra_body=FULL_LENGTH
     )
     assert_tokens(world.record(response.headers["x-request-id"]), response.parse().usage)
 
@@ -204,7 +206,7 @@ def completion_is_metered(world):
 def anthropic_message_is_metered(world):
     claude = anthropic.Anthropic(base_url=world.url, api_key="unused", max_retries=0, timeout=60)
     response = claude.messages.with_raw_response.create(
-        model="tiny", max_tokens=9, messages=[{"role": "user", "content": "hello claude"}], extra_body=WHOLE
+        model="tiny", max_tokens=9, messages=[{"role": "user", "content": "hello claude"}], extra_body=FULL_LENGTH
     )
     usage = response.parse().usage
     record = world.record(response.headers["x-request-id"])
@@ -213,41 +215,41 @@ def anthropic_message_is_metered(world):
 
 def response_is_metered(world):
     response = client(world).responses.with_raw_response.create(
-        model="tiny", input="hello response", max_output_tokens=9, extra_body=WHOLE
+        model="tiny", input="hello response", max_output_tokens=9, extra_body=FULL_LENGTH
     )
     usage = response.parse().usage
     record = world.record(response.headers["x-request-id"])
     assert (record["completion_tokens"], record["tokens_from"]) == (usage.output_tokens, "reported"), (record, usage)
 
 
-def unknown_model_is_rejected_with_the_known_ones(world):
+def error_for_an_unknown_model_lists_the_known_ones(world):
     try:
-        client(world).chat.completions.create(**(ask("x") | {"model": "absent"}))
+        client(world).chat.completions.create(**(chat("x") | {"model": "absent"}))
         raise AssertionError("served")
     except openai.NotFoundError as error:
         assert "tiny" in str(error), error
 
 
 def concurrent_requests_get_their_own_responses_from_both_servers(world):
-    def one(number):
+    def send(number):
         count = 4 + number % 9
         response = client(world).chat.completions.with_raw_response.create(
-            **ask(f"question {number} " + "of many " * (number % 40)), max_tokens=count, extra_body=WHOLE
+            **chat(f"question {number} " + "of many " * (number % 40)), max_tokens=count, extra_body=FULL_LENGTH
         )
         usage = response.parse().usage
         assert usage.completion_tokens == count, (usage, count)
         return response.headers["x-llmlb-backend"], response.headers["x-request-id"], usage
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        seen = list(pool.map(one, range(80)))
-    shares = collections.Counter(backend for backend, _, _ in seen)
+        results = list(pool.map(send, range(80)))
+    shares = collections.Counter(backend for backend, _, _ in results)
     assert set(shares) == set(world.ports) and min(shares.values()) >= 10, shares
-    for _, request_id, usage in seen:
+    for _, request_id, usage in results:
         assert_tokens(world.record(request_id), usage)
 
 
 def client_disconnect_frees_the_slot(world):
-    body = json.dumps(ask("a long story") | {"max_tokens": 1900, "stream": True} | WHOLE)
+    body = json.dumps(chat("a long story") | {"max_tokens": 1900, "stream": True} | FULL_LENGTH)
     head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", world.port)) as connection:
         connection.sendall((head + body).encode())
@@ -255,9 +257,9 @@ def client_disconnect_frees_the_slot(world):
     eventually(lambda: world.busy_slots() == 0, "all slots are free again", 5)
 
 
-def hidden_requests_reach_nobody(world):
-    """Bodies that a server may leave unread and take for the next request."""
-    hidden_body = json.dumps(ask("hidden") | {"max_tokens": 5, "seed": 4711})
+def unread_body_is_not_parsed_as_the_next_request(world):
+    """A server may leave a body unread and parse it as the next request."""
+    hidden_body = json.dumps(chat("hidden") | {"max_tokens": 5, "seed": 4711})
     hidden = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(hidden_body)}\r\n\r\n{hidden_body}"
     )
@@ -269,12 +271,12 @@ def hidden_requests_reach_nobody(world):
         ("DELETE", "/v1/models/tiny", ""),
         ("POST", "/v1/unknown", ""),
     ]
-    for method, path, more in carriers * 3:
-        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{more}"
+    for method, path, fields in carriers * 3:
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{fields}"
         raw(world, f"{head}content-length: {len(hidden)}\r\n\r\n{hidden}".encode())
         for count in (3, 6):
-            response = client(world).chat.completions.create(**ask("victim"), max_tokens=count, extra_body=WHOLE)
-            assert response.usage.completion_tokens == count, (method, path, more, response)
+            response = client(world).chat.completions.create(**chat("victim"), max_tokens=count, extra_body=FULL_LENGTH)
+            assert response.usage.completion_tokens == count, (method, path, fields, response)
 
 
 def model_list_that_only_changes_its_time_is_logged_once(world):
@@ -284,19 +286,19 @@ def model_list_that_only_changes_its_time_is_logged_once(world):
     assert len(lines) <= 2, lines
 
 
-def server_that_is_killed_costs_no_request(world):
-    def one(number):
-        return client(world).chat.completions.create(**ask(f"number {number}"), max_tokens=20, extra_body=WHOLE)
+def requests_are_retried_when_a_server_is_killed(world):
+    def send(number):
+        return client(world).chat.completions.create(**chat(f"number {number}"), max_tokens=20, extra_body=FULL_LENGTH)
 
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        futures = [pool.submit(one, number) for number in range(20)]
+        futures = [pool.submit(send, number) for number in range(20)]
         world.processes["two"].kill()
         world.processes["two"].wait()
-        futures += [pool.submit(one, number) for number in range(20, 60)]
+        futures += [pool.submit(send, number) for number in range(20, 60)]
         failed = [error for error in (future.exception() for future in futures) if error]
-    # A request whose response had begun cannot be repeated: at most one for each client.
+    # A request whose response has begun is not retried. Each client has at most one such request.
     assert len(failed) <= 4, failed
-    # The address is reusable at once, and the balancer finds the server again.
+    # The address is reusable at once, and llmlb finds the restarted server.
     world.start_llama("two")
     eventually(lambda: world.up() == 2, "the second backend is up again")
 
@@ -312,17 +314,17 @@ def books_balance(world):
 CHECKS = [
     models_are_listed_once_with_their_context,
     chat_is_served_and_metered,
-    stream_hides_usage_that_the_client_did_not_ask_for,
-    stream_has_usage_if_the_client_asks_for_it,
+    stream_has_no_usage_unless_the_client_requests_it,
+    stream_has_usage_if_the_client_requests_it,
     completion_is_metered,
     anthropic_message_is_metered,
     response_is_metered,
-    unknown_model_is_rejected_with_the_known_ones,
+    error_for_an_unknown_model_lists_the_known_ones,
     concurrent_requests_get_their_own_responses_from_both_servers,
     client_disconnect_frees_the_slot,
-    hidden_requests_reach_nobody,
+    unread_body_is_not_parsed_as_the_next_request,
     model_list_that_only_changes_its_time_is_logged_once,
-    server_that_is_killed_costs_no_request,
+    requests_are_retried_when_a_server_is_killed,
     books_balance,
 ]
 

@@ -1,4 +1,4 @@
-"""Runs llama.cpp's own HTTP server until it is killed: server.py MODEL PORT"""
+"""Runs the HTTP server of llama.cpp until it is killed: server.py MODEL PORT"""
 
 import sys
 import time
@@ -14,7 +14,7 @@ params.n_parallel = 4
 params.n_ctx = 4 * 2048
 params.warmup = False
 params.endpoint_slots = True
-# Both servers, the balancer and its clients share the machine.
+# Two of these servers, llmlb and its clients share the machine.
 params.cpuparams.n_threads = 1
 params.cpuparams_batch.n_threads = 1
 server = xllamacpp.Server(params)

@@ -1,7 +1,7 @@
-"""Writes a language model with random weights, small enough to run anywhere: tiny_model.py FILE
+"""Writes a small language model with random weights: tiny_model.py FILE
 
-Its responses are nonsense. Everything else is what llama.cpp does with a model of any size: tokens,
-caches, slots, streams, usage.
+The text of its responses is random. Tokens, caches, slots, streams and usage are those of llama.cpp
+with a model of any size.
 """
 
 import sys
@@ -11,7 +11,7 @@ import numpy
 
 CONTEXT, WIDTH, HIDDEN, LAYERS, HEADS = 4096, 64, 128, 2, 4
 
-# Bytes are tokens, as are some pairs of letters, so that prompts have fewer tokens than bytes.
+# Bytes and some pairs of letters are tokens, so that prompts have fewer tokens than bytes.
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TEMPLATE = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"

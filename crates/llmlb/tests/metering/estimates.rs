@@ -1,9 +1,9 @@
-//! Estimates count what the endpoint reads, and complete usage reports that are partial or invalid.
+//! Estimates count the fields that the endpoint reads, and complete partial or invalid usage reports.
 
 use serde_json::{Value, json};
 
-use crate::ask::{CHAT, ask, chat, send};
 use crate::records;
+use crate::requests::{CHAT, chat, post, send};
 use crate::stream::{DONE, STOP, Scripted, WORD, send as send_bytes};
 use testkit::{
     Connection,
@@ -13,17 +13,17 @@ use testkit::{
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 
-/// The prompt tokens that are recorded for each of these bodies, if the backend reports no usage.
+/// Returns the prompt tokens recorded for each of these bodies if the backend reports no usage.
 fn estimated(bodies: &[(&str, String)]) -> Vec<u64> {
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| wire::json(stream, 200, r#"{"choices":[]}"#));
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let estimate = |(number, (path, body)): (usize, &(&str, String))| {
         let id = format!("r-{number}");
         let mut client = Connection::open(server.address);
         send(&mut client, &id, path, body);
         assert_eq!(client.answer().status(), 200, "{path}");
-        let record = records::one(&place, &id);
+        let record = records::one(&sandbox, &id);
         assert_eq!(record["tokens_from"], "estimated", "{record:#}");
         record["prompt_tokens"].as_u64().unwrap()
     };
@@ -93,7 +93,7 @@ fn repeated_fields_and_case_variants_never_lower_an_estimate() {
 }
 
 #[test]
-fn text_is_counted_whatever_it_looks_like() {
+fn text_that_looks_encoded_is_estimated_as_text() {
     let text = "words-without-a-space/".repeat(2000);
     let piece = format!("{}{}", r"\u0061".repeat(100), "😀".repeat(10_000));
     let sampled = piece.repeat(8);
@@ -123,11 +123,11 @@ fn tokens(record: &Value) -> (u64, u64, &str) {
 }
 
 #[test]
-fn a_partial_or_invalid_usage_report_is_completed_by_the_estimate() {
-    let place = testkit::sandbox!();
+fn partial_or_invalid_usage_report_is_completed_by_the_estimate() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
-    let question = "word ".repeat(80);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
+    let request_body = "word ".repeat(80);
     for (number, (usage, expected)) in [
         (r#"{"prompt_tokens":90}"#, (90, 3, "estimated")),
         (r#"{"completion_tokens":7}"#, (104, 7, "estimated")),
@@ -174,10 +174,10 @@ fn a_partial_or_invalid_usage_report_is_completed_by_the_estimate() {
         });
         let id = format!("r-{number}");
         assert_eq!(
-            ask(&server, &id, CHAT, &chat(&question, true)).status(),
+            post(&server, &id, CHAT, &chat(&request_body, true)).status(),
             200
         );
-        let record = records::one(&place, &id);
+        let record = records::one(&sandbox, &id);
         assert_eq!(tokens(&record), expected, "{usage} {record:#}");
         let sum = record["prompt_tokens"].as_u64().unwrap()
             + record["completion_tokens"].as_u64().unwrap();
@@ -186,10 +186,10 @@ fn a_partial_or_invalid_usage_report_is_completed_by_the_estimate() {
 }
 
 #[test]
-fn a_partial_usage_report_of_a_whole_response_is_completed_by_the_estimate() {
-    let place = testkit::sandbox!();
+fn partial_usage_report_of_a_plain_response_is_completed_by_the_estimate() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     let answer = "word ".repeat(320);
     for (number, (path, usage, expected)) in [
         (CHAT, r#"{"prompt_tokens":90}"#, (90, 325, "estimated")),
@@ -208,10 +208,10 @@ fn a_partial_usage_report_of_a_whole_response_is_completed_by_the_estimate() {
         let body = format!(r#"{{"choices":[{{"text":"{answer}"}}],"usage":{usage}}}"#);
         scripted.next(move |_, socket| wire::json(socket, 200, &body));
         let id = format!("r-{number}");
-        let mut question = chat(&"word ".repeat(80), false);
-        question["input"] = json!("word ".repeat(80));
-        assert_eq!(ask(&server, &id, path, &question).status(), 200);
-        let record = records::one(&place, &id);
+        let mut request_body = chat(&"word ".repeat(80), false);
+        request_body["input"] = json!("word ".repeat(80));
+        assert_eq!(post(&server, &id, path, &request_body).status(), 200);
+        let record = records::one(&sandbox, &id);
         let (prompt, completion, from) = tokens(&record);
         assert_eq!(
             (prompt, from),
@@ -223,10 +223,10 @@ fn a_partial_usage_report_of_a_whole_response_is_completed_by_the_estimate() {
 }
 
 #[test]
-fn an_unknown_endpoint_is_metered_from_the_usage_of_its_response() {
-    let place = testkit::sandbox!();
+fn unknown_endpoint_is_metered_from_the_usage_of_its_response() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     let json = "content-type: application/json\r\n";
     let events = "content-type: text/event-stream\r\n";
     for (number, (fields, response, expected)) in [
@@ -260,9 +260,9 @@ fn an_unknown_endpoint_is_metered_from_the_usage_of_its_response() {
     {
         scripted.next(move |_, socket| send_bytes(socket, fields, response.as_bytes()));
         let id = format!("r-{number}");
-        let answer = ask(&server, &id, "/v1/pooling", &chat("Hello", false));
+        let answer = post(&server, &id, "/v1/pooling", &chat("Hello", false));
         assert_eq!(answer.text(), response);
-        let record = records::one(&place, &id);
+        let record = records::one(&sandbox, &id);
         assert_eq!(tokens(&record), expected, "{response} {record:#}");
         assert_eq!(record["api"], "unknown", "{record:#}");
         assert_eq!(record["outcome"], "complete", "{record:#}");

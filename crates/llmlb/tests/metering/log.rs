@@ -1,9 +1,9 @@
-//! The log says of a request what its record says.
+//! The line of a request in the log agrees with its record.
 
 use std::io::Read;
 
-use crate::ask::{CHAT, ask, chat, send, send_with};
 use crate::records;
+use crate::requests::{CHAT, chat, post, send, send_with};
 use crate::stream::{self, DONE, STOP, USAGE, WORD, streaming};
 use testkit::{
     Connection, LlmlbServer,
@@ -11,7 +11,7 @@ use testkit::{
     until, wire,
 };
 
-/// The line of the log that tells of this request.
+/// Waits for the line of the log with this request id.
 fn line(server: &LlmlbServer, id: &str) -> String {
     let mark = format!(" id={id}");
     let find = || {
@@ -19,22 +19,22 @@ fn line(server: &LlmlbServer, id: &str) -> String {
         let line = log.lines().find(|line| line.ends_with(&mark));
         line.map(str::to_owned)
     };
-    testkit::eventually("the log tells of it", find)
+    testkit::eventually("the request is logged", find)
 }
 
 #[test]
-fn a_stream_that_ends_without_a_reason_is_cut_in_both() {
-    let place = testkit::sandbox!();
+fn stream_without_a_finish_reason_is_cut_in_log_and_record() {
+    let sandbox = testkit::sandbox!();
     for (pieces, outcome) in [
         (&[WORD, STOP, DONE][..], "complete"),
         (&[WORD, STOP], "complete"),
         (&[WORD, WORD], "cut"),
     ] {
         let mock = streaming(pieces);
-        let server = serve(&place, &[&mock], UNPROBED);
+        let server = serve(&sandbox, &[&mock], UNPROBED);
         let id = format!("{outcome}-{}", pieces.len());
-        ask(&server, &id, CHAT, &chat("Hello", true));
-        let record = records::one(&place, &id);
+        post(&server, &id, CHAT, &chat("Hello", true));
+        let record = records::one(&sandbox, &id);
         assert_eq!(record["outcome"], outcome, "{record:#}");
         let line = line(&server, &id);
         let is_cut = line.contains(" 200 cut by the backend ");
@@ -44,8 +44,8 @@ fn a_stream_that_ends_without_a_reason_is_cut_in_both() {
 }
 
 #[test]
-fn a_stream_that_is_open_when_the_server_ends_is_cut_in_both() {
-    let place = testkit::sandbox!();
+fn stream_open_at_the_drain_deadline_is_cut_in_log_and_record() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         wire::begin_stream(stream);
         wire::chunk(stream, WORD);
@@ -53,40 +53,40 @@ fn a_stream_that_is_open_when_the_server_ends_is_cut_in_both() {
         close(stream);
     });
     let settings = [("LLMLB_DRAIN_TIMEOUT", "100ms")];
-    let server = serve(&place, &[&mock], &settings);
+    let server = serve(&sandbox, &[&mock], &settings);
     let mut client = Connection::open(server.address);
     send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
     assert_eq!(client.head().status(), 200);
     stream::read(&mut client, WORD.len());
-    place.run(&format!("stop -p {}", server.port()));
-    let record = records::eventually(&place, "a");
+    sandbox.run(&format!("stop -p {}", server.port()));
+    let record = records::eventually(&sandbox, "a");
     assert_eq!(record["outcome"], "cut", "{record:#}");
     let line = line(&server, "a");
     assert!(
-        line.contains(" 200 cut at the end of the server "),
+        line.contains(" 200 cut by the shutdown "),
         "{line}"
     );
 }
 
 #[test]
-fn who_leaves_has_left_in_both() {
-    let place = testkit::sandbox!();
+fn client_disconnect_is_cancelled_in_log_and_record() {
+    let sandbox = testkit::sandbox!();
     let mock = backend(|_, stream| {
         let _ = stream.read(&mut [0]);
         close(stream);
     });
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
     send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
-    until("the backend has it", || count(&mock) == 1);
+    until("the backend has the request", || count(&mock) == 1);
     drop(client);
-    let record = records::eventually(&place, "a");
+    let record = records::eventually(&sandbox, "a");
     assert_eq!(record["outcome"], "cancelled", "{record:#}");
     let line = line(&server, "a");
-    assert!(line.contains(" - the client left "), "{line}");
+    assert!(line.contains(" - client disconnected "), "{line}");
 }
 
-/// The figure of this name in a line.
+/// Returns the number `name=` of a line.
 fn figure(line: &str, name: &str) -> usize {
     let words = line.split(' ').filter_map(|word| word.split_once('='));
     let found = words.filter(|(word, _)| *word == name);
@@ -97,10 +97,10 @@ fn figure(line: &str, name: &str) -> usize {
 }
 
 #[test]
-fn bytes_are_those_of_the_body_that_the_client_got_in_both() {
-    let place = testkit::sandbox!();
+fn log_and_record_have_the_size_of_the_body_that_the_client_received() {
+    let sandbox = testkit::sandbox!();
     let mock = streaming(&[WORD, STOP, USAGE, DONE]);
-    let server = serve(&place, &[&mock], UNPROBED);
+    let server = serve(&sandbox, &[&mock], UNPROBED);
     for (id, method, path, body, is_recorded) in [
         (
             "hidden",
@@ -119,7 +119,7 @@ fn bytes_are_those_of_the_body_that_the_client_got_in_both() {
         assert!(length > 0);
         assert_eq!(figure(&line(&server, id), "bytes"), length, "{id}");
         if is_recorded {
-            let record = records::one(&place, id);
+            let record = records::one(&sandbox, id);
             assert_eq!(record["bytes"], length, "{record:#}");
         }
     }

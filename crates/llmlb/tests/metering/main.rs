@@ -1,12 +1,12 @@
-//! Every request is written down once, with what it took, whatever its end: real servers, real
+//! Every request has one usage record, whatever its outcome: tests with real servers, real
 //! sockets, real disks. (L9)
 //!
-//! `records` reads the usage records of a sandbox, `ask` sends requests with an id, `stream` has a
-//! backend that sends exactly the bytes a test wants, `small_disk` can be filled. The other modules are
+//! `records` reads the usage records of a sandbox, `requests` sends requests with an id, `stream` has a
+//! backend that sends the bytes of a script, `small_disk` has a disk that can be filled. The others are
 //! tests, by topic.
 //!
-//! `METERING_REQUESTS` and `METERING_KILLS` are how many requests the storm has (500) and how often
-//! the server is killed on the way (2), `METERING_SEED` which storm it is. `scripts/prove-metering`
+//! `METERING_REQUESTS` is the number of requests of the storm (500), `METERING_KILLS` the number of
+//! kills of the server during the storm (2), `METERING_SEED` the seed. `scripts/prove-metering`
 //! runs the long version.
 
 #![cfg(target_os = "linux")]
@@ -17,26 +17,26 @@
     reason = "helpers fail the test that called them"
 )]
 
-mod ask;
 mod records;
+mod requests;
 mod small_disk;
 mod stream;
 
-mod answers;
+mod disconnects;
 mod estimates;
-mod failing;
+mod failed_attempts;
 mod failing_disk;
 mod full_disk;
-mod hiding;
-mod leaving;
+mod hidden_usage;
 mod log;
-mod names;
-mod nothing_to_count;
-mod objecting;
+mod model_names;
 mod ollama;
 mod order;
 mod refused;
+mod rejected_option;
+mod responses;
 mod secrets;
 mod storm;
-mod telling;
+mod usage_reports;
 mod websocket;
+mod without_tokens;

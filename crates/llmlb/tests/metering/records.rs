@@ -5,32 +5,33 @@ use std::path::Path;
 use serde_json::Value;
 use testkit::{Sandbox, until};
 
-/// Every record in the data directory, staged or in a batch, by its id.
-pub(crate) fn all(place: &Sandbox) -> Vec<Value> {
-    in_dir(&place.data_dir())
+/// Returns every record in the data directory, staged or in a batch, in the order of the ids.
+pub(crate) fn all(sandbox: &Sandbox) -> Vec<Value> {
+    in_dir(&sandbox.data_dir())
 }
 
-/// As [`all`], of any data directory.
+/// Like [`all`], for any data directory.
 pub(crate) fn in_dir(data: &Path) -> Vec<Value> {
     testkit::records::all(data).unwrap()
 }
 
-/// The records with the id that a client gave its request.
-pub(crate) fn of_request(place: &Sandbox, request_id: &str) -> Vec<Value> {
-    testkit::records::of_request(&place.data_dir(), request_id).unwrap()
+/// Returns the records of the request with this id.
+pub(crate) fn of_request(sandbox: &Sandbox, request_id: &str) -> Vec<Value> {
+    testkit::records::of_request(&sandbox.data_dir(), request_id).unwrap()
 }
 
-/// The one record of a request that has ended: it is persisted already.
-pub(crate) fn one(place: &Sandbox, request_id: &str) -> Value {
-    let mut found = of_request(place, request_id);
+/// Returns the only record of a request that has ended: the record is persisted before the client
+/// receives the last bytes.
+pub(crate) fn one(sandbox: &Sandbox, request_id: &str) -> Value {
+    let mut found = of_request(sandbox, request_id);
     assert_eq!(found.len(), 1, "{request_id}: {found:#?}");
     found.remove(0)
 }
 
 /// Waits for the record of a request whose client does not see its end.
-pub(crate) fn eventually(place: &Sandbox, request_id: &str) -> Value {
-    until("there is a record", || {
-        !of_request(place, request_id).is_empty()
+pub(crate) fn eventually(sandbox: &Sandbox, request_id: &str) -> Value {
+    until("the request is recorded", || {
+        !of_request(sandbox, request_id).is_empty()
     });
-    one(place, request_id)
+    one(sandbox, request_id)
 }

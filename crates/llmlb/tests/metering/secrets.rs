@@ -1,4 +1,4 @@
-//! What was asked and what was answered is nowhere: not in a record, not in the log.
+//! No text of requests or responses is in a record, in another file or in the log.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::ask::{CHAT, chat, send, send_with};
 use crate::records;
+use crate::requests::{CHAT, chat, send, send_with};
 use crate::stream::{self, DONE, STOP, Scripted, USAGE, WORD};
 use testkit::{
     Connection, LlmlbServer, Sandbox,
@@ -15,11 +15,12 @@ use testkit::{
     until, wire,
 };
 
-/// Words that only a client, or a backend, says.
+/// Word that only requests contain.
 const ASKED: &str = "xylograph";
+/// Word that only responses contain.
 const ANSWERED: &str = "quixotry";
 
-/// Sends one and sees how it ends, if it does.
+/// Sends a request with the word in every header field, and reads the response, which may be cut.
 fn send_one(server: &LlmlbServer, id: &str, path: &str, body: &str) {
     let mut client = Connection::open(server.address);
     let fields = format!(
@@ -30,7 +31,7 @@ fn send_one(server: &LlmlbServer, id: &str, path: &str, body: &str) {
     let _ = client.answer();
 }
 
-/// Every file below a directory.
+/// Collects the names and contents of all files below a directory.
 fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     for file in fs::read_dir(dir).unwrap() {
         let path = file.unwrap().path();
@@ -42,13 +43,13 @@ fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
-/// Ends the server, and looks at everything that it leaves.
-fn assert_silent(place: &Sandbox, server: &LlmlbServer) {
-    let stopped = place.run(&format!("stop -p {}", server.port()));
+/// Stops the server and checks its log and all files of its data directory.
+fn assert_no_text_is_stored(sandbox: &Sandbox, server: &LlmlbServer) {
+    let stopped = sandbox.run(&format!("stop -p {}", server.port()));
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     let mut found = vec![("stderr".to_owned(), server.process.stderr().into_bytes())];
-    files(&place.path("data"), &mut found);
-    assert!(found.len() > 1, "nothing was written down");
+    files(&sandbox.path("data"), &mut found);
+    assert!(found.len() > 1, "the data directory is empty");
     for (name, bytes) in found {
         let text = String::from_utf8_lossy(&bytes);
         for word in [ASKED, ANSWERED] {
@@ -57,35 +58,35 @@ fn assert_silent(place: &Sandbox, server: &LlmlbServer) {
     }
 }
 
-/// A question with the word wherever there may be words.
-fn question(is_stream: bool) -> Value {
-    let mut question = chat(ASKED, is_stream);
-    question["system"] = json!(ASKED);
-    question["user"] = json!(ASKED);
-    question["metadata"] = json!({ ASKED: ASKED });
-    question["tools"] = json!([{ "type": "function", "function": { "name": ASKED } }]);
-    question["stop"] = json!([ASKED]);
-    question
+/// Returns a chat request with the word in every field that has text.
+fn request_body(is_stream: bool) -> Value {
+    let mut request_body = chat(ASKED, is_stream);
+    request_body["system"] = json!(ASKED);
+    request_body["user"] = json!(ASKED);
+    request_body["metadata"] = json!({ ASKED: ASKED });
+    request_body["tools"] = json!([{ "type": "function", "function": { "name": ASKED } }]);
+    request_body["stop"] = json!([ASKED]);
+    request_body
 }
 
 #[test]
-fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
-    let place = testkit::sandbox!();
+fn text_of_requests_and_responses_is_never_stored() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let mut command = place.command(&format!("serve -v -p 0 --backend {}", scripted.mock.url()));
-    let server = place.serve_with(command.envs(UNPROBED.iter().copied()));
+    let mut command = sandbox.command(&format!("serve -v -p 0 --backend {}", scripted.mock.url()));
+    let server = sandbox.serve_with(command.envs(UNPROBED.iter().copied()));
     let word = WORD.replace("Hi", ANSWERED);
     let mut count = 0;
-    let mut send_both = |what: &str| {
+    let mut send_both = |name: &str| {
         for is_stream in [false, true] {
-            let id = format!("{what}-{is_stream}");
+            let id = format!("{name}-{is_stream}");
             send_one(
                 &server,
                 &id,
                 &format!("{CHAT}?q={ASKED}"),
-                &question(is_stream).to_string(),
+                &request_body(is_stream).to_string(),
             );
-            records::eventually(&place, &id);
+            records::eventually(&sandbox, &id);
             count += 1;
         }
     };
@@ -100,15 +101,15 @@ fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
         scripted.next(move |_, stream| wire::json(stream, status, &body));
         send_both(&format!("status-{status}"));
     }
-    let said = word.clone();
+    let event = word.clone();
     scripted.next(move |_, stream| {
         wire::begin_stream(stream);
-        wire::chunk(stream, &said);
-        wire::chunk(stream, &said[..said.len() / 2]);
+        wire::chunk(stream, &event);
+        wire::chunk(stream, &event[..event.len() / 2]);
         close(stream);
     });
     send_both("cut");
-    // What is no HTTP is quoted by some.
+    // Errors about invalid responses must not quote them.
     for (number, garbage) in [
         format!("{ANSWERED}\r\n\r\n"),
         format!("HTTP/1.1 {ANSWERED} X\r\n\r\n"),
@@ -127,7 +128,7 @@ fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
         });
         send_both(&format!("garbage-{number}"));
     }
-    // What is not understood here.
+    // Errors about invalid requests must not quote them either.
     for (number, body) in [
         format!("{{\"model\":\"m\",\"messages\":\"{ASKED}"),
         format!("{{\"model\":\"m\",\"{ASKED}\" 7}}"),
@@ -140,36 +141,36 @@ fn neither_questions_nor_answers_are_written_down_whatever_happens_to_them() {
     {
         let id = format!("odd-{number}");
         send_one(&server, &id, CHAT, &body);
-        records::eventually(&place, &id);
+        records::eventually(&sandbox, &id);
         count += 1;
     }
-    // Whoever leaves.
-    let said = word.clone();
+    // A client that disconnects within the response.
+    let event = word.clone();
     scripted.next(move |_, stream| {
         wire::begin_stream(stream);
-        wire::chunk(stream, &said);
+        wire::chunk(stream, &event);
         let _ = stream.read(&mut [0]);
         close(stream);
     });
     let mut client = Connection::open(server.address);
-    send(&mut client, "leaves", CHAT, &question(true).to_string());
+    send(&mut client, "leaves", CHAT, &request_body(true).to_string());
     assert_eq!(client.head().status(), 200);
     drop(client);
-    records::eventually(&place, "leaves");
+    records::eventually(&sandbox, "leaves");
     count += 1;
     server.until_in_flight(0);
     until("the log has every line", || {
         server.process.stderr().matches(" id=").count() >= count
     });
-    assert_eq!(records::all(&place).len(), count);
-    assert_silent(&place, &server);
+    assert_eq!(records::all(&sandbox).len(), count);
+    assert_no_text_is_stored(&sandbox, &server);
 }
 
 #[test]
-fn files_and_forms_are_not_written_down() {
-    let place = testkit::sandbox!();
+fn files_and_forms_are_never_stored() {
+    let sandbox = testkit::sandbox!();
     let scripted = Scripted::start();
-    let server = serve(&place, &[&scripted.mock], UNPROBED);
+    let server = serve(&sandbox, &[&scripted.mock], UNPROBED);
     scripted.next(|_, stream| {
         let fields = "content-type: application/octet-stream\r\n";
         stream::send(stream, fields, ANSWERED.as_bytes());
@@ -192,6 +193,6 @@ fn files_and_forms_are_not_written_down() {
     until("the log has every line", || {
         server.process.stderr().matches(" id=").count() >= 4
     });
-    assert_eq!(records::all(&place).len(), 4);
-    assert_silent(&place, &server);
+    assert_eq!(records::all(&sandbox).len(), 4);
+    assert_no_text_is_stored(&sandbox, &server);
 }

@@ -1,4 +1,4 @@
-//! A disk of one's own that can be filled: a test that runs in a mount namespace of its own.
+//! A small disk that a test can fill, in a mount namespace of its own.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -6,29 +6,30 @@ use std::path::PathBuf;
 use std::process::Command;
 use testkit::Sandbox;
 
-/// Runs one of the ignored tests where it can mount what it likes.
-pub(crate) fn run_elsewhere(role: &str) {
+/// Runs an ignored test of this program in a mount namespace of its own.
+pub(crate) fn run_in_mount_namespace(role: &str) {
     let unshare = |words: &[&str]| {
         let mut command = Command::new("unshare");
         let is_root = rustix::process::geteuid().is_root();
         command.arg(if is_root { "-m" } else { "-rm" }).args(words);
         command
     };
-    let can = unshare(&["true"]).status();
-    if !can.is_ok_and(|status| status.success()) {
+    let probe = unshare(&["true"]).status();
+    if !probe.is_ok_and(|status| status.success()) {
         return testkit::skip("the right to make a mount namespace").unwrap();
     }
     testkit::run_role(&mut unshare(&[]), role).unwrap();
 }
 
-/// The data directory of a place, on a disk of so many mebibytes.
+/// Data directory of a sandbox on a disk of its own.
 pub(crate) struct SmallDisk {
     filler: PathBuf,
 }
 
 impl SmallDisk {
-    pub(crate) fn mount(place: &Sandbox, size: u32) -> Self {
-        let data = place.path("data");
+    /// Mounts a disk of this size in MiB.
+    pub(crate) fn mount(sandbox: &Sandbox, size: u32) -> Self {
+        let data = sandbox.path("data");
         fs::create_dir(&data).unwrap();
         let mount = Command::new("mount")
             .args([
@@ -46,7 +47,7 @@ impl SmallDisk {
         }
     }
 
-    /// Others take all that is free, to the last byte.
+    /// Fills the disk to the last byte.
     pub(crate) fn fill(&self) {
         let mut options = OpenOptions::new();
         let mut file = options
@@ -59,7 +60,7 @@ impl SmallDisk {
         }
     }
 
-    /// They give it back.
+    /// Frees the space that [`SmallDisk::fill`] took.
     pub(crate) fn empty(&self) {
         fs::remove_file(&self.filler).unwrap();
     }

@@ -1,20 +1,35 @@
-//! A backend that sends exactly what a test wants, cut where the test wants it.
+//! Backends that count tokens, and backends that send exactly the bytes of a script in its chunks.
 
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
-use testkit::{Connection, FakeLlm, Received, backends::backend, read_chunk, wire};
+use testkit::{
+    Connection, FakeLlm, Received,
+    api_server::{Backend, Reports, Sort},
+    backends::backend,
+    read_chunk, wire,
+};
 
-/// A word of a chat.
+/// Event with one word of a chat.
 pub(crate) const WORD: &str = "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hi\"},\"finish_reason\":null}]}\n\n";
-/// The reason for which it ends.
+/// Event with the finish reason.
 pub(crate) const STOP: &str =
     "data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-/// Usage, which only those see who asked for it.
+/// Event with the usage, which is forwarded only to clients that asked for it.
 pub(crate) const USAGE: &str = "data: {\"id\":\"c\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3,\"total_tokens\":12,\"prompt_tokens_details\":{\"cached_tokens\":4}}}\n\n";
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
 
-/// A backend for the model `m` that answers with these pieces, each a chunk of its own.
+/// Starts a backend for the model `m` that implements every API and counts tokens.
+pub(crate) fn counting_backend(reports: Reports) -> Backend {
+    Backend::start(Sort {
+        name: "b",
+        models: &["m"],
+        reports,
+        key: None,
+    })
+}
+
+/// Starts a backend for the model `m` that responds with these pieces, each in a chunk of its own.
 pub(crate) fn streaming(pieces: &[&str]) -> FakeLlm {
     let pieces: Vec<_> = pieces.iter().map(|&piece| piece.to_owned()).collect();
     backend(move |_, stream| {
@@ -26,7 +41,7 @@ pub(crate) fn streaming(pieces: &[&str]) -> FakeLlm {
     })
 }
 
-/// A backend for the model `m` of which a test decides anew before each request what it says.
+/// Backend for the model `m` whose script a test can replace between requests.
 pub(crate) struct Scripted {
     pub(crate) mock: FakeLlm,
     script: Arc<Mutex<Box<Script>>>,
@@ -39,9 +54,9 @@ impl Scripted {
         let script: Arc<Mutex<Box<Script>>> = Arc::new(Mutex::new(Box::new(|_, stream| {
             wire::json(stream, 200, "{}");
         })));
-        let played = Arc::clone(&script);
+        let current = Arc::clone(&script);
         let mock = backend(move |request, stream| {
-            (played.lock().expect("the script"))(request, stream);
+            (current.lock().expect("the script"))(request, stream);
         });
         Self { mock, script }
     }
@@ -51,7 +66,7 @@ impl Scripted {
     }
 }
 
-/// An answer of these bytes after a head of this kind, with its length told.
+/// Sends a response with these header fields, this body and its `Content-Length`.
 pub(crate) fn send(stream: &mut TcpStream, fields: &str, body: &[u8]) {
     let head = format!(
         "HTTP/1.1 200 OK\r\n{fields}content-length: {}\r\n\r\n",
@@ -60,12 +75,12 @@ pub(crate) fn send(stream: &mut TcpStream, fields: &str, body: &[u8]) {
     let _ = stream.write_all(&[head.as_bytes(), body].concat());
 }
 
-/// Reads so much of a streamed answer, whatever its chunks are.
+/// Reads this number of bytes of a streamed response, in any chunks.
 pub(crate) fn read(connection: &mut Connection, length: usize) -> Vec<u8> {
     let mut found = Vec::new();
     while found.len() < length {
-        let chunk = read_chunk(&mut connection.reader).expect("more of the answer");
-        found.extend(chunk.expect("it is not over"));
+        let chunk = read_chunk(&mut connection.reader).expect("the response goes on");
+        found.extend(chunk.expect("this is not the last chunk"));
     }
     found
 }

@@ -1,4 +1,4 @@
-//! A WebSocket is one request, from its handshake to the last byte of either side.
+//! A WebSocket is one request with one record, from its handshake to the last byte of either side.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,33 +11,24 @@ use testkit::{
     raw::{self, Raw},
 };
 
-const HELLO: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\nx-request-id: a\r\n\
+const HANDSHAKE: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\nx-request-id: a\r\n\
     connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
-const WELCOME: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
+const HANDSHAKE_RESPONSE: &str = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\n\
     upgrade: websocket\r\nsec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 
 #[test]
-fn a_websocket_is_one_record_when_it_is_over() {
-    let place = testkit::sandbox!();
-    let raw = raw::heads(|_, reader| {
-        reader.get_mut().write_all(WELCOME.as_bytes()).unwrap();
-        let mut heard = [0; 5];
-        reader.read_exact(&mut heard).unwrap();
-        reader.get_mut().write_all(&heard).unwrap();
+fn websocket_has_one_record_when_it_ends() {
+    let sandbox = testkit::sandbox!();
+    let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
         let _ = reader.get_mut().shutdown(Shutdown::Both);
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
-    let mut client = Connection::open(server.address);
-    client.send(HELLO);
-    assert_eq!(client.head().status(), 101);
-    client.send("hello");
-    let mut back = [0; 5];
-    client.reader.read_exact(&mut back).unwrap();
-    assert_eq!(records::all(&place), [Value::Null; 0]);
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
+    let client = connect_and_echo(&server);
+    assert_eq!(records::all(&sandbox), [Value::Null; 0]);
     drop(client);
-    let record = records::eventually(&place, "a");
+    let record = records::eventually(&sandbox, "a");
     assert_eq!(record["status"], 101, "{record:#}");
     assert_eq!(record["outcome"], "complete", "{record:#}");
     assert_eq!(record["path"], "/v1/realtime", "{record:#}");
@@ -45,33 +36,36 @@ fn a_websocket_is_one_record_when_it_is_over() {
     assert_eq!(record["backend"], raw.address.to_string(), "{record:#}");
     assert_eq!(record["tokens_from"], "none", "{record:#}");
     server.until_in_flight(0);
-    assert_eq!(records::all(&place).len(), 1);
+    assert_eq!(records::all(&sandbox).len(), 1);
 }
 
-/// A backend that agrees and echoes five bytes, and then goes on as told.
-fn echoing(go_on: impl Fn(&mut BufReader<TcpStream>) + Send + Sync + 'static) -> Raw {
+/// Starts a backend that accepts the handshake, echoes five bytes and then runs `then`.
+fn echoing(then: impl Fn(&mut BufReader<TcpStream>) + Send + Sync + 'static) -> Raw {
     raw::heads(move |_, reader| {
-        reader.get_mut().write_all(WELCOME.as_bytes()).unwrap();
-        let mut heard = [0; 5];
-        reader.read_exact(&mut heard).unwrap();
-        reader.get_mut().write_all(&heard).unwrap();
-        go_on(reader);
+        reader
+            .get_mut()
+            .write_all(HANDSHAKE_RESPONSE.as_bytes())
+            .unwrap();
+        let mut received = [0; 5];
+        reader.read_exact(&mut received).unwrap();
+        reader.get_mut().write_all(&received).unwrap();
+        then(reader);
     })
 }
 
-/// A client that has heard its echo.
-fn echoed(server: &LlmlbServer) -> Connection {
+/// Returns a WebSocket client that has received its echo.
+fn connect_and_echo(server: &LlmlbServer) -> Connection {
     let mut client = Connection::open(server.address);
-    client.send(HELLO);
+    client.send(HANDSHAKE);
     assert_eq!(client.head().status(), 101);
     client.send("hello");
-    let mut back = [0; 5];
-    client.reader.read_exact(&mut back).unwrap();
+    let mut reply = [0; 5];
+    client.reader.read_exact(&mut reply).unwrap();
     client
 }
 
-fn assert_record(place: &Sandbox, outcome: &str) -> Value {
-    let record = records::eventually(place, "a");
+fn assert_record(sandbox: &Sandbox, outcome: &str) -> Value {
+    let record = records::eventually(sandbox, "a");
     assert_eq!(record["outcome"], outcome, "{record:#}");
     assert_eq!(record["bytes"], 5, "{record:#}");
     assert!(record["first_byte_ms"].is_u64(), "{record:#}");
@@ -80,121 +74,121 @@ fn assert_record(place: &Sandbox, outcome: &str) -> Value {
 }
 
 #[test]
-fn who_resets_a_websocket_has_left_it() {
-    let place = testkit::sandbox!();
+fn websocket_reset_by_the_client_is_recorded_as_cancelled() {
+    let sandbox = testkit::sandbox!();
     let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
-    let client = echoed(&server);
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
+    let client = connect_and_echo(&server);
     raw::reset(client.reader.get_ref());
-    assert_record(&place, "cancelled");
+    assert_record(&sandbox, "cancelled");
     server.until_in_flight(0);
 }
 
-/// Which bytes are the last cannot be known before the end: it is that for which the record does not
-/// come too late. (L9)
+/// The last bytes of a WebSocket are not known in advance. The record is persisted before the client
+/// sees the end of the connection. (L9)
 #[test]
-fn who_sees_the_end_of_a_websocket_is_recorded() {
-    let place = testkit::sandbox!();
+fn websocket_is_recorded_before_the_client_sees_its_end() {
+    let sandbox = testkit::sandbox!();
     let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
         reader.get_ref().shutdown(Shutdown::Write).unwrap();
         let _ = reader.read(&mut [0]);
     });
-    let server = place.serve(&format!("--backend {}", raw.url()));
-    let mut client = echoed(&server);
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
+    let mut client = connect_and_echo(&server);
     client.send("x");
     assert!(client.is_closed());
-    // Its own side is still open.
-    let record = records::one(&place, "a");
-    assert_record(&place, "complete");
+    // The client has not closed its own side yet.
+    let record = records::one(&sandbox, "a");
+    assert_record(&sandbox, "complete");
     drop(client);
     server.until_in_flight(0);
-    assert_eq!(records::one(&place, "a"), record);
+    assert_eq!(records::one(&sandbox, "a"), record);
 }
 
 #[test]
-fn who_sees_a_websocket_break_off_is_recorded() {
+fn websocket_reset_by_the_backend_is_recorded_before_the_client_sees_it() {
     for _ in 0..10 {
-        let place = testkit::sandbox!();
+        let sandbox = testkit::sandbox!();
         let raw = echoing(|reader| {
-            // The client has everything before it ends.
+            // Wait until the client has received everything.
             let _ = reader.read(&mut [0]);
             raw::reset(reader.get_ref());
         });
-        let server = place.serve(&format!("--backend {}", raw.url()));
-        let mut client = echoed(&server);
+        let server = sandbox.serve(&format!("--backend {}", raw.url()));
+        let mut client = connect_and_echo(&server);
         client.send("x");
         assert!(client.is_closed());
-        let record = records::one(&place, "a");
-        assert_record(&place, "cut");
+        let record = records::one(&sandbox, "a");
+        assert_record(&sandbox, "cut");
         server.until_in_flight(0);
-        assert_eq!(records::one(&place, "a"), record);
+        assert_eq!(records::one(&sandbox, "a"), record);
     }
 }
 
 #[test]
-fn a_websocket_that_is_open_when_the_server_ends_has_its_bytes() {
-    let place = testkit::sandbox!();
+fn websocket_open_at_the_drain_deadline_is_recorded_with_its_bytes() {
+    let sandbox = testkit::sandbox!();
     let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
     });
-    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-    let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "100ms"));
-    let _client = echoed(&server);
-    place.run(&format!("stop -p {}", server.port()));
-    assert_record(&place, "cut");
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "100ms"));
+    let _client = connect_and_echo(&server);
+    sandbox.run(&format!("stop -p {}", server.port()));
+    assert_record(&sandbox, "cut");
 }
 
-/// One side has gone, and the other says nothing: nobody else would ever have its place.
+/// After one side has closed, a silent other side must not occupy the backend's slot forever.
 #[test]
-fn a_websocket_that_one_side_has_left_has_a_limit() {
+fn websocket_closed_by_one_side_is_closed_after_the_idle_timeout() {
     for is_client in [true, false] {
-        let place = testkit::sandbox!();
+        let sandbox = testkit::sandbox!();
         let raw = echoing(move |reader| {
             if !is_client {
                 reader.get_mut().shutdown(Shutdown::Write).unwrap();
             }
-            // Until the other side gives up.
+            // Wait until llmlb closes the connection.
             let _ = reader.read_to_end(&mut Vec::new());
             let _ = reader.get_ref().peek(&mut [0]);
             std::thread::park();
         });
-        let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-        let server = place.serve_with(command.env("LLMLB_IDLE_TIMEOUT", "200ms"));
-        let mut client = echoed(&server);
+        let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+        let server = sandbox.serve_with(command.env("LLMLB_IDLE_TIMEOUT", "200ms"));
+        let mut client = connect_and_echo(&server);
         if is_client {
             client.reader.get_ref().shutdown(Shutdown::Write).unwrap();
         }
         assert!(client.is_closed());
-        assert_record(&place, if is_client { "cancelled" } else { "complete" });
+        assert_record(&sandbox, if is_client { "cancelled" } else { "complete" });
         server.until_in_flight(0);
     }
 }
 
 #[test]
-fn tunnel_that_carries_nothing_is_closed_and_its_record_names_the_limit() {
-    let place = testkit::sandbox!();
+fn silent_tunnel_is_closed_and_its_record_names_the_limit() {
+    let sandbox = testkit::sandbox!();
     let raw = echoing(|reader| {
         let _ = reader.read(&mut [0]);
     });
-    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-    let server = place.serve_with(command.env("LLMLB_TUNNEL_IDLE", "200ms"));
-    let mut client = echoed(&server);
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_TUNNEL_IDLE", "200ms"));
+    let mut client = connect_and_echo(&server);
     assert!(client.is_closed());
-    let record = assert_record(&place, "cancelled");
+    let record = assert_record(&sandbox, "cancelled");
     assert_eq!(record["reason"], "tunnel_idle", "{record:#}");
     server.until_in_flight(0);
     assert_eq!(server.status()["backends"][0]["in_flight"], 0);
     let line = "GET /v1/realtime 101 tunnel_idle";
-    testkit::until("it is logged", || server.process.stderr().contains(line));
+    server.process.until_output(line);
 }
 
 #[test]
-fn tunnel_in_which_one_side_sends_now_and_then_stays_open() {
+fn tunnel_stays_open_while_one_side_sends_now_and_then() {
     for is_client in [true, false] {
-        let place = testkit::sandbox!();
+        let sandbox = testkit::sandbox!();
         let raw = echoing(move |reader| {
             for _ in 0..30 {
                 if is_client {
@@ -207,9 +201,9 @@ fn tunnel_in_which_one_side_sends_now_and_then_stays_open() {
             reader.get_mut().write_all(b"end").unwrap();
             let _ = reader.read(&mut [0]);
         });
-        let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-        let server = place.serve_with(command.env("LLMLB_TUNNEL_IDLE", "2s"));
-        let mut client = echoed(&server);
+        let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+        let server = sandbox.serve_with(command.env("LLMLB_TUNNEL_IDLE", "2s"));
+        let mut client = connect_and_echo(&server);
         for _ in 0..30 {
             if is_client {
                 client.send(".");
@@ -224,20 +218,20 @@ fn tunnel_in_which_one_side_sends_now_and_then_stays_open() {
     }
 }
 
-/// The limit on a silent backend is for responses: while both sides are there, `tunnel_idle` counts.
+/// `idle_timeout` is for responses. In a tunnel that neither side has closed, `tunnel_idle` counts.
 #[test]
-fn tunnel_that_nobody_has_left_may_be_silent_longer_than_a_backend() {
-    let place = testkit::sandbox!();
+fn tunnel_open_on_both_sides_may_be_silent_longer_than_the_idle_timeout() {
+    let sandbox = testkit::sandbox!();
     let raw = echoing(|reader| {
         std::thread::sleep(std::time::Duration::from_millis(500));
         reader.get_mut().write_all(b"later").unwrap();
         let _ = reader.read(&mut [0]);
         let _ = reader.get_ref().shutdown(Shutdown::Both);
     });
-    let mut command = place.command(&format!("serve -p 0 --backend {}", raw.url()));
-    let server = place.serve_with(command.env("LLMLB_IDLE_TIMEOUT", "100ms"));
-    let mut client = echoed(&server);
-    let mut back = [0; 5];
-    client.reader.read_exact(&mut back).unwrap();
-    assert_eq!(&back, b"later");
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_IDLE_TIMEOUT", "100ms"));
+    let mut client = connect_and_echo(&server);
+    let mut reply = [0; 5];
+    client.reader.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"later");
 }

@@ -1,4 +1,4 @@
-//! One test for each client.
+//! One test for each official client.
 
 use std::process::Command;
 
@@ -8,33 +8,33 @@ use testkit::ollama;
 
 #[test]
 fn openai_for_python_works_unmodified() {
-    passes(tools::python("openai_checks.py"));
+    assert_passes(tools::python("openai_checks.py"));
 }
 
 #[test]
 fn openai_for_node_works_unmodified() {
-    passes(tools::node("openai_checks.mjs"));
+    assert_passes(tools::node("openai_checks.mjs"));
 }
 
 #[test]
 fn anthropic_for_python_works_unmodified() {
-    passes(tools::python("anthropic_checks.py"));
+    assert_passes(tools::python("anthropic_checks.py"));
 }
 
 #[test]
 fn anthropic_for_node_works_unmodified() {
-    passes(tools::node("anthropic_checks.mjs"));
+    assert_passes(tools::node("anthropic_checks.mjs"));
 }
 
 #[test]
-fn a_newcomers_first_script_works_with_the_demo() {
+fn quick_start_script_works_with_the_demo() {
     let Some(mut script) = tools::python("demo.py") else {
         return;
     };
-    let place = testkit::sandbox!();
-    let server = place.serve("--demo");
+    let sandbox = testkit::sandbox!();
+    let server = sandbox.serve("--demo");
     script.arg(format!("http://{}/v1", server.address));
-    let outcome = place.start(&mut script).finish();
+    let outcome = sandbox.start(&mut script).finish();
     assert_eq!(
         outcome.code,
         Some(0),
@@ -51,11 +51,11 @@ fn ollama_for_python_works_unmodified() {
     let Some(mut script) = tools::python("ollama_checks.py") else {
         return;
     };
-    let place = testkit::sandbox!();
+    let sandbox = testkit::sandbox!();
     let ollama = ollama("llama3:latest");
-    let server = place.serve(&format!("--backend {}", ollama.url()));
+    let server = sandbox.serve(&format!("--backend {}", ollama.url()));
     script.arg(format!("http://{}", server.address));
-    let outcome = place.start(&mut script).finish();
+    let outcome = sandbox.start(&mut script).finish();
     assert_eq!(
         outcome.code,
         Some(0),
@@ -66,21 +66,21 @@ fn ollama_for_python_works_unmodified() {
     server.until_in_flight(0);
 }
 
-/// Runs a script, if there is a tool for it, and wants every check in it to hold.
-fn passes(script: Option<Command>) {
+/// Runs a script, unless its tool is missing, and fails unless all its checks pass.
+fn assert_passes(script: Option<Command>) {
     let Some(mut script) = script else {
         return;
     };
-    let place = testkit::sandbox!();
-    let world = World::start(&place);
-    script.arg(world.about().to_string());
-    // For one who looks into a failure: run only the checks with this in their names.
+    let sandbox = testkit::sandbox!();
+    let world = World::start(&sandbox);
+    script.arg(world.description().to_string());
+    // Filter for debugging: only checks whose names contain this text run.
     script.args(std::env::var_os("ONLY_CHECKS"));
-    let outcome = place.start(&mut script).finish();
-    let (said, log) = (
+    let outcome = sandbox.start(&mut script).finish();
+    let (output, log) = (
         outcome.stdout + &outcome.stderr,
         world.server.process.stderr(),
     );
-    assert_eq!(outcome.code, Some(0), "{said}\nThe server said:\n{log}");
+    assert_eq!(outcome.code, Some(0), "{output}\nLog of the server:\n{log}");
     world.server.until_in_flight(0);
 }

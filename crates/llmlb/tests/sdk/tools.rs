@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs a script of this directory with Python; `None` if there is none.
+/// Returns the command that runs a script of `python/`; `None` if Python is not installed.
 pub(crate) fn python(script: &str) -> Option<Command> {
     let python = installed("bin/python")?;
     Some(command(&python, &["python", script]))
 }
 
-/// Runs a script of this directory with Node; `None` if there is none.
+/// Returns the command that runs a script of `node/`; `None` if Node is not installed.
 pub(crate) fn node(script: &str) -> Option<Command> {
     let node = installed("bin/node")?;
     if !here(&["node", "node_modules", "installed.json"]).exists() {
@@ -27,20 +27,17 @@ fn installed(name: &str) -> Option<PathBuf> {
     missing(&program.to_string_lossy())
 }
 
-#[expect(
-    clippy::print_stderr,
-    reason = "who runs the tests learns what they did not see"
-)]
-fn missing<T>(what: &str) -> Option<T> {
+#[expect(clippy::print_stderr, reason = "a skipped test is reported")]
+fn missing<T>(tool: &str) -> Option<T> {
     assert!(
         std::env::var_os("REQUIRE_TEST_TOOLS").is_none(),
-        "{what} is missing; scripts/install-test-tools makes it"
+        "{tool} is missing; run scripts/install-test-tools"
     );
-    eprintln!("skipped: scripts/install-test-tools installs the clients");
+    eprintln!("skipped: {tool} is missing; run scripts/install-test-tools");
     None
 }
 
-/// With nothing in its environment that clients look at: proxies, keys, addresses.
+/// Returns a command without the environment variables that clients read: proxies, keys, addresses.
 fn command(program: &Path, script: &[&str]) -> Command {
     let mut command = Command::new(program);
     command

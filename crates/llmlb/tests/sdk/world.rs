@@ -1,4 +1,4 @@
-//! A server before seven backends.
+//! A server in front of seven backends.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,8 +11,8 @@ use testkit::{
     until,
 };
 
-/// Two backends that share a model and five that have peculiar ways to tell usage. The first one
-/// wants a key, which is not the clients' own.
+/// Two backends that share a model, and five that report usage in unusual ways. The first backend
+/// requires a key, which clients do not have.
 const SORTS: [Sort; 7] = [
     Sort {
         name: "first",
@@ -26,11 +26,11 @@ const SORTS: [Sort; 7] = [
         reports: Reports::IfAsked,
         key: None,
     },
-    peculiar("refuses", &["refuses"], Reports::Refuses),
-    peculiar("never", &["never"], Reports::Never),
-    peculiar("so-far", &["so-far"], Reports::SoFar),
-    peculiar("twice", &["twice"], Reports::Twice),
-    peculiar(
+    reporting("refuses", &["refuses"], Reports::Refuses),
+    reporting("never", &["never"], Reports::Never),
+    reporting("so-far", &["so-far"], Reports::SoFar),
+    reporting("twice", &["twice"], Reports::Twice),
+    reporting(
         "with-the-reason",
         &["with-the-reason"],
         Reports::WithTheReason,
@@ -39,7 +39,7 @@ const SORTS: [Sort; 7] = [
 
 const KEY: &str = "key-of-the-first-backend";
 
-const fn peculiar(name: &'static str, models: &'static [&'static str], reports: Reports) -> Sort {
+const fn reporting(name: &'static str, models: &'static [&'static str], reports: Reports) -> Sort {
     Sort {
         name,
         models,
@@ -55,7 +55,7 @@ pub(crate) struct World {
 
 impl World {
     /// Starts everything and waits until every model is known.
-    pub(crate) fn start(place: &Sandbox) -> Self {
+    pub(crate) fn start(sandbox: &Sandbox) -> Self {
         let backends: Vec<_> = SORTS.into_iter().map(Backend::start).collect();
         let mut config = String::new();
         for Backend { mock, state } in &backends {
@@ -70,12 +70,12 @@ impl World {
                 config += "api_key_env = \"KEY_OF_A_BACKEND\"\n";
             }
         }
-        fs::write(place.path("llmlb.toml"), config).unwrap();
-        let mut command = place.command("serve -p 0 --config llmlb.toml");
-        let server = place.serve_with(command.env("KEY_OF_A_BACKEND", KEY));
+        fs::write(sandbox.path("llmlb.toml"), config).unwrap();
+        let mut command = sandbox.command("serve -p 0 --config llmlb.toml");
+        let server = sandbox.serve_with(command.env("KEY_OF_A_BACKEND", KEY));
         let models: BTreeSet<_> = backends
             .iter()
-            .flat_map(|one| one.state.sort.models)
+            .flat_map(|backend| backend.state.sort.models)
             .collect();
         until("every model is known", || {
             server.get("/v1/models").json()["data"]
@@ -86,8 +86,8 @@ impl World {
         Self { server, backends }
     }
 
-    /// What a script needs to know.
-    pub(crate) fn about(&self) -> Value {
+    /// Returns the URLs and the key that scripts need, as JSON.
+    pub(crate) fn description(&self) -> Value {
         let backends: serde_json::Map<_, _> = self
             .backends
             .iter()

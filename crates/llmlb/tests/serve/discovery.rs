@@ -1,20 +1,15 @@
-//! Servers on this machine are found by their usual ports. Those may be in use where the tests
-//! run, so each of these tests has a network of its own.
+//! LLM servers on this machine are found at their default ports. These ports may be in use where the
+//! tests run, so that each test has a network namespace of its own.
 
 use std::io::BufReader;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 
-use crate::network::in_its_own;
-use testkit::{FakeLlm, Head, Received, until, wire};
+use crate::network::run_in_network_namespace;
+use testkit::backends::{CHAT, ok};
+use testkit::{FakeLlm, Head, until, wire};
 
-const CHAT: &str = "/v1/chat/completions";
-
-fn ok(_: &Received, stream: &mut TcpStream) {
-    wire::json(stream, 200, "{}");
-}
-
-/// A server on a usual port.
-fn usual(port: u16, model: &str) -> FakeLlm {
+/// Starts an LLM server on a default port.
+fn server_at_port(port: u16, model: &str) -> FakeLlm {
     FakeLlm::builder(&[model]).at(local(port)).handle(ok)
 }
 
@@ -23,15 +18,15 @@ fn local(port: u16) -> SocketAddr {
 }
 
 #[test]
-fn servers_on_their_usual_ports_are_found_and_told() {
-    in_its_own("discovery::servers_are_found");
+fn servers_on_default_ports_are_found_and_logged() {
+    run_in_network_namespace("discovery::finds_servers_on_default_ports");
 }
 
 #[test]
 #[ignore = "another test runs it in a network of its own"]
-fn servers_are_found() {
-    let place = testkit::sandbox!();
-    let ollama = usual(11434, "llama3");
+fn finds_servers_on_default_ports() {
+    let sandbox = testkit::sandbox!();
+    let ollama = server_at_port(11434, "llama3");
     let vllm = FakeLlm::builder(&[])
         .without_models()
         .at(local(8000))
@@ -39,22 +34,22 @@ fn servers_are_found() {
             let list = r#"{"data":[{"id":"qwen","owned_by":"vllm"}]}"#;
             wire::json(stream, 200, list);
         });
-    // Some other web server; not one of ours.
+    // A web server that is no LLM server.
     let _web = FakeLlm::builder(&[])
         .without_models()
         .at(local(8080))
         .handle(|_, stream| {
             wire::json(stream, 200, r#"{"hello":"world"}"#);
         });
-    let server = place.serve("");
-    let said = server.process.stderr();
+    let server = sandbox.serve("");
+    let log = server.process.stderr();
     let lines = [
         "found ollama at http://127.0.0.1:11434, 1 model: llama3",
         "found vllm at http://127.0.0.1:8000, 1 model: qwen",
         "2 of 2 backends up",
     ];
     for line in lines {
-        assert!(said.contains(line), "{line}: {said}");
+        assert!(log.contains(line), "{line}: {log}");
     }
     for (model, mock, name) in [("llama3", &ollama, "ollama"), ("qwen", &vllm, "vllm")] {
         let answer = server.post(CHAT, &format!(r#"{{"model":"{model}"}}"#));
@@ -65,44 +60,41 @@ fn servers_are_found() {
 }
 
 #[test]
-fn a_server_that_starts_later_is_found_then() {
-    in_its_own("discovery::a_late_server_is_found");
+fn server_that_starts_later_is_found() {
+    run_in_network_namespace("discovery::finds_a_server_that_starts_later");
 }
 
 #[test]
 #[ignore = "another test runs it in a network of its own"]
-fn a_late_server_is_found() {
-    let place = testkit::sandbox!();
-    let server = place.serve("");
-    let said = server.process.stderr();
-    assert!(
-        said.contains("found no LLM server on this machine"),
-        "{said}"
-    );
-    assert!(said.contains("no backends yet"), "{said}");
-    let _studio = usual(1234, "gemma");
-    until("it is found", || {
+fn finds_a_server_that_starts_later() {
+    let sandbox = testkit::sandbox!();
+    let server = sandbox.serve("");
+    let log = server.process.stderr();
+    assert!(log.contains("found no LLM server on this machine"), "{log}");
+    assert!(log.contains("no backends yet"), "{log}");
+    let _studio = server_at_port(1234, "gemma");
+    until("the server is found", || {
         server.post(CHAT, r#"{"model":"gemma"}"#).status() == 200
     });
-    let said = server.process.stderr();
+    let log = server.process.stderr();
     assert!(
-        said.contains("found lm-studio at http://127.0.0.1:1234"),
-        "{said}"
+        log.contains("found lm-studio at http://127.0.0.1:1234"),
+        "{log}"
     );
 }
 
 #[test]
-fn two_balancers_do_not_send_requests_in_circles() {
-    in_its_own("discovery::balancers_are_not_backends");
+fn balancers_on_default_ports_do_not_use_each_other() {
+    run_in_network_namespace("discovery::ignores_other_balancers");
 }
 
 #[test]
 #[ignore = "another test runs it in a network of its own"]
-fn balancers_are_not_backends() {
-    let place = testkit::sandbox!();
-    let _ollama = usual(11434, "llama3");
-    let first = place.serve_with(&mut place.command("serve -p 8080"));
-    let second = place.serve_with(&mut place.command("serve -p 8000"));
+fn ignores_other_balancers() {
+    let sandbox = testkit::sandbox!();
+    let _ollama = server_at_port(11434, "llama3");
+    let first = sandbox.serve_with(&mut sandbox.command("serve -p 8080"));
+    let second = sandbox.serve_with(&mut sandbox.command("serve -p 8000"));
     for server in [&first, &second] {
         let backends = server.status()["backends"].clone();
         assert_eq!(backends.as_array().unwrap().len(), 1, "{backends}");
@@ -111,18 +103,18 @@ fn balancers_are_not_backends() {
 }
 
 #[test]
-fn a_port_that_hangs_does_not_hide_the_others() {
-    in_its_own("discovery::others_are_found_beside_a_port_that_hangs");
+fn port_that_hangs_does_not_hide_other_servers() {
+    run_in_network_namespace("discovery::finds_servers_while_a_port_hangs");
 }
 
 #[test]
 #[ignore = "another test runs it in a network of its own"]
-fn others_are_found_beside_a_port_that_hangs() {
-    let place = testkit::sandbox!();
+fn finds_servers_while_a_port_hangs() {
+    let sandbox = testkit::sandbox!();
     let _silent = TcpListener::bind("127.0.0.1:1234").unwrap();
-    let ollama = usual(11434, "llama3");
-    let vllm = usual(8000, "qwen");
-    let server = place.serve("");
+    let ollama = server_at_port(11434, "llama3");
+    let vllm = server_at_port(8000, "qwen");
+    let server = sandbox.serve("");
     for name in ["ollama", "vllm"] {
         assert!(
             server
@@ -131,22 +123,22 @@ fn others_are_found_beside_a_port_that_hangs() {
                 .contains(&format!("found {name} at"))
         );
     }
-    // They are watched, too.
+    // Discovered servers are probed, too.
     ollama.stop();
-    until("it is seen to be down", || {
+    until("the server is down", || {
         server
             .process
             .stderr()
             .contains("ollama at http://127.0.0.1:11434 is down")
     });
-    let _again = usual(11434, "llama3");
-    until("it is seen to be back", || {
+    let _again = server_at_port(11434, "llama3");
+    until("the server is up again", || {
         server.post(CHAT, r#"{"model":"llama3"}"#).status() == 200
     });
     drop(vllm);
 }
 
-/// A server on a usual port whose socket belongs to this user.
+/// LLM server on a default port whose socket belongs to a given user.
 struct Owned {
     listener: TcpListener,
 }
@@ -170,7 +162,7 @@ impl Owned {
         owned
     }
 
-    /// The kernel reports the owner of a socket's inode as its user.
+    /// Changes the owner of the socket's inode, which the kernel reports as the user of the socket.
     fn give_to(&self, uid: u32) {
         let uid = rustix::fs::Uid::from_raw(uid);
         rustix::fs::fchown(&self.listener, Some(uid), None).unwrap();
@@ -178,46 +170,39 @@ impl Owned {
 }
 
 #[test]
-fn a_server_of_another_user_is_not_used() {
-    in_its_own("discovery::foreign_servers_are_left_out");
+fn server_of_another_user_is_not_used() {
+    run_in_network_namespace("discovery::ignores_servers_of_other_users");
 }
 
 #[test]
 #[ignore = "another test runs it in a network of its own"]
-fn foreign_servers_are_left_out() {
-    let place = testkit::sandbox!();
+fn ignores_servers_of_other_users() {
+    let sandbox = testkit::sandbox!();
     let foreign = Owned::start(11434, 54321, "stolen");
     let _own = Owned::start(8000, 0, "own");
-    let server = place.serve("");
-    let said = server.process.stderr();
+    let server = sandbox.serve("");
+    let log = server.process.stderr();
     let words = "not using the LLM server at http://127.0.0.1:11434: it belongs to uid 54321, \
                  neither to this user nor to root; name it with --backend http://127.0.0.1:11434 \
                  if that is intended";
-    assert!(said.contains(words), "{said}");
-    assert!(
-        said.contains("found vllm at http://127.0.0.1:8000"),
-        "{said}"
-    );
+    assert!(log.contains(words), "{log}");
+    assert!(log.contains("found vllm at http://127.0.0.1:8000"), "{log}");
     assert_eq!(server.post(CHAT, r#"{"model":"own"}"#).status(), 200);
     assert_eq!(server.post(CHAT, r#"{"model":"stolen"}"#).status(), 404);
-    // It is found once it is somebody's whom we trust, and lost when it is not.
+    // The server is used while its socket belongs to a trusted user.
     foreign.give_to(0);
-    until("it is found", || {
+    until("the server is found", || {
         server.post(CHAT, r#"{"model":"stolen"}"#).status() == 200
     });
     foreign.give_to(54321);
-    until("it is seen to be another user's", || {
-        let said = server.process.stderr();
-        said.contains("ollama at http://127.0.0.1:11434 is down: it belongs to uid 54321")
+    until("the server is down because of its owner", || {
+        let log = server.process.stderr();
+        log.contains("ollama at http://127.0.0.1:11434 is down: it belongs to uid 54321")
     });
     assert_eq!(server.post(CHAT, r#"{"model":"stolen"}"#).status(), 503);
-    let said = server.process.stderr();
-    assert_eq!(
-        said.matches("not using the LLM server").count(),
-        1,
-        "{said}"
-    );
-    // Whoever names it wants it.
-    let named = place.serve("--backend http://127.0.0.1:11434");
+    let log = server.process.stderr();
+    assert_eq!(log.matches("not using the LLM server").count(), 1, "{log}");
+    // A server named with --backend is used whatever its owner.
+    let named = sandbox.serve("--backend http://127.0.0.1:11434");
     assert_eq!(named.post(CHAT, r#"{"model":"stolen"}"#).status(), 200);
 }

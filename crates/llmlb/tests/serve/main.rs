@@ -1,7 +1,7 @@
-//! The program as its users meet it: real processes, real sockets, real signals.
+//! `llmlb serve` and `llmlb stop` as users run them: real processes, real sockets, real signals.
 //!
-//! Every test has a sandbox of its own, and every server that it starts is gone when it ends. `held`
-//! has a backend whose streams last as long as a test wants; the other modules are tests, by topic.
+//! Every test has a sandbox of its own, and its servers are killed when it ends. `open_streams`
+//! has a backend whose streams stay open until a test ends them; the other modules are tests, by topic.
 
 #![expect(
     clippy::expect_used,
@@ -9,16 +9,16 @@
     reason = "helpers fail the test that called them"
 )]
 
-mod held;
 #[cfg(target_os = "linux")]
 mod network;
+mod open_streams;
 
 #[cfg(target_os = "linux")]
 mod discovery;
+mod forwarding;
 mod one_server;
 #[cfg(target_os = "linux")]
 mod other_machines;
-mod passing;
 mod routing;
 #[cfg(unix)]
 mod shared_config;

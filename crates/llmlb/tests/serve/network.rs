@@ -1,9 +1,10 @@
-//! Tests that need ports or addresses which may be in use where they run.
+//! Network namespaces, for tests that need certain ports or addresses.
 
 use std::process::Command;
 
-/// Runs one of the ignored tests in a network of its own, which has nothing but a loopback.
-pub(crate) fn in_its_own(test: &str) {
+/// Runs an ignored test of this program in a network namespace of its own with only a loopback
+/// interface.
+pub(crate) fn run_in_network_namespace(test: &str) {
     if !testkit::has_root("for a network namespace").unwrap() {
         return;
     }

@@ -4,22 +4,22 @@ use std::fs;
 use std::net::TcpListener;
 use testkit::{Process, Sandbox, free_port, until};
 
-/// What a refused `serve` says about the one that runs.
-fn already_running(place: &Sandbox, port: u16, pid: u32) -> String {
+/// Returns the message of a `serve` that is refused because a server runs on its port.
+fn already_running(sandbox: &Sandbox, port: u16, pid: u32) -> String {
     let record: serde_json::Value =
-        serde_json::from_slice(&fs::read(place.lock_file(port)).unwrap()).unwrap();
+        serde_json::from_slice(&fs::read(sandbox.lock_file(port)).unwrap()).unwrap();
     let started = record["started_at"].as_str().unwrap();
     format!("llmlb: Server already running on port {port} (PID: {pid}, started: {started})\n")
 }
 
 #[test]
-fn a_second_server_is_refused_and_told_who_runs_and_how_to_stop_it() {
-    let place = testkit::sandbox!();
-    let first = place.serve("--demo");
+fn second_server_is_refused_with_the_first_ones_pid_and_a_stop_command() {
+    let sandbox = testkit::sandbox!();
+    let first = sandbox.serve("--demo");
     let port = first.port();
-    let outcome = place.run(&format!("serve --demo -p {port}"));
+    let outcome = sandbox.run(&format!("serve --demo -p {port}"));
     assert_eq!(outcome.code, Some(1));
-    let refusal = already_running(&place, port, first.process.pid());
+    let refusal = already_running(&sandbox, port, first.process.pid());
     let hint = format!("  hint: stop it with `llmlb stop -p {port}`\n");
     assert_eq!(outcome.stderr, refusal + &hint);
     assert_eq!(outcome.stdout, "");
@@ -27,96 +27,100 @@ fn a_second_server_is_refused_and_told_who_runs_and_how_to_stop_it() {
 }
 
 #[test]
-fn of_servers_started_at_the_same_instant_exactly_one_lives() {
-    let place = testkit::sandbox!();
+fn exactly_one_of_two_servers_started_at_once_keeps_running() {
+    let sandbox = testkit::sandbox!();
     for _ in 0..20 {
         let port = free_port();
         let words = format!("serve --demo -p {port}");
         let mut racers: Vec<Process> = (0..2)
-            .map(|_| place.start(&mut place.command(&words)))
+            .map(|_| sandbox.start(&mut sandbox.command(&words)))
             .collect();
         until("one serves and the other is gone", || {
             let serving = racers
                 .iter()
-                .filter(|one| one.stderr().contains("listening"))
+                .filter(|racer| racer.stderr().contains("listening"))
                 .count();
             let running = racers.iter().map(Process::is_running);
             let gone = running.filter(|running| !running).count();
             assert!(gone < 2, "{}{}", racers[0].stderr(), racers[1].stderr());
             serving == 1 && gone == 1
         });
-        let lives = usize::from(!racers[0].is_running());
-        let winner = racers.remove(lives);
+        let survivor = usize::from(!racers[0].is_running());
+        let winner = racers.remove(survivor);
         let loser = racers.remove(0).finish();
         assert_eq!(loser.code, Some(1));
-        let expected = already_running(&place, port, winner.pid());
+        let expected = already_running(&sandbox, port, winner.pid());
         assert!(
             loser.stderr.starts_with(&expected),
             "{} {expected}",
             loser.stderr
         );
         drop(winner);
-        fs::remove_file(place.lock_file(port)).unwrap();
+        fs::remove_file(sandbox.lock_file(port)).unwrap();
     }
 }
 
 #[test]
-fn different_ports_are_different_servers() {
-    let place = testkit::sandbox!();
-    let (first, second) = (place.serve("--demo"), place.serve("--demo"));
+fn servers_on_different_ports_run_side_by_side() {
+    let sandbox = testkit::sandbox!();
+    let (first, second) = (sandbox.serve("--demo"), sandbox.serve("--demo"));
     assert_ne!(first.port(), second.port());
     assert_eq!(first.get("/healthz").status(), 200);
     assert_eq!(second.get("/healthz").status(), 200);
 }
 
 #[test]
-fn a_server_that_was_killed_is_replaced_at_once() {
-    let place = testkit::sandbox!();
-    let first = place.serve("--demo");
+fn server_starts_at_once_after_the_previous_one_was_killed() {
+    let sandbox = testkit::sandbox!();
+    let first = sandbox.serve("--demo");
     let port = first.port();
     first.process.kill();
-    assert_eq!(place.lock_files().len(), 1, "nobody removed its file");
-    let second = place.serve_with(&mut place.command(&format!("serve --demo -p {port}")));
+    assert_eq!(
+        sandbox.lock_files().len(),
+        1,
+        "the lock file of the killed server is left"
+    );
+    let second = sandbox.serve_with(&mut sandbox.command(&format!("serve --demo -p {port}")));
     assert_eq!(second.port(), port);
     assert_eq!(second.get("/healthz").status(), 200);
-    let said = second.process.stderr();
+    let log = second.process.stderr();
     assert!(
-        said.contains("warning: taking over from an owner that is gone"),
-        "{said}"
+        log.contains("warning: taking over from an owner that is gone"),
+        "{log}"
     );
     assert!(
-        said.contains(&format!("pid={}", first.process.pid())),
-        "{said}"
+        log.contains(&format!("pid={}", first.process.pid())),
+        "{log}"
     );
 }
 
 #[test]
-fn a_port_that_another_program_has_is_another_error_and_leaves_no_file() {
-    let place = testkit::sandbox!();
-    let squatter = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = squatter.local_addr().unwrap().port();
+fn port_in_use_by_another_program_is_reported_and_leaves_no_lock_file() {
+    let sandbox = testkit::sandbox!();
+    let other_program = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other_program.local_addr().unwrap().port();
     for host in ["127.0.0.1", "0.0.0.0 --allow-public", ":: --allow-public"] {
-        let outcome = place.run(&format!("serve --demo -p {port} -H {host}"));
+        let outcome = sandbox.run(&format!("serve --demo -p {port} -H {host}"));
         assert_eq!(outcome.code, Some(1), "{host}: {}", outcome.stderr);
         let start = format!("llmlb: Port {port} is in use by another program");
         assert!(outcome.stderr.starts_with(&start), "{}", outcome.stderr);
         if cfg!(target_os = "linux") {
-            let who = format!("pid {} (", std::process::id());
-            assert!(outcome.stderr.contains(&who), "{}", outcome.stderr);
+            let owner = format!("pid {} (", std::process::id());
+            assert!(outcome.stderr.contains(&owner), "{}", outcome.stderr);
         }
         assert!(outcome.stderr.contains("llmlb serve -p PORT\n"));
-        assert_eq!(place.lock_files(), [""; 0], "{host}");
+        assert_eq!(sandbox.lock_files(), [""; 0], "{host}");
     }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_port_that_an_outgoing_connection_has_is_named_so() {
-    let place = testkit::sandbox!();
-    let far = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = std::net::TcpStream::connect(far.local_addr().unwrap()).unwrap();
-    let port = near.local_addr().unwrap().port();
-    let outcome = place.run(&format!("serve --demo -p {port}"));
+fn port_in_use_by_an_outgoing_connection_is_reported() {
+    let sandbox = testkit::sandbox!();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let outgoing = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let port = outgoing.local_addr().unwrap().port();
+    let outcome = sandbox.run(&format!("serve --demo -p {port}"));
     assert_eq!(outcome.code, Some(1));
     let text = format!(
         "llmlb: Port {port} is in use by an outgoing connection of pid {} (",
@@ -128,32 +132,32 @@ fn a_port_that_an_outgoing_connection_has_is_named_so() {
         "{}",
         outcome.stderr
     );
-    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(sandbox.lock_files(), [""; 0]);
 }
 
 #[test]
-fn an_address_that_this_machine_has_not_is_said_and_leaves_no_file() {
-    let place = testkit::sandbox!();
+fn unavailable_address_is_reported_and_leaves_no_lock_file() {
+    let sandbox = testkit::sandbox!();
     let port = free_port();
-    let outcome = place.run(&format!(
+    let outcome = sandbox.run(&format!(
         "serve --demo -p {port} -H 192.0.2.1 --allow-public"
     ));
     assert_eq!(outcome.code, Some(1));
     let text = "llmlb: This machine has no address 192.0.2.1\n";
     assert!(outcome.stderr.starts_with(text), "{}", outcome.stderr);
-    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(sandbox.lock_files(), [""; 0]);
 }
 
 #[test]
-fn port_0_takes_any_free_port_and_locks_that_one() {
-    let place = testkit::sandbox!();
-    let server = place.serve("--demo");
+fn port_0_binds_a_free_port_and_locks_it() {
+    let sandbox = testkit::sandbox!();
+    let server = sandbox.serve("--demo");
     assert_ne!(server.port(), 0);
     assert_eq!(
-        place.lock_files(),
+        sandbox.lock_files(),
         [format!("serve_{}.lock", server.port())]
     );
-    let refused = place.run(&format!("serve --demo -p {}", server.port()));
+    let refused = sandbox.run(&format!("serve --demo -p {}", server.port()));
     assert_eq!(refused.code, Some(1));
     assert!(
         refused.stderr.contains("Server already running"),
@@ -163,32 +167,32 @@ fn port_0_takes_any_free_port_and_locks_that_one() {
 }
 
 #[test]
-fn a_file_that_makes_no_sense_is_in_nobodys_way() {
-    let place = testkit::sandbox!();
-    fs::create_dir_all(place.locks()).unwrap();
+fn invalid_lock_file_does_not_prevent_a_start() {
+    let sandbox = testkit::sandbox!();
+    fs::create_dir_all(sandbox.locks()).unwrap();
     for content in ["", "garbage", "{\"pid\":1,\"started_at\":\"x\"", "\0\0\0\0"] {
         let port = free_port();
-        fs::write(place.lock_file(port), content).unwrap();
-        let mut command = place.command(&format!("serve --demo -p {port}"));
-        let server = place.serve_with(&mut command);
+        fs::write(sandbox.lock_file(port), content).unwrap();
+        let mut command = sandbox.command(&format!("serve --demo -p {port}"));
+        let server = sandbox.serve_with(&mut command);
         assert_eq!(server.get("/healthz").status(), 200, "{content:?}");
     }
 }
 
 #[test]
-fn a_public_address_is_refused_unless_it_is_meant() {
-    let place = testkit::sandbox!();
+fn public_address_is_refused_without_allow_public() {
+    let sandbox = testkit::sandbox!();
     for host in ["0.0.0.0", "::", "192.0.2.1"] {
-        let outcome = place.run(&format!("serve --demo -p 0 -H {host}"));
+        let outcome = sandbox.run(&format!("serve --demo -p 0 -H {host}"));
         assert_eq!(outcome.code, Some(1));
         assert!(
             outcome.stderr.contains("--allow-public"),
             "{}",
             outcome.stderr
         );
-        assert_eq!(place.lock_files(), [""; 0]);
+        assert_eq!(sandbox.lock_files(), [""; 0]);
     }
-    let server = place.serve("--demo -H 0.0.0.0 --allow-public");
+    let server = sandbox.serve("--demo -H 0.0.0.0 --allow-public");
     let address = ([127, 0, 0, 1], server.port()).into();
     assert_eq!(testkit::get(address, "/healthz").status(), 200);
 }

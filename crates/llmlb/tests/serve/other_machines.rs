@@ -1,16 +1,16 @@
-//! What clients on other machines may see. (L3, L11)
+//! Access and connection limits of clients on other machines. (L3, L11)
 
 use std::net::SocketAddr;
 
-use crate::network::in_its_own;
+use crate::network::run_in_network_namespace;
 use testkit::Connection;
 
 #[test]
-fn others_may_use_a_public_server_but_not_ask_how_it_is() {
-    in_its_own("other_machines::others_may_not_ask");
+fn clients_on_other_machines_may_use_a_public_server_but_not_its_status() {
+    run_in_network_namespace("other_machines::serves_clients_but_not_status_on_other_machines");
 }
 
-/// A connection that comes from this address.
+/// Opens a connection from this address.
 fn connect(from: &str, to: SocketAddr) -> Connection {
     let from = SocketAddr::new(from.parse().unwrap(), 0);
     let domain = socket2::Domain::for_address(from);
@@ -20,14 +20,14 @@ fn connect(from: &str, to: SocketAddr) -> Connection {
     Connection::over(socket.into())
 }
 
-/// A request that comes from this address.
+/// Sends a GET from this address and returns the status.
 fn get(from: &str, to: SocketAddr, path: &str) -> u16 {
     let mut client = connect(from, to);
     client.send_get(path);
     client.answer().status()
 }
 
-/// Gives this machine another address.
+/// Adds an address to the loopback interface.
 fn add_address(address: &str) {
     let ip = std::process::Command::new("ip")
         .args(["address", "add", address, "dev", "lo"])
@@ -37,12 +37,12 @@ fn add_address(address: &str) {
 
 #[test]
 #[ignore = "another test runs it in a network of its own"]
-fn others_may_not_ask() {
+fn serves_clients_but_not_status_on_other_machines() {
     for address in ["10.9.9.1/32", "10.9.9.2/32"] {
         add_address(address);
     }
-    let place = testkit::sandbox!();
-    let server = place.serve("--demo -H 0.0.0.0 --allow-public");
+    let sandbox = testkit::sandbox!();
+    let server = sandbox.serve("--demo -H 0.0.0.0 --allow-public");
     assert!(
         server
             .process
@@ -61,17 +61,17 @@ fn others_may_not_ask() {
     ] {
         assert_eq!(get(from, own, path), expected, "{from} {path}");
     }
-    let (status, _) = place.status(server.port());
+    let (status, _) = sandbox.status(server.port());
     assert_eq!(status["health"], "ok");
 }
 
 #[test]
-fn one_address_cannot_take_every_connection() {
-    in_its_own("other_machines::one_address_has_a_limit");
+fn connections_per_address_are_limited() {
+    run_in_network_namespace("other_machines::limits_connections_per_address");
 }
 
-/// Opens connections from these addresses until one is rejected. Returns those that were not, and
-/// the status of the one that was.
+/// Opens connections from these addresses until one is rejected. Returns the accepted connections and
+/// the status of the rejection.
 fn until_rejected(from: &[&str], to: SocketAddr) -> (Vec<Connection>, u16) {
     let mut held = Vec::new();
     for number in 0..100 {
@@ -89,36 +89,36 @@ fn until_rejected(from: &[&str], to: SocketAddr) -> (Vec<Connection>, u16) {
 
 #[test]
 #[ignore = "another test runs it in a network of its own"]
-fn one_address_has_a_limit() {
+fn limits_connections_per_address() {
     for address in ["10.9.9.1/32", "10.9.9.2/32", "10.9.9.3/32"] {
         add_address(address);
     }
     for address in ["fd00::1/128", "fd00::2/128", "fd00:0:0:1::1/128"] {
         add_address(address);
     }
-    let place = testkit::sandbox!();
-    let mut command = place.command("serve -p 0 --demo -H :: --allow-public");
+    let sandbox = testkit::sandbox!();
+    let mut command = sandbox.command("serve -p 0 --demo -H :: --allow-public");
     command
         .env("LLMLB_MAX_CONNECTIONS", "40")
         .env("LLMLB_MAX_CONNECTIONS_PER_ADDRESS", "7");
-    let server = place.serve_with(&mut command);
+    let server = sandbox.serve_with(&mut command);
     let v4 = SocketAddr::from(([10, 9, 9, 1], server.port()));
     let v6: SocketAddr = format!("[fd00::1]:{}", server.port()).parse().unwrap();
 
     let (held, status) = until_rejected(&["10.9.9.2"], v4);
     assert_eq!((held.len(), status), (7, 429));
-    // Others are not affected, and addresses of one /64 are one client.
+    // Other addresses are not affected. The addresses of one /64 count as one client.
     let (other, status) = until_rejected(&["10.9.9.3"], v4);
     assert_eq!((other.len(), status), (7, 429));
     let (prefix, status) = until_rejected(&["fd00::1", "fd00::2"], v6);
     assert_eq!((prefix.len(), status), (7, 429));
     assert_eq!(get("fd00:0:0:1::1", v6, "/healthz"), 200);
 
-    // This machine has no limit of its own, and some connections beyond the limit of all.
+    // Loopback has no limit per address, and 4 connections beyond the limit of all clients.
     let loopback = SocketAddr::from(([127, 0, 0, 1], server.port()));
     let (local, status) = until_rejected(&["127.0.0.1"], loopback);
     assert_eq!((local.len(), status), (40 - 3 * 7 + 4, 503));
-    let counts = server_status(local);
+    let counts = connection_counts(local);
     assert_eq!(counts["rejected"], 1, "{counts}");
     assert_eq!(counts["rejected_per_address"], 3, "{counts}");
     assert_eq!(counts["max_per_address"], 7, "{counts}");
@@ -133,8 +133,8 @@ fn one_address_has_a_limit() {
     drop((held, prefix));
 }
 
-/// The connections as `/status` shows them, over one of these.
-fn server_status(mut local: Vec<Connection>) -> serde_json::Value {
+/// Returns the connection counts of `/status`, requested on one of these connections.
+fn connection_counts(mut local: Vec<Connection>) -> serde_json::Value {
     let client = local.first_mut().unwrap();
     client.send_get("/status");
     client.answer().json()["connections"].clone()

@@ -1,5 +1,5 @@
-//! A configuration file that others could have written is refused: it can send any variable of the
-//! environment to a backend of its choice. (L11)
+//! A configuration file that another user could have written is refused: it could send any environment
+//! variable to a backend of that user's choice. (L11)
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -8,32 +8,32 @@ use std::process::Command;
 use testkit::{FakeLlm, Finished, Sandbox, wire};
 
 const FILE: &str = "llmlb.toml";
-/// A user that no machine has.
+/// Id of a user that does not exist.
 const STRANGER: u32 = 54_321;
 
-fn mode(path: &Path, mode: u32) {
+fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
 fn is_root() -> bool {
-    testkit::has_root("to give a file away").unwrap()
+    testkit::has_root("to change the owner of a file").unwrap()
 }
 
-/// A place with a configuration file in its directory.
-fn place() -> Sandbox {
-    let place = testkit::sandbox!();
-    fs::write(place.path(FILE), "[server]\nport = 0\n").unwrap();
-    mode(&place.path(FILE), 0o644);
-    place
+/// Returns a sandbox with a configuration file in its working directory.
+fn with_config() -> Sandbox {
+    let sandbox = testkit::sandbox!();
+    fs::write(sandbox.path(FILE), "[server]\nport = 0\n").unwrap();
+    set_mode(&sandbox.path(FILE), 0o644);
+    sandbox
 }
 
 #[track_caller]
-fn refused(place: &Sandbox, words: &str, why: &str, advice: &str) {
+fn assert_refused(sandbox: &Sandbox, words: &str, why: &str, advice: &str) {
     let Finished {
         code,
         stdout: out,
         stderr: err,
-    } = place.run(words);
+    } = sandbox.run(words);
     assert_eq!((code, out.as_str()), (Some(1), ""), "{words}: {err}");
     assert!(
         err.contains("llmlb: 1 problem in the configuration:"),
@@ -44,24 +44,24 @@ fn refused(place: &Sandbox, words: &str, why: &str, advice: &str) {
 }
 
 #[track_caller]
-fn accepted(place: &Sandbox, words: &str) {
-    let outcome = place.run(words);
+fn assert_accepted(sandbox: &Sandbox, words: &str) {
+    let outcome = sandbox.run(words);
     assert_eq!(outcome.code, Some(0), "{words}: {}", outcome.stderr);
 }
 
 #[test]
-fn a_file_of_another_user_is_refused_unless_it_is_named_and_allowed() {
+fn config_file_of_another_user_is_refused_unless_named_and_allowed() {
     if !is_root() {
         return;
     }
-    let place = place();
+    let sandbox = with_config();
     let mock = FakeLlm::handling(&["m"], |_, stream| wire::json(stream, 200, "{}"));
     let file = format!(
         "[[backend]]\nurl = \"{}\"\napi_key_env = \"SECRET\"\n",
         mock.url()
     );
-    fs::write(place.path(FILE), file).unwrap();
-    chown(place.path(FILE), Some(STRANGER), None).unwrap();
+    fs::write(sandbox.path(FILE), file).unwrap();
+    chown(sandbox.path(FILE), Some(STRANGER), None).unwrap();
     let why = "llmlb.toml: the file belongs to uid 54321, neither to this user nor to root";
     let advice = "--config llmlb.toml --allow-shared-config";
     for words in [
@@ -70,111 +70,111 @@ fn a_file_of_another_user_is_refused_unless_it_is_named_and_allowed() {
         "check --config llmlb.toml",
         "serve --config llmlb.toml",
     ] {
-        refused(&place, words, why, advice);
+        assert_refused(&sandbox, words, why, advice);
     }
-    let mut command = place.command("check");
-    let outcome = place.start(command.env("LLMLB_CONFIG", FILE)).finish();
+    let mut command = sandbox.command("check");
+    let outcome = sandbox.start(command.env("LLMLB_CONFIG", FILE)).finish();
     assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
     assert!(outcome.stderr.contains(why), "{}", outcome.stderr);
-    assert_eq!(place.run("check --allow-shared-config").code, Some(2));
+    assert_eq!(sandbox.run("check --allow-shared-config").code, Some(2));
     assert_eq!(mock.probe_credentials(), "");
 
-    let mut command = place.command("serve -p 0 --config llmlb.toml --allow-shared-config");
-    let server = place.serve_with(command.env("SECRET", "sk-1"));
+    let mut command = sandbox.command("serve -p 0 --config llmlb.toml --allow-shared-config");
+    let server = sandbox.serve_with(command.env("SECRET", "sk-1"));
     assert_eq!(server.get("/v1/models").status(), 200);
     assert_eq!(mock.probe_credentials(), "Bearer sk-1");
 }
 
 #[test]
-fn a_file_that_others_may_write_is_refused() {
-    let place = place();
-    let path = place.path(FILE);
-    accepted(&place, "check");
-    mode(&path, 0o646);
+fn config_file_writable_by_others_is_refused() {
+    let sandbox = with_config();
+    let path = sandbox.path(FILE);
+    assert_accepted(&sandbox, "check");
+    set_mode(&path, 0o646);
     let why = "llmlb.toml: every user may write the file";
-    refused(&place, "check", why, "`chmod go-w llmlb.toml`");
-    refused(&place, "serve -p 0", why, "`chmod go-w llmlb.toml`");
-    accepted(&place, "check --config llmlb.toml --allow-shared-config");
+    assert_refused(&sandbox, "check", why, "`chmod go-w llmlb.toml`");
+    assert_refused(&sandbox, "serve -p 0", why, "`chmod go-w llmlb.toml`");
+    assert_accepted(&sandbox, "check --config llmlb.toml --allow-shared-config");
     if is_root() {
-        mode(&path, 0o664);
+        set_mode(&path, 0o664);
         chown(&path, None, Some(STRANGER)).unwrap();
         let why = "llmlb.toml: the file's group (gid 54321) may write it";
-        refused(&place, "check", why, "`chmod go-w llmlb.toml`");
+        assert_refused(&sandbox, "check", why, "`chmod go-w llmlb.toml`");
     }
-    mode(&path, 0o644);
-    accepted(&place, "check");
+    set_mode(&path, 0o644);
+    assert_accepted(&sandbox, "check");
 }
 
 #[test]
-fn a_file_in_a_directory_that_others_may_write_is_refused() {
-    let place = place();
-    let directory = place.path("open");
+fn config_file_in_a_directory_writable_by_others_is_refused() {
+    let sandbox = with_config();
+    let directory = sandbox.path("open");
     fs::create_dir(&directory).unwrap();
-    fs::rename(place.path(FILE), directory.join(FILE)).unwrap();
+    fs::rename(sandbox.path(FILE), directory.join(FILE)).unwrap();
     let words = "check --config open/llmlb.toml";
-    accepted(&place, words);
-    mode(&directory, 0o777);
+    assert_accepted(&sandbox, words);
+    set_mode(&directory, 0o777);
     let why = "open/llmlb.toml: every user may replace the file in ";
-    refused(&place, words, why, "`chmod o-w ");
-    // The directory of a link counts as well as the one that it leads to.
-    fs::create_dir(place.path("closed")).unwrap();
-    symlink("../open/llmlb.toml", place.path("closed/to_open.toml")).unwrap();
-    refused(
-        &place,
+    assert_refused(&sandbox, words, why, "`chmod o-w ");
+    // Both the directory of a link and the directory of its target count.
+    fs::create_dir(sandbox.path("closed")).unwrap();
+    symlink("../open/llmlb.toml", sandbox.path("closed/to_open.toml")).unwrap();
+    assert_refused(
+        &sandbox,
         "check --config closed/to_open.toml",
         "/open",
         "chmod o-w",
     );
-    fs::write(place.path("closed/own.toml"), "").unwrap();
-    symlink("../closed/own.toml", place.path("open/to_closed.toml")).unwrap();
-    refused(
-        &place,
+    fs::write(sandbox.path("closed/own.toml"), "").unwrap();
+    symlink("../closed/own.toml", sandbox.path("open/to_closed.toml")).unwrap();
+    assert_refused(
+        &sandbox,
         "check --config open/to_closed.toml",
         "open",
         "chmod o-w",
     );
-    accepted(&place, "check --config closed/own.toml");
-    // As in /tmp, no one but the owner may then replace a file.
-    mode(&directory, 0o1777);
-    accepted(&place, words);
+    assert_accepted(&sandbox, "check --config closed/own.toml");
+    // With the sticky bit, as in /tmp, only the owner of a file may replace it.
+    set_mode(&directory, 0o1777);
+    assert_accepted(&sandbox, words);
 }
 
 #[test]
-fn the_file_that_a_link_leads_to_decides() {
+fn target_of_a_linked_config_file_is_checked() {
     if !is_root() {
         return;
     }
-    let place = place();
-    fs::rename(place.path(FILE), place.path("real.toml")).unwrap();
-    symlink("real.toml", place.path(FILE)).unwrap();
-    accepted(&place, "check");
-    chown(place.path("real.toml"), Some(STRANGER), None).unwrap();
-    refused(
-        &place,
+    let sandbox = with_config();
+    fs::rename(sandbox.path(FILE), sandbox.path("real.toml")).unwrap();
+    symlink("real.toml", sandbox.path(FILE)).unwrap();
+    assert_accepted(&sandbox, "check");
+    chown(sandbox.path("real.toml"), Some(STRANGER), None).unwrap();
+    assert_refused(
+        &sandbox,
         "check",
         "llmlb.toml: the file belongs to uid 54321",
         "--allow-shared-config",
     );
 }
 
-/// A named pipe where the file would be.
-fn pipe(place: &Sandbox) -> PathBuf {
-    let path = place.path(FILE);
-    let made = Command::new("mkfifo").arg(&path).status().unwrap();
-    assert!(made.success());
+/// Creates a named pipe at the path of the configuration file.
+fn pipe(sandbox: &Sandbox) -> PathBuf {
+    let path = sandbox.path(FILE);
+    let status = Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(status.success());
     path
 }
 
 #[test]
-fn a_pipe_of_another_user_does_not_hold_up_the_start() {
+fn config_pipe_of_another_user_does_not_block_the_start() {
     if !is_root() {
         return;
     }
-    let place = testkit::sandbox!();
-    let path = pipe(&place);
+    let sandbox = testkit::sandbox!();
+    let path = pipe(&sandbox);
     chown(&path, Some(STRANGER), None).unwrap();
-    refused(
-        &place,
+    assert_refused(
+        &sandbox,
         "check",
         "llmlb.toml: the file belongs to uid 54321",
         "--allow-shared-config",
@@ -182,11 +182,11 @@ fn a_pipe_of_another_user_does_not_hold_up_the_start() {
 }
 
 #[test]
-fn a_pipe_of_this_user_is_read_to_its_end() {
-    let place = testkit::sandbox!();
-    let path = pipe(&place);
+fn config_pipe_of_this_user_is_read_to_its_end() {
+    let sandbox = testkit::sandbox!();
+    let path = pipe(&sandbox);
     let writer = std::thread::spawn(move || fs::write(path, "[server]\nport = 70000\n").unwrap());
-    let outcome = place.run("check");
+    let outcome = sandbox.run("check");
     writer.join().unwrap();
     assert!(
         outcome.stderr.contains("server.port: 70000"),

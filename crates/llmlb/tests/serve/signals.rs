@@ -1,58 +1,59 @@
-//! What signals do. (L4)
+//! Effects of signals on a server. (L4)
 
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::held::{Held, assert_complete, refuses};
-use testkit::{Connection, Process, read_chunk, until};
+use crate::open_streams::{OpenStreams, assert_complete, refuses_connections};
+use testkit::{Connection, Process, Sandbox, read_chunk, until};
 
 fn signal(process: &Process, signal: Signal) {
-    process.signal(signal).expect("it lives");
+    process.signal(signal).expect("the process runs");
 }
 
 #[test]
-fn either_signal_drains() {
-    for one in [Signal::TERM, Signal::INT] {
-        let place = testkit::sandbox!();
-        let held = Held::new();
-        let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
-        // It ends because the streams do, not because the time is up.
-        let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
-        let mut clients = held.clients(&server, 2);
-        signal(&server.process, one);
-        until("no more is accepted", || refuses(&server));
-        // Longer than idle connections are given.
+fn sigterm_and_sigint_drain() {
+    for drain_signal in [Signal::TERM, Signal::INT] {
+        let sandbox = testkit::sandbox!();
+        let streams = OpenStreams::new();
+        let mut command = sandbox.command(&format!("serve -p 0 --backend {}", streams.mock.url()));
+        // The server must end because the streams do, not because of the drain timeout.
+        let server = sandbox.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
+        let mut clients = streams.clients(&server, 2);
+        signal(&server.process, drain_signal);
+        until("connections are refused", || refuses_connections(&server));
+        // Longer than the grace period of idle connections.
         std::thread::sleep(std::time::Duration::from_millis(600));
-        held.finish();
+        streams.finish();
         for client in &mut clients {
             assert_complete(client);
         }
         assert_eq!(server.process.finish().code, Some(0));
-        assert_eq!(place.lock_files(), [""; 0]);
+        assert_eq!(sandbox.lock_files(), [""; 0]);
     }
 }
 
 #[test]
-fn a_server_without_requests_ends_at_once() {
-    let place = testkit::sandbox!();
-    let mut command = place.command("serve --demo -p 0");
-    // If it waited for its drain timeout, this test would not end.
-    let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
+fn server_without_requests_ends_at_once_on_a_signal() {
+    let sandbox = testkit::sandbox!();
+    let mut command = sandbox.command("serve --demo -p 0");
+    // A server that waited for its drain timeout would never end within this test.
+    let server = sandbox.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
     let mut idle = Connection::open(server.address);
     idle.send_get("/healthz");
     assert_eq!(idle.answer().status(), 200);
     signal(&server.process, Signal::TERM);
     let ended = server.process.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(sandbox.lock_files(), [""; 0]);
 }
 
 #[test]
-fn a_connection_that_never_asked_for_anything_does_not_keep_it() {
-    let place = testkit::sandbox!();
-    let mut command = place.command("serve --demo -p 0");
-    let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
+fn connection_without_a_request_does_not_delay_the_end() {
+    let sandbox = testkit::sandbox!();
+    let mut command = sandbox.command("serve --demo -p 0");
+    let server = sandbox.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
     let _silent = Connection::open(server.address);
     let mut half = Connection::open(server.address);
     half.send("GET /healthz HTTP/1.1\r\n");
@@ -63,15 +64,15 @@ fn a_connection_that_never_asked_for_anything_does_not_keep_it() {
 }
 
 #[test]
-fn a_second_signal_ends_at_once() {
+fn second_signal_aborts_requests_and_ends_the_server() {
     for (first, second) in [(Signal::INT, Signal::INT), (Signal::TERM, Signal::INT)] {
-        let place = testkit::sandbox!();
-        let held = Held::new();
-        let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
-        let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
-        let mut clients = held.clients(&server, 3);
+        let sandbox = testkit::sandbox!();
+        let streams = OpenStreams::new();
+        let mut command = sandbox.command(&format!("serve -p 0 --backend {}", streams.mock.url()));
+        let server = sandbox.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
+        let mut clients = streams.clients(&server, 3);
         signal(&server.process, first);
-        until("it drains", || {
+        until("the server drains", || {
             server
                 .process
                 .stderr()
@@ -79,7 +80,12 @@ fn a_second_signal_ends_at_once() {
         });
         signal(&server.process, second);
         let ended = server.process.finish();
-        assert_eq!(ended.code, Some(1), "streams were cut: {}", ended.stderr);
+        assert_eq!(
+            ended.code,
+            Some(1),
+            "streams were aborted: {}",
+            ended.stderr
+        );
         assert!(
             ended
                 .stderr
@@ -87,20 +93,24 @@ fn a_second_signal_ends_at_once() {
             "{}",
             ended.stderr
         );
-        assert_eq!(place.lock_files(), [""; 0]);
+        assert_eq!(sandbox.lock_files(), [""; 0]);
         for client in &mut clients {
-            assert_eq!(read_chunk(&mut client.reader), None, "it is seen to be cut");
+            assert_eq!(
+                read_chunk(&mut client.reader),
+                None,
+                "the client sees an incomplete response"
+            );
         }
     }
 }
 
 #[test]
-fn streams_that_take_longer_than_the_drain_timeout_are_cut_and_said() {
-    let place = testkit::sandbox!();
-    let held = Held::new();
-    let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
-    let server = place.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "100ms"));
-    let mut clients = held.clients(&server, 2);
+fn streams_longer_than_the_drain_timeout_are_aborted_and_logged() {
+    let sandbox = testkit::sandbox!();
+    let streams = OpenStreams::new();
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", streams.mock.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "100ms"));
+    let mut clients = streams.clients(&server, 2);
     signal(&server.process, Signal::TERM);
     let ended = server.process.finish();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
@@ -111,18 +121,18 @@ fn streams_that_take_longer_than_the_drain_timeout_are_cut_and_said() {
         "{}",
         ended.stderr
     );
-    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(sandbox.lock_files(), [""; 0]);
     assert_eq!(read_chunk(&mut clients[0].reader), None);
 }
 
 #[test]
-fn who_connected_before_the_stop_is_served() {
-    let place = testkit::sandbox!();
-    let held = Held::new();
-    let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
-    let server = place.serve_with(command.env("LLMLB_WORKERS", "1"));
-    let _busy = held.clients(&server, 1);
-    // The server does not run, so the kernel alone takes the connection and the request.
+fn client_that_connected_before_the_signal_is_served() {
+    let sandbox = testkit::sandbox!();
+    let streams = OpenStreams::new();
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", streams.mock.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_WORKERS", "1"));
+    let _busy = streams.clients(&server, 1);
+    // While the server is stopped, only the kernel accepts the connection and the request.
     signal(&server.process, Signal::STOP);
     let mut client = Connection::open(server.address);
     client.send_get("/healthz");
@@ -130,52 +140,55 @@ fn who_connected_before_the_stop_is_served() {
     signal(&server.process, Signal::CONT);
     let answer = client.answer();
     assert_eq!(answer.status(), 200);
-    held.finish();
+    streams.finish();
     assert_eq!(server.process.finish().code, Some(0));
 }
 
 #[test]
-fn a_closed_terminal_does_not_end_it() {
-    let place = testkit::sandbox!();
-    let server = place.serve("--demo");
+fn sighup_is_logged_and_does_not_end_the_server() {
+    let sandbox = testkit::sandbox!();
+    let server = sandbox.serve("--demo");
     signal(&server.process, Signal::HUP);
-    until("it says so", || server.process.stderr().contains("SIGHUP"));
+    server.process.until_output("SIGHUP");
     assert_eq!(server.get("/healthz").status(), 200);
 }
 
 #[test]
-fn a_signal_before_it_is_ready_ends_it_and_leaves_nothing() {
-    let place = testkit::sandbox!();
-    // A backend that accepts and says nothing: the start waits for it.
+fn signal_during_the_start_ends_the_server_and_leaves_no_lock_file() {
+    let sandbox = testkit::sandbox!();
+    // The start waits for a backend that accepts connections and sends nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
-    let process = place.start(&mut place.command(&format!("serve -p 0 --backend {url}")));
-    until("it has its lock", || place.lock_files().len() == 1);
-    let _kept = silent.accept().unwrap();
+    let process = sandbox.start(&mut sandbox.command(&format!("serve -p 0 --backend {url}")));
+    until("the server has its lock", || {
+        sandbox.lock_files().len() == 1
+    });
+    let _probe = silent.accept().unwrap();
     signal(&process, Signal::TERM);
-    until("it ended", || !process.is_running());
     let ended = process.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(sandbox.lock_files(), [""; 0]);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn it_may_be_pid_1() {
+fn server_drains_on_a_signal_as_pid_1() {
     if !testkit::has_root("for a PID namespace").unwrap() {
         return;
     }
-    let place = testkit::sandbox!();
-    let serve = place.command("serve --demo -p 0");
+    let sandbox = testkit::sandbox!();
+    let serve = sandbox.command("serve --demo -p 0");
     let mut command = std::process::Command::new("unshare");
     command
         .args(["--pid", "--fork", "--mount-proc"])
         .arg(serve.get_program());
-    command.args(serve.get_args()).current_dir(place.path("."));
     command
-        .env("LLMLB_LOCK_DIR", place.locks())
-        .env("LLMLB_DATA_DIR", place.path("data"));
-    let server = place.serve_with(&mut command);
+        .args(serve.get_args())
+        .current_dir(sandbox.path("."));
+    command
+        .env("LLMLB_LOCK_DIR", sandbox.locks())
+        .env("LLMLB_DATA_DIR", sandbox.path("data"));
+    let server = sandbox.serve_with(&mut command);
     assert!(
         server.process.stderr().contains("(PID 1)"),
         "{}",
@@ -187,17 +200,17 @@ fn it_may_be_pid_1() {
     let pid = Pid::from_raw(children.trim().parse().unwrap()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(server.process.finish().code, Some(0));
-    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(sandbox.lock_files(), [""; 0]);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_service_manager_that_asks_is_told() {
+fn service_manager_is_notified_of_start_and_drain() {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-    let place = testkit::sandbox!();
-    let path = place.path("notify");
+    let sandbox = testkit::sandbox!();
+    let path = sandbox.path("notify");
     let abstract_name = format!("llmlb-test-{}", std::process::id());
     let by_path = UnixDatagram::bind(&path).unwrap();
     let address = SocketAddr::from_abstract_name(&abstract_name).unwrap();
@@ -205,8 +218,8 @@ fn a_service_manager_that_asks_is_told() {
     let names = [path.display().to_string(), format!("@{abstract_name}")];
     for (manager, name) in [by_path, by_name].iter().zip(names) {
         manager.set_read_timeout(Some(testkit::DEADLINE)).unwrap();
-        let mut command = place.command("serve --demo -p 0");
-        let server = place.serve_with(command.env("NOTIFY_SOCKET", name));
+        let mut command = sandbox.command("serve --demo -p 0");
+        let server = sandbox.serve_with(command.env("NOTIFY_SOCKET", name));
         let message = || {
             let mut buffer = [0; 1024];
             let length = manager.recv(&mut buffer).unwrap();
@@ -221,32 +234,44 @@ fn a_service_manager_that_asks_is_told() {
     }
 }
 
-#[test]
-fn a_lost_log_is_no_reason_to_end() {
-    let place = testkit::sandbox!();
+/// Starts a demo server whose log goes to a pipe, and returns its address.
+fn serve_with_piped_stderr(sandbox: &Sandbox) -> (Child, SocketAddr) {
     let port = testkit::free_port();
-    let mut child = place
+    let child = sandbox
         .command(&format!("serve --demo -v -p {port}"))
-        .stderr(std::process::Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Its stderr is a pipe that nobody reads any more.
-    drop(child.stderr.take());
-    let address = ([127, 0, 0, 1], port).into();
-    until("it serves", || TcpStream::connect(address).is_ok());
-    for _ in 0..3 {
-        assert_eq!(testkit::get(address, "/v1/models").status(), 200);
-    }
-    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
+    (child, ([127, 0, 0, 1], port).into())
+}
+
+/// Checks that the server ends on SIGTERM and leaves no lock file.
+fn assert_drains(mut server: Child, sandbox: &Sandbox) {
+    let pid = Pid::from_raw(server.id().cast_signed()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(place.lock_files(), [""; 0]);
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+    assert_eq!(sandbox.lock_files(), [""; 0]);
 }
 
 #[test]
-fn a_request_on_an_open_connection_is_served_although_the_server_ends() {
-    let place = testkit::sandbox!();
-    let server = place.serve("--demo");
+fn closed_stderr_does_not_end_the_server() {
+    let sandbox = testkit::sandbox!();
+    let (mut child, address) = serve_with_piped_stderr(&sandbox);
+    // The read end of the server's stderr is closed.
+    drop(child.stderr.take());
+    until("the server accepts connections", || {
+        TcpStream::connect(address).is_ok()
+    });
+    for _ in 0..3 {
+        assert_eq!(testkit::get(address, "/v1/models").status(), 200);
+    }
+    assert_drains(child, &sandbox);
+}
+
+#[test]
+fn request_on_an_open_connection_is_served_during_the_drain() {
+    let sandbox = testkit::sandbox!();
+    let server = sandbox.serve("--demo");
     let mut clients: Vec<_> = (0..50).map(|_| Connection::open(server.address)).collect();
     for client in &mut clients {
         client.send_get("/v1/models");
@@ -254,7 +279,7 @@ fn a_request_on_an_open_connection_is_served_although_the_server_ends() {
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.head.header("connection"), None);
     }
-    // The requests are sent before the clients can know.
+    // The requests are sent before the clients can know that the server drains.
     signal(&server.process, Signal::STOP);
     for client in &mut clients {
         client.send_get("/v1/models");
@@ -269,43 +294,36 @@ fn a_request_on_an_open_connection_is_served_although_the_server_ends() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_holds_nothing_up() {
-    let place = testkit::sandbox!();
-    let port = testkit::free_port();
-    let mut child = place
-        .command(&format!("serve --demo -v -p {port}"))
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    // The pipe stays open, and is soon full.
+fn blocked_stderr_does_not_delay_requests_or_the_end() {
+    let sandbox = testkit::sandbox!();
+    let (mut child, address) = serve_with_piped_stderr(&sandbox);
+    // The pipe stays open and is soon full.
     let _unread = child.stderr.take();
-    let address = ([127, 0, 0, 1], port).into();
-    until("it serves", || TcpStream::connect(address).is_ok());
+    until("the server accepts connections", || {
+        TcpStream::connect(address).is_ok()
+    });
     let mut client = Connection::open(address);
     for _ in 0..6000 {
         client.send_get("/v1/models");
         assert_eq!(client.answer().status(), 200);
     }
-    let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-    kill_process(pid, Signal::TERM).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert_eq!(place.lock_files(), [""; 0]);
+    assert_drains(child, &sandbox);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn it_takes_as_many_open_files_as_it_may() {
-    let place = testkit::sandbox!();
-    let serve = place.command("serve --demo -p 0");
+fn server_raises_its_descriptor_limit_to_the_maximum() {
+    let sandbox = testkit::sandbox!();
+    let serve = sandbox.command("serve --demo -p 0");
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "ulimit -Sn 64; exec \"$0\" serve --demo -p 0"]);
     command
         .arg(serve.get_program())
-        .current_dir(place.path("."));
+        .current_dir(sandbox.path("."));
     command
-        .env("LLMLB_LOCK_DIR", place.locks())
-        .env("LLMLB_DATA_DIR", place.path("data"));
-    let server = place.serve_with(&mut command);
+        .env("LLMLB_LOCK_DIR", sandbox.locks())
+        .env("LLMLB_DATA_DIR", sandbox.path("data"));
+    let server = sandbox.serve_with(&mut command);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.process.pid())).unwrap();
     let files = limits
         .lines()
@@ -317,12 +335,12 @@ fn it_takes_as_many_open_files_as_it_may() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_lack_of_open_files_is_not_the_backends_fault() {
-    let place = testkit::sandbox!();
-    let held = Held::new();
-    let mut command = place.command(&format!("serve -p 0 --backend {}", held.mock.url()));
-    let server = place.serve_with(command.env("LLMLB_WORKERS", "1"));
-    // The server keeps a reserve of the limit that it was started with. This one is lowered later.
+fn descriptor_shortage_does_not_mark_a_backend_down() {
+    let sandbox = testkit::sandbox!();
+    let streams = OpenStreams::new();
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", streams.mock.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_WORKERS", "1"));
+    // The server reserves descriptors by the limit at its start, so that the limit is lowered afterwards.
     let descriptors = format!("/proc/{}/fd", server.process.pid());
     let open = std::fs::read_dir(descriptors).unwrap().count() as u64;
     let limits = rustix::process::Rlimit {
@@ -331,7 +349,7 @@ fn a_lack_of_open_files_is_not_the_backends_fault() {
     };
     let pid = Pid::from_raw(server.process.pid().cast_signed());
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limits).unwrap();
-    // Each that is served needs two descriptors; there are not enough for all.
+    // Each request needs two descriptors: there are not enough for all clients.
     let mut clients: Vec<_> = (0..50)
         .map(|_| {
             let mut client = Connection::open(server.address);
@@ -339,7 +357,7 @@ fn a_lack_of_open_files_is_not_the_backends_fault() {
             client
         })
         .collect();
-    until("some are refused", || {
+    until("connections cannot be accepted", || {
         server
             .process
             .stderr()
@@ -351,6 +369,8 @@ fn a_lack_of_open_files_is_not_the_backends_fault() {
         server.process.stderr()
     );
     clients.clear();
-    until("it serves again", || server.get("/readyz").status() == 200);
+    until("the server is ready again", || {
+        server.get("/readyz").status() == 200
+    });
     assert_eq!(server.process.stderr().matches("cannot accept").count(), 1);
 }

@@ -1,15 +1,15 @@
-//! `deliver --format cloudevents`: what OpenMeter's `/api/v1/events` takes.
+//! `deliver --format cloudevents`, the format of OpenMeter's `/api/v1/events`.
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::{Finished, Received, Reply, UsageReceiver};
 
-/// What OpenMeter says of an event, by the rules of its API: none is empty, `source` is a URI
-/// reference, `time` is RFC 3339, `data` an object.
-fn judge(request: &Received) -> Result<(), String> {
+/// Checks a batch by the rules of OpenMeter's API: no field is empty, `time` is RFC 3339, `data` is an
+/// object.
+fn validate(request: &Received) -> Result<(), String> {
     if request.head.field("content-type") != Some("application/cloudevents-batch+json") {
         return Err(format!("invalid content type: {:?}", request.head));
     }
@@ -21,7 +21,7 @@ fn judge(request: &Received) -> Result<(), String> {
             _ => Err(format!("no {name}: {event}")),
         };
         if text("specversion")? != "1.0" || text("datacontenttype")? != "application/json" {
-            return Err(format!("not its version: {event}"));
+            return Err(format!("unknown version: {event}"));
         }
         for name in ["id", "source", "type", "subject"] {
             text(name)?;
@@ -38,14 +38,14 @@ fn judge(request: &Received) -> Result<(), String> {
 }
 
 fn openmeter() -> UsageReceiver {
-    UsageReceiver::judging(|request| match judge(request) {
+    UsageReceiver::judging(|request| match validate(request) {
         Ok(()) => Reply::response(204, &[], ""),
-        Err(why) => Reply::response(400, &[], why),
+        Err(problem) => Reply::response(400, &[], problem),
     })
 }
 
-fn deliver(place: &Place, url: &str) -> Finished {
-    place.usage(&["deliver", "--to", url, "--format", "cloudevents"])
+fn deliver(sandbox: &UsageSandbox, url: &str) -> Finished {
+    sandbox.usage(&["deliver", "--to", url, "--format", "cloudevents"])
 }
 
 fn events(requests: &[Arc<Received>]) -> Vec<Value> {
@@ -56,16 +56,16 @@ fn events(requests: &[Arc<Received>]) -> Vec<Value> {
 }
 
 #[test]
-fn every_record_arrives_as_an_event() {
-    let (place, receiver) = (Place::new(), openmeter());
+fn every_record_is_delivered_as_an_event() {
+    let (sandbox, receiver) = (UsageSandbox::new(), openmeter());
     let id = "01890a5d-ac96-774b-bcce-b302099a8057";
     let record = json!({
         "id": id, "time": "2026-11-16T05:00:00.5Z", "key": "acme", "model": "llama3",
         "prompt_tokens": 7, "completion_tokens": 35, "tokens": 42,
     });
     let lines = format!("{record}\n{{\"tokens\":1}}\n");
-    assert_eq!(place.usage_with(&["stage"], lines).code, Some(0));
-    let ran = deliver(&place, &receiver.url);
+    assert_eq!(sandbox.usage_with(&["stage"], lines).code, Some(0));
+    let ran = deliver(&sandbox, &receiver.url);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let requests = receiver.batches();
     assert_eq!(requests.len(), 1);
@@ -84,24 +84,24 @@ fn every_record_arrives_as_an_event() {
     );
     assert_eq!(events[1]["subject"], "anonymous");
     assert_eq!(events[1]["id"], events[1]["data"]["id"]);
-    assert_eq!(place.books()["delivered"], 2);
+    assert_eq!(sandbox.books()["delivered"], 2);
 }
 
 #[test]
-fn a_second_attempt_has_the_same_bytes_and_key() {
-    let place = Place::new();
+fn retry_has_the_same_bytes_and_key() {
+    let sandbox = UsageSandbox::new();
     let is_first = std::sync::atomic::AtomicBool::new(true);
     let receiver = UsageReceiver::judging(move |request| {
-        judge(request).unwrap();
+        validate(request).unwrap();
         if is_first.swap(false, std::sync::atomic::Ordering::SeqCst) {
             return Reply::response(500, &[], "");
         }
         Reply::response(204, &[], "")
     });
-    place.stage(3);
+    sandbox.stage(3);
     let words = ["--max-wait", "1ms", "--format", "cloudevents"];
     let words = [&["deliver", "--to", &receiver.url], &words[..]].concat();
-    assert_eq!(place.usage(&words).code, Some(0));
+    assert_eq!(sandbox.usage(&words).code, Some(0));
     let requests = receiver.batches();
     assert_eq!(requests.len(), 2);
     assert_eq!(requests[0].body, requests[1].body);
@@ -110,17 +110,17 @@ fn a_second_attempt_has_the_same_bytes_and_key() {
 }
 
 #[test]
-fn a_format_that_is_not_known_is_wrong_usage_and_what_to_type_names_the_one_in_use() {
-    let place = Place::new();
-    let ran = place.usage(&["deliver", "--to", "https://a.example/", "--format", "xml"]);
+fn unknown_format_is_a_usage_error_and_hints_repeat_the_format() {
+    let sandbox = UsageSandbox::new();
+    let ran = sandbox.usage(&["deliver", "--to", "https://a.example/", "--format", "xml"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
     assert!(
         ran.stderr.contains("allowed: json or cloudevents"),
         "{ran:?}"
     );
     let receiver = UsageReceiver::always(401);
-    place.stage(1);
-    let ran = deliver(&place, &receiver.url);
+    sandbox.stage(1);
+    let ran = deliver(&sandbox, &receiver.url);
     assert_eq!(ran.code, Some(1));
     assert!(
         ran.stderr.contains("--format cloudevents --now`"),

@@ -1,24 +1,22 @@
-//! S6, S7, S11: `llmlb usage deliver`, once.
+//! `llmlb usage deliver` without `--every`. (S6, S7, S11)
 
 use std::net::TcpListener;
-use std::sync::mpsc::{Receiver as Channel, channel};
-use std::sync::{Mutex, PoisonError};
 
-use crate::support::Place;
+use crate::support::{HeldReceiver, UsageSandbox};
 use testkit::{Finished, Reply, UsageReceiver};
 
-fn deliver(place: &Place, receiver: &UsageReceiver) -> Finished {
-    place.usage(&["deliver", "--to", &receiver.url])
+fn deliver(sandbox: &UsageSandbox, receiver: &UsageReceiver) -> Finished {
+    sandbox.usage(&["deliver", "--to", &receiver.url])
 }
 
 #[test]
-fn everything_staged_arrives_once_with_its_key() {
-    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
-    place.stage(250);
-    let ran = deliver(&place, &receiver);
+fn every_staged_record_is_delivered_once_with_an_idempotency_key() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(200));
+    sandbox.stage(250);
+    let ran = deliver(&sandbox, &receiver);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let told = format!("delivered 250 records in 3 batches to {}\n", receiver.url);
-    assert_eq!((ran.stdout, ran.stderr.as_str()), (told, ""));
+    let message = format!("delivered 250 records in 3 batches to {}\n", receiver.url);
+    assert_eq!((ran.stdout, ran.stderr.as_str()), (message, ""));
     assert_eq!(receiver.numbers(), (1..=250).collect::<Vec<u64>>());
     let requests = receiver.batches();
     for request in &requests {
@@ -31,13 +29,13 @@ fn everything_staged_arrives_once_with_its_key() {
         assert_eq!(request.head.field("authorization"), None);
         assert_eq!(request.head.line, "POST /usage HTTP/1.1");
     }
-    let ran = deliver(&place, &receiver);
+    let ran = deliver(&sandbox, &receiver);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
         (Some(0), "no records to deliver\n")
     );
     assert_eq!(receiver.batches().len(), requests.len());
-    let books = place.books();
+    let books = sandbox.books();
     assert_eq!(
         (&books["staged"], &books["delivered"]),
         (&250.into(), &250.into())
@@ -45,10 +43,10 @@ fn everything_staged_arrives_once_with_its_key() {
 }
 
 #[test]
-fn the_receiver_and_the_token_come_from_the_environment_too() {
-    let (place, receiver) = (Place::new(), UsageReceiver::always(204));
-    place.stage(1);
-    let mut command = place.command(&["deliver", "--batch-size", "5"]);
+fn receiver_and_token_can_be_set_in_the_environment() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(204));
+    sandbox.stage(1);
+    let mut command = sandbox.command(&["deliver", "--batch-size", "5"]);
     command
         .env("LLMLB_USAGE_URL", &receiver.url)
         .env("LLMLB_USAGE_TOKEN", "s3cret");
@@ -57,13 +55,13 @@ fn the_receiver_and_the_token_come_from_the_environment_too() {
     let request = receiver.batches().remove(0);
     assert_eq!(request.head.field("authorization"), Some("Bearer s3cret"));
 
-    // The flags win.
+    // Flags take precedence over the environment.
     let other = UsageReceiver::always(200);
-    let file = place.file("token", "another\n");
-    place.stage(1);
+    let file = sandbox.file("token", "another\n");
+    sandbox.stage(1);
     let change = "--change-destination";
     let words = ["deliver", change, "--to", &other.url, "--token-file"];
-    let mut command = place.command(&words);
+    let mut command = sandbox.command(&words);
     command
         .arg(file)
         .env("LLMLB_USAGE_URL", &receiver.url)
@@ -75,20 +73,20 @@ fn the_receiver_and_the_token_come_from_the_environment_too() {
 }
 
 #[test]
-fn without_a_receiver_batches_are_archived_and_can_be_put_back() {
-    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
-    place.stage(2);
-    // Forgetting the receiver is not the wish to have none.
-    let ran = place.usage(&["deliver"]);
+fn batches_are_archived_without_a_receiver_and_can_be_resent() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(200));
+    sandbox.stage(2);
+    // Without a receiver and without --archive the command fails: the receiver may have been forgotten.
+    let ran = sandbox.usage(&["deliver"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
     assert!(ran.stderr.contains("no receiver is configured"), "{ran:?}");
     assert!(
         ran.stderr.contains("`--to URL`") && ran.stderr.contains("`--archive`"),
         "{ran:?}"
     );
-    assert_eq!(place.books()["pending"], 2);
+    assert_eq!(sandbox.books()["pending"], 2);
 
-    let ran = place.usage(&["deliver", "--archive"]);
+    let ran = sandbox.usage(&["deliver", "--archive"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.starts_with("2 records moved to "), "{ran:?}");
     assert!(
@@ -96,33 +94,33 @@ fn without_a_receiver_batches_are_archived_and_can_be_put_back() {
             .contains("with `llmlb usage resend --archived --all`"),
         "{ran:?}"
     );
-    assert_eq!(place.books()["archived"], 2);
-    let ran = place.usage(&["deliver", "--archive"]);
+    assert_eq!(sandbox.books()["archived"], 2);
+    let ran = sandbox.usage(&["deliver", "--archive"]);
     assert_eq!(ran.stdout, "no records to archive\n");
-    let ran = place.usage(&["resend", "--archived"]);
-    assert!(ran.stdout.contains(&place.files("archive")[0]), "{ran:?}");
+    let ran = sandbox.usage(&["resend", "--archived"]);
+    assert!(ran.stdout.contains(&sandbox.files("archive")[0]), "{ran:?}");
 
-    let name = place.files("archive").remove(0);
-    let ran = place.usage(&["resend", &format!("data/archive/{name}")]);
+    let name = sandbox.files("archive").remove(0);
+    let ran = sandbox.usage(&["resend", &format!("data/archive/{name}")]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
         (Some(0), "1 batch moved back into the spool\n"),
         "{ran:?}"
     );
-    assert_eq!(deliver(&place, &receiver).code, Some(0));
+    assert_eq!(deliver(&sandbox, &receiver).code, Some(0));
     assert_eq!(receiver.numbers(), [1, 2]);
-    assert_eq!(place.books()["delivered"], 2);
+    assert_eq!(sandbox.books()["delivered"], 2);
 }
 
 #[test]
-fn where_nobody_listens_batches_wait_and_it_is_told_what_to_do() {
-    let place = Place::new();
+fn batches_stay_pending_while_the_receiver_is_down() {
+    let sandbox = UsageSandbox::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     drop(listener);
-    place.stage(1);
+    sandbox.stage(1);
     let words = ["deliver", "--to", &url, "--max-wait", "1ms"];
-    let ran = place.usage(&words);
+    let ran = sandbox.usage(&words);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
         (Some(1), "delivered no records\n"),
@@ -139,86 +137,90 @@ fn where_nobody_listens_batches_wait_and_it_is_told_what_to_do() {
             .contains("hint: show the time of the next retry with `llmlb usage pending`"),
         "{ran:?}"
     );
-    assert_eq!(place.books()["pending"], 1);
+    assert_eq!(sandbox.books()["pending"], 1);
 }
 
 #[test]
-fn a_wrong_token_pauses_delivery_and_loses_nothing() {
-    let place = Place::new();
+fn wrong_token_pauses_delivery_and_loses_no_record() {
+    let sandbox = UsageSandbox::new();
     let receiver = UsageReceiver::judging(|request| {
         let is_right = request.head.field("authorization") == Some("Bearer right");
         let status = if is_right { 200 } else { 401 };
         Reply::response(status, &[], "")
     });
-    place.stage(201);
-    let ran = deliver(&place, &receiver);
+    sandbox.stage(201);
+    let ran = deliver(&sandbox, &receiver);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    let told =
+    let message =
         "llmlb: 3 batches pending: delivery paused: the receiver responded 401 Unauthorized\n";
-    assert!(ran.stderr.contains(told), "{ran:?}");
-    let again = format!("`llmlb usage deliver --to {} --now`", receiver.url);
-    assert!(ran.stderr.contains(&again), "{ran:?}");
+    assert!(ran.stderr.contains(message), "{ran:?}");
+    let retry = format!("`llmlb usage deliver --to {} --now`", receiver.url);
+    assert!(ran.stderr.contains(&retry), "{ran:?}");
     assert_eq!(
         receiver.batches().len(),
         1,
-        "the others were not even tried"
+        "the other batches were not sent"
     );
-    let ran = place.usage(&["pending"]);
+    let ran = sandbox.usage(&["pending"]);
     let paused = format!("delivery to {} paused until 20", receiver.url);
     assert!(ran.stdout.contains(&paused), "{ran:?}");
-    let again = "retry at once with `llmlb usage deliver --to URL --now`\n";
-    assert!(ran.stdout.contains(again), "{ran:?}");
+    let retry = "retry at once with `llmlb usage deliver --to URL --now`\n";
+    assert!(ran.stdout.contains(retry), "{ran:?}");
 
-    let mut command = place.command(&["deliver", "--now", "--to", &receiver.url]);
+    let mut command = sandbox.command(&["deliver", "--now", "--to", &receiver.url]);
     let ran = Finished::run(command.env("LLMLB_USAGE_TOKEN", "right"));
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    assert_eq!(place.books()["delivered"], 201);
-    let ran = place.usage(&["pending"]);
+    assert_eq!(sandbox.books()["delivered"], 201);
+    let ran = sandbox.usage(&["pending"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
         (Some(0), "no batches pending\n")
     );
 }
 
-/// S7: neither the URL nor the token is wrong.
+/// A receiver that rejects every record was reached with a valid token, so that the hint names neither
+/// URL nor token. (S7)
 #[test]
 fn hint_for_a_receiver_that_rejects_every_record_names_format_and_size() {
     for status in [400, 413, 422] {
-        let place = Place::new();
+        let sandbox = UsageSandbox::new();
         let receiver = UsageReceiver::always(status);
-        place.stage(4);
-        let ran = deliver(&place, &receiver);
+        sandbox.stage(4);
+        let ran = deliver(&sandbox, &receiver);
         assert_eq!(ran.code, Some(1), "{ran:?}");
-        let told = "pending: the receiver rejects every record that it was sent: ";
-        assert!(ran.stderr.contains(told), "{ran:?}");
+        let message = "pending: the receiver rejects every record that it was sent: ";
+        assert!(ran.stderr.contains(message), "{ran:?}");
         assert!(!ran.stderr.contains("token"), "{ran:?}");
         for hint in ["--format", "413", "`llmlb usage pending`", "--now`"] {
             assert!(ran.stderr.contains(hint), "{hint}: {ran:?}");
         }
-        assert_eq!(place.books()["pending"], 4);
+        assert_eq!(sandbox.books()["pending"], 4);
     }
 }
 
 #[test]
-fn programs_are_told_what_was_done() {
-    let place = Place::new();
-    let told = |receiver: &UsageReceiver, code: i32| {
+fn deliver_reports_its_result_as_json() {
+    let sandbox = UsageSandbox::new();
+    let deliver = |receiver: &UsageReceiver, code: i32| {
         let change = "--change-destination";
         let words = ["deliver", "--json", "--now", change, "--to", &receiver.url];
-        let ran = place.usage(&words);
+        let ran = sandbox.usage(&words);
         assert_eq!(ran.code, Some(code), "{ran:?}");
         ran.json()
     };
     let up = UsageReceiver::always(200);
-    let document = told(&up, 0);
+    let document = deliver(&up, 0);
     assert_eq!(
         (&document["delivered"], &document["waiting"]),
         (&0.into(), &0.into())
     );
-    assert!(!place.data().exists(), "nothing was made");
-    place.stage(150);
+    assert!(
+        !sandbox.data().exists(),
+        "the data directory was not created"
+    );
+    sandbox.stage(150);
     let down = UsageReceiver::always(401);
-    let document = told(&down, 1);
+    let document = deliver(&down, 1);
     assert_eq!(
         (&document["version"], &document["waiting"]),
         (&1.into(), &2.into())
@@ -226,7 +228,7 @@ fn programs_are_told_what_was_done() {
     assert_eq!(document["to"], down.url.as_str());
     assert_eq!(document["paused"]["misconfigured"], true);
     assert_eq!(document["last_error"], "401 Unauthorized");
-    let document = told(&up, 0);
+    let document = deliver(&up, 0);
     assert_eq!(
         (&document["delivered"], &document["batches"]),
         (&150.into(), &2.into())
@@ -235,93 +237,73 @@ fn programs_are_told_what_was_done() {
     for field in ["skipped", "archived", "failed", "unreadable"] {
         assert!(document.get(field).is_some(), "{field} in {document}");
     }
-    place.stage(3);
-    let ran = place.usage(&["deliver", "--json", "--archive", "--change-destination"]);
+    sandbox.stage(3);
+    let ran = sandbox.usage(&["deliver", "--json", "--archive", "--change-destination"]);
     assert_eq!(
         (&ran.json()["archived"], ran.stderr.as_str()),
         (&3.into(), "")
     );
-    let ran = place.usage(&["deliver", "--json", "--archive", "--every", "1h"]);
+    let ran = sandbox.usage(&["deliver", "--json", "--archive", "--every", "1h"]);
     assert_eq!(ran.code, Some(2), "{ran:?}");
 }
 
 #[test]
-fn a_conflict_is_success_unless_told_otherwise() {
-    let (place, receiver) = (Place::new(), UsageReceiver::always(409));
-    place.stage(1);
-    assert_eq!(deliver(&place, &receiver).code, Some(0));
-    place.stage(1);
-    let ran = place.usage(&["deliver", "--to", &receiver.url, "--conflict-is-failure"]);
+fn conflict_counts_as_delivered_unless_configured_as_failure() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(409));
+    sandbox.stage(1);
+    assert_eq!(deliver(&sandbox, &receiver).code, Some(0));
+    sandbox.stage(1);
+    let ran = sandbox.usage(&["deliver", "--to", &receiver.url, "--conflict-is-failure"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    let books = place.books();
+    let books = sandbox.books();
     assert_eq!(
         (&books["delivered"], &books["failed"]),
         (&1.into(), &1.into())
     );
 }
 
-/// A receiver that says when it was asked, and answers when it is told to.
-fn slow() -> (UsageReceiver, Channel<()>, std::sync::mpsc::Sender<()>) {
-    let (asked, was_asked) = channel();
-    let (go, may_go) = channel::<()>();
-    let (asked, may_go) = (Mutex::new(asked), Mutex::new(may_go));
-    let receiver = UsageReceiver::judging(move |_| {
-        let _ = asked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .send(());
-        let _ = may_go.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        Reply::response(200, &[], "")
-    });
-    (receiver, was_asked, go)
-}
-
 #[test]
-fn of_two_at_once_the_second_is_skipped_and_says_who_is_at_it() {
-    let place = Place::new();
-    let (receiver, was_asked, go) = slow();
-    place.stage(1);
-    let words = ["deliver", "--to", &receiver.url];
-    let first = place.start(&mut place.command(&words));
-    was_asked.recv().unwrap();
-    let ran = place.usage(&words);
+fn concurrent_delivery_is_skipped_and_names_the_pid_of_the_first() {
+    let sandbox = UsageSandbox::new();
+    let held = HeldReceiver::start();
+    sandbox.stage(1);
+    let words = ["deliver", "--to", &held.receiver.url];
+    let first = sandbox.start(&mut sandbox.command(&words));
+    held.requests.recv().unwrap();
+    let ran = sandbox.usage(&words);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    let told = format!("skipped: PID {} is already delivering from ", first.pid());
-    assert!(ran.stdout.starts_with(&told), "{ran:?}");
-    let ran = place.usage(&[&words[..], &["--json"]].concat());
+    let message = format!("skipped: PID {} is already delivering from ", first.pid());
+    assert!(ran.stdout.starts_with(&message), "{ran:?}");
+    let ran = sandbox.usage(&[&words[..], &["--json"]].concat());
     assert_eq!((ran.code, &ran.json()["skipped"]), (Some(0), &true.into()));
-    let name = place.files("spool").remove(0);
-    let ran = place.usage(&["resend", &name]);
+    let name = sandbox.files("spool").remove(0);
+    let ran = sandbox.usage(&["resend", &name]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    go.send(()).unwrap();
+    held.respond.send(()).unwrap();
     assert_eq!(first.end(), Some(0), "{}", first.output());
-    assert_eq!(receiver.batches().len(), 1);
+    assert_eq!(held.receiver.batches().len(), 1);
 }
 
 #[cfg(unix)]
 #[test]
-fn the_first_signal_lets_a_batch_end_and_the_second_does_not_wait() {
+fn first_signal_waits_for_the_current_batch_and_the_second_does_not() {
     use std::process::Command;
 
-    let place = Place::new();
-    let (receiver, was_asked, go) = slow();
-    place.stage(150);
-    let words = ["deliver", "--to", &receiver.url];
+    let sandbox = UsageSandbox::new();
+    let held = HeldReceiver::start();
+    sandbox.stage(150);
+    let words = ["deliver", "--to", &held.receiver.url];
     let terminate = |pid: u32| {
         let status = Command::new("kill")
             .args(["-TERM", &pid.to_string()])
             .status();
         assert!(status.unwrap().success());
     };
-    let run = place.start(&mut place.command(&words));
-    was_asked.recv().unwrap();
+    let run = sandbox.start(&mut sandbox.command(&words));
+    held.requests.recv().unwrap();
     terminate(run.pid());
-    testkit::eventually("the news", || {
-        run.output()
-            .contains("SIGTERM received: exiting")
-            .then_some(())
-    });
-    go.send(()).unwrap();
+    run.until_output("SIGTERM received: exiting");
+    held.respond.send(()).unwrap();
     assert_eq!(run.end(), Some(1), "{}", run.output());
     assert!(
         run.output()
@@ -329,50 +311,42 @@ fn the_first_signal_lets_a_batch_end_and_the_second_does_not_wait() {
         "{}",
         run.output()
     );
-    assert_eq!(receiver.batches().len(), 1);
+    assert_eq!(held.receiver.batches().len(), 1);
 
-    let run = place.start(&mut place.command(&words));
-    was_asked.recv().unwrap();
+    let run = sandbox.start(&mut sandbox.command(&words));
+    held.requests.recv().unwrap();
     terminate(run.pid());
-    testkit::eventually("the news", || {
-        run.output()
-            .contains("SIGTERM received: exiting")
-            .then_some(())
-    });
+    run.until_output("SIGTERM received: exiting");
     terminate(run.pid());
     assert_eq!(run.end(), Some(1), "{}", run.output());
-    drop(go);
-    // What was in the air is sent again, with the same key.
+    drop(held.respond);
+    // The batch whose response was not awaited is sent again with the same bytes.
     assert_eq!(
-        place
-            .usage(&["deliver", "--now", "--to", &receiver.url])
+        sandbox
+            .usage(&["deliver", "--now", "--to", &held.receiver.url])
             .code,
         Some(0)
     );
-    let requests = receiver.batches();
-    assert_eq!(requests[1].body, requests[2].body);
-    assert_eq!(place.books()["delivered"], 150);
+    let batches = held.receiver.batches();
+    assert_eq!(batches[1].body, batches[2].body);
+    assert_eq!(sandbox.books()["delivered"], 150);
 }
 
-/// The bounds of `serve` hold without it, too: a timer may be all that delivers.
+/// `deliver` applies the limits of `archive/`, too: there may be no server that does.
 #[test]
-fn deliver_keeps_the_archive_within_the_bounds_that_are_set() {
-    let place = Place::new();
-    place.stage(3);
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
-    let old = place.files("archive");
+fn deliver_applies_the_limits_of_the_archive() {
+    let sandbox = UsageSandbox::new();
+    let old = sandbox.old_archive(3);
     assert_eq!(old.len(), 1);
-    let path = place.data().join("archive").join(&old[0]);
-    let file = std::fs::File::options().write(true).open(path).unwrap();
-    let day = std::time::Duration::from_secs(24 * 3600);
-    file.set_modified(std::time::SystemTime::now() - 2 * day)
-        .unwrap();
-    drop(file);
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
-    assert_eq!(place.files("archive"), old, "nothing is deleted by default");
+    assert_eq!(sandbox.usage(&["deliver", "--archive"]).code, Some(0));
+    assert_eq!(
+        sandbox.files("archive"),
+        old,
+        "nothing is deleted by default"
+    );
 
     let deliver = |age: &str| {
-        let mut command = place.command(&["deliver", "--archive"]);
+        let mut command = sandbox.command(&["deliver", "--archive"]);
         command.env("LLMLB_USAGE_ARCHIVE_MAX_AGE", age);
         Finished::run(&mut command)
     };
@@ -382,8 +356,8 @@ fn deliver_keeps_the_archive_within_the_bounds_that_are_set() {
         ran.stderr.contains("LLMLB_USAGE_ARCHIVE_MAX_AGE"),
         "{ran:?}"
     );
-    assert_eq!(place.files("archive"), old);
+    assert_eq!(sandbox.files("archive"), old);
     assert_eq!(deliver("36h").code, Some(0));
-    assert_eq!(place.files("archive"), [""; 0]);
-    assert_eq!(place.books()["archived"], 3);
+    assert_eq!(sandbox.files("archive"), [""; 0]);
+    assert_eq!(sandbox.books()["archived"], 3);
 }

@@ -1,10 +1,10 @@
-//! What the documentation shows works: the receiver in examples/, and dropping a file by hand.
+//! Examples of the documentation work: the receiver in `examples/`, and staging a file by hand.
 
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::{Finished, UsageReceiver, eventually};
 
 fn python(script: &str, words: &[&str]) -> Option<Finished> {
@@ -18,49 +18,49 @@ fn python(script: &str, words: &[&str]) -> Option<Finished> {
 }
 
 #[test]
-fn the_example_takes_each_record_once() {
+fn example_receiver_stores_each_record_once() {
     if python("import sqlite3", &[]).is_none_or(|ran| ran.code != Some(0)) {
         return testkit::skip("python3").unwrap();
     }
-    let place = Place::new();
+    let sandbox = UsageSandbox::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     drop(listener);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/receiver.py");
     let lines = std::fs::read_to_string(&script).unwrap().lines().count();
     assert!(lines <= 30, "{lines} lines");
-    let database = place.file("usage.db", "").to_str().unwrap().to_owned();
+    let database = sandbox.file("usage.db", "").to_str().unwrap().to_owned();
     let mut receiver = Command::new("python3");
     receiver
         .arg(script)
         .args([&port, &database])
         .env("TOKEN", "s3cret");
-    let receiver = place.start(&mut receiver);
+    let receiver = sandbox.start(&mut receiver);
     let url = format!("http://127.0.0.1:{port}/usage");
-    eventually("the receiver", || {
+    eventually("the receiver accepts connections", || {
         std::net::TcpStream::connect(format!("127.0.0.1:{port}")).ok()
     });
 
-    place.stage(250);
+    sandbox.stage(250);
     let deliver = |token: &str, format: &str| {
         let words = ["deliver", "--now", "--to", &url, "--format", format];
-        Finished::run(place.command(&words).env("LLMLB_USAGE_TOKEN", token))
+        Finished::run(sandbox.command(&words).env("LLMLB_USAGE_TOKEN", token))
     };
     let ran = deliver("wrong", "json");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let ran = deliver("s3cret", "json");
     assert_eq!(ran.code, Some(0), "{ran:?} {}", receiver.output());
-    // It takes CloudEvents too.
-    place.stage(30);
+    // The example accepts CloudEvents, too.
+    sandbox.stage(30);
     let ran = deliver("s3cret", "cloudevents");
     assert_eq!(ran.code, Some(0), "{ran:?} {}", receiver.output());
-    // The same batch again, as after an answer that was lost.
-    let again = "import sys, json, urllib.request as u\n\
+    // The same batch is sent again, as after a response that was lost.
+    let send_twice = "import sys, json, urllib.request as u\n\
         body = json.dumps({'records': [{'id': 'a', 'n': 1}]}).encode()\n\
         head = {'Authorization': 'Bearer s3cret', 'Idempotency-Key': 'k'}\n\
         for _ in range(2):\n    \
             u.urlopen(u.Request(sys.argv[1], body, head))";
-    let ran = python(again, &[&url]).unwrap();
+    let ran = python(send_twice, &[&url]).unwrap();
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let count = "import sqlite3, sys\n\
         print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM records').fetchone()[0])";
@@ -68,16 +68,16 @@ fn the_example_takes_each_record_once() {
     assert_eq!(ran.stdout.trim(), "281", "{ran:?}");
 }
 
-/// The commands are GNU's.
+/// The commands of the example need GNU tools.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_file_is_dropped_as_the_page_shows() {
+fn file_is_staged_with_the_documented_commands() {
     let page = include_str!("../../../../docs/billing.md");
     let (_, rest) = page.split_once("```sh\nstaging=~/").expect("the example");
-    let (script, _) = rest.split_once("```").expect("its end");
-    let place = Place::new();
-    place.stage(1);
-    let home = place.data();
+    let (script, _) = rest.split_once("```").expect("the end of the example");
+    let sandbox = UsageSandbox::new();
+    sandbox.stage(1);
+    let home = sandbox.data();
     let data = home.join(".local/share/llmlb");
     std::fs::create_dir_all(data.join("_staging")).unwrap();
     let mut shell = Command::new("sh");
@@ -88,14 +88,14 @@ fn a_file_is_dropped_as_the_page_shows() {
         let ran = Finished::run(&mut shell);
         assert_eq!((ran.code, ran.output().as_str()), (Some(0), ""));
     }
-    let ran = place.usage(&["--data", data.to_str().unwrap(), "consolidate"]);
+    let ran = sandbox.usage(&["--data", data.to_str().unwrap(), "consolidate"]);
     assert_eq!(
         ran.stdout, "consolidated 3 entries: 3 records in 1 batch\n",
         "{ran:?}"
     );
 }
 
-/// What is in backquotes in the first column of a table.
+/// Returns the names in backquotes in the first column of a table.
 fn listed(table: &str) -> Vec<&str> {
     let rows = table.lines().filter(|line| line.starts_with("| `"));
     let names = rows.flat_map(|row| row[2..].split(" | ").next().unwrap_or_default().split(", "));
@@ -103,28 +103,30 @@ fn listed(table: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_page_names_every_field_of_a_record() {
+fn billing_page_names_every_field_of_a_record() {
     let page = include_str!("../../../../docs/billing.md");
     let (_, rest) = page.split_once("## What is recorded").expect("the section");
-    let (section, _) = rest.split_once("**Never recorded").expect("its end");
+    let (section, _) = rest
+        .split_once("**Never recorded")
+        .expect("the end of the example");
     let fields = listed(section);
-    let place = Place::new();
+    let sandbox = UsageSandbox::new();
     let receiver = UsageReceiver::always(200);
     let settings = [
         ("LLMLB_USAGE_URL", receiver.url.as_str()),
         ("LLMLB_USAGE_EVERY", "1s"),
     ];
-    let server = place.serve(&settings);
+    let server = sandbox.serve(&settings);
     let body = r#"{"model":"demo","messages":[{"role":"user","content":"Rumpelstilzchen"}]}"#;
-    server.ask("POST /v1/chat/completions", body);
-    server.until("its delivery", |usage| usage["delivered"] == 1);
+    server.fetch("POST /v1/chat/completions", body);
+    server.until("the record is delivered", |usage| usage["delivered"] == 1);
     let request = receiver.batches().remove(0);
     let body = request.json();
     let record = body["records"][0].as_object().expect("a record");
-    let unnamed: Vec<_> = (record.keys())
+    let undocumented: Vec<_> = (record.keys())
         .filter(|name| !fields.contains(&name.as_str()))
         .collect();
-    assert!(unnamed.is_empty(), "not on the page: {unnamed:?}");
+    assert!(undocumented.is_empty(), "not on the page: {undocumented:?}");
     let optional = [
         "served_model",
         "reason",

@@ -1,4 +1,4 @@
-//! `llmlb usage`: how much was used.
+//! `llmlb usage` without a verb: the report of used tokens.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use uuid::{NoContext, Timestamp, Uuid};
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::{Finished, UsageReceiver};
 
-/// A record as `serve` makes it, from so many hours ago.
+/// Returns a record like those of `serve`, from this number of hours ago.
 fn record(hours: u64, fields: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let then = now.checked_sub(Duration::from_secs(hours * 3600)).unwrap();
@@ -21,13 +21,13 @@ fn record(hours: u64, fields: &str) -> String {
     format!("{{\"id\":\"{id}\",{fields}}}\n")
 }
 
-fn stage(place: &Place, lines: &str) {
-    let ran = place.usage_with(&["stage"], lines);
+fn stage(sandbox: &UsageSandbox, lines: &str) {
+    let ran = sandbox.usage_with(&["stage"], lines);
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// Some of every kind.
-fn fill(place: &Place) {
+/// Stages one record of each kind: reported, estimated, without a key, without tokens.
+fn fill(sandbox: &UsageSandbox) {
     let lines = [
         record(
             0,
@@ -53,32 +53,32 @@ fn fill(place: &Place) {
         ),
     ];
     stage(
-        place,
+        sandbox,
         &lines.map(|line| line.replace('\n', " ") + "\n").concat(),
     );
 }
 
-fn archive(place: &Place) {
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
+fn archive(sandbox: &UsageSandbox) {
+    assert_eq!(sandbox.usage(&["deliver", "--archive"]).code, Some(0));
 }
 
-fn report(place: &Place, words: &[&str]) -> Finished {
-    let ran = place.usage(words);
+fn report(sandbox: &UsageSandbox, words: &[&str]) -> Finished {
+    let ran = sandbox.usage(words);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{ran:?}");
     ran
 }
 
-fn requests(place: &Place, words: &[&str]) -> u64 {
-    let ran = report(place, &[words, &["--json"]].concat());
+fn requests(sandbox: &UsageSandbox, words: &[&str]) -> u64 {
+    let ran = report(sandbox, &[words, &["--json"]].concat());
     ran.json()["total"]["requests"].as_u64().unwrap()
 }
 
 #[test]
-fn people_see_a_table_with_totals_wherever_the_records_are() {
-    let place = Place::new();
-    fill(&place);
-    let check = |words: &str| {
-        let ran = report(&place, &[]);
+fn report_is_the_same_for_staged_batched_and_delivered_records() {
+    let sandbox = UsageSandbox::new();
+    fill(&sandbox);
+    let check = |state: &str| {
+        let ran = report(&sandbox, &[]);
         let lines: Vec<&str> = ran.stdout.lines().collect();
         assert!(
             lines[0].starts_with("Usage since ") && lines[0].ends_with(" (UTC)"),
@@ -94,33 +94,33 @@ fn people_see_a_table_with_totals_wherever_the_records_are() {
                 "-                    1          0           0       0          0          0          1",
                 "TOTAL                4  1,000,012     234,573     512  1,234,585          1          1",
             ],
-            "{words}"
+            "{state}"
         );
     };
     check("staged");
-    assert_eq!(place.usage(&["consolidate"]).code, Some(0));
+    assert_eq!(sandbox.usage(&["consolidate"]).code, Some(0));
     check("in batches");
     let receiver = UsageReceiver::always(200);
     assert_eq!(
-        place.usage(&["deliver", "--to", &receiver.url]).code,
+        sandbox.usage(&["deliver", "--to", &receiver.url]).code,
         Some(0)
     );
     check("delivered");
 }
 
 #[test]
-fn characters_that_steer_a_terminal_are_escaped_in_every_form() {
-    let place = Place::new();
-    // An escape sequence, its C1 form, a line end and a right-to-left override.
+fn terminal_control_characters_are_escaped_in_every_format() {
+    let sandbox = UsageSandbox::new();
+    // Escape sequence, its C1 form, line end, right-to-left override, line separator.
     let name = "a\u{1b}[2J\u{9b}31m\r\nb\u{202e}c\u{2028}";
     let json = serde_json::to_string(name).unwrap();
     let line = record(
         0,
         &format!(r#""model":{json},"tokens":1,"tokens_from":"reported""#),
     );
-    stage(&place, &line);
+    stage(&sandbox, &line);
     for words in [&[][..], &["--csv"], &["--json"]] {
-        let ran = report(&place, words);
+        let ran = report(&sandbox, words);
         let is_unsafe =
             |c: char| (c.is_control() && c != '\n') || matches!(c, '\u{202e}' | '\u{2028}');
         assert!(
@@ -129,9 +129,9 @@ fn characters_that_steer_a_terminal_are_escaped_in_every_form() {
             ran.stdout
         );
     }
-    let document = report(&place, &["--json"]).json();
+    let document = report(&sandbox, &["--json"]).json();
     assert_eq!(document["rows"][0]["model"], name);
-    let table = report(&place, &["--csv"]).stdout;
+    let table = report(&sandbox, &["--csv"]).stdout;
     let escaped = r"a\u001b[2J\u009b31m\u000d\u000ab\u202ec\u2028,1,";
     assert!(
         table.lines().nth(1).unwrap().starts_with(escaped),
@@ -140,11 +140,11 @@ fn characters_that_steer_a_terminal_are_escaped_in_every_form() {
 }
 
 #[test]
-fn programs_get_the_same_as_json_and_csv() {
-    let place = Place::new();
-    fill(&place);
-    archive(&place);
-    let document = report(&place, &["--by", "key,backend", "--json"]).json();
+fn report_is_available_as_json_and_csv() {
+    let sandbox = UsageSandbox::new();
+    fill(&sandbox);
+    archive(&sandbox);
+    let document = report(&sandbox, &["--by", "key,backend", "--json"]).json();
     assert_eq!(document["version"], 1);
     assert_eq!(document["by"], json!(["key", "backend"]));
     assert_eq!(document["until"], Value::Null);
@@ -169,7 +169,7 @@ fn programs_get_the_same_as_json_and_csv() {
             "outcomes": { "complete": 2, "cancelled": 1, "refused": 1 },
         })
     );
-    let ran = report(&place, &["--by", "model", "--csv"]);
+    let ran = report(&sandbox, &["--by", "model", "--csv"]);
     assert_eq!(
         ran.stdout,
         "model,requests,prompt_tokens,completion_tokens,cached_tokens,tokens,estimated,without_tokens\n\
@@ -177,7 +177,7 @@ fn programs_get_the_same_as_json_and_csv() {
          \"phi, \"\"small\"\"\",1,2,1,0,3,0,0\n\
          ,1,0,0,0,0,0,1\n"
     );
-    let twice = report(&place, &["--by", "key", "--by", "key,backend", "--csv"]);
+    let twice = report(&sandbox, &["--by", "key", "--by", "key,backend", "--csv"]);
     assert!(
         twice.stdout.starts_with("key,backend,requests,"),
         "{twice:?}"
@@ -185,22 +185,22 @@ fn programs_get_the_same_as_json_and_csv() {
 }
 
 #[test]
-fn days_are_in_their_order_and_a_span_begins_and_ends_where_it_is_told_to() {
-    let place = Place::new();
+fn days_are_sorted_and_since_and_until_bound_the_report() {
+    let sandbox = UsageSandbox::new();
     let lines = [0, 0, 26, 74, 24 * 50].map(|hours| record(hours, r#""model":"m","tokens":1"#));
-    stage(&place, &lines.concat());
+    stage(&sandbox, &lines.concat());
     let check = || {
-        assert_eq!(requests(&place, &[]), 4, "the last 30 days");
-        assert_eq!(requests(&place, &["--since", "24h"]), 2);
-        assert_eq!(requests(&place, &["--since", "27h"]), 3);
-        assert_eq!(requests(&place, &["--since", "27h", "--until", "25h"]), 1);
-        assert_eq!(requests(&place, &["--since", "60d"]), 5);
-        assert_eq!(requests(&place, &["--since", "2020-01-01"]), 5);
+        assert_eq!(requests(&sandbox, &[]), 4, "the last 30 days");
+        assert_eq!(requests(&sandbox, &["--since", "24h"]), 2);
+        assert_eq!(requests(&sandbox, &["--since", "27h"]), 3);
+        assert_eq!(requests(&sandbox, &["--since", "27h", "--until", "25h"]), 1);
+        assert_eq!(requests(&sandbox, &["--since", "60d"]), 5);
+        assert_eq!(requests(&sandbox, &["--since", "2020-01-01"]), 5);
         assert_eq!(
-            requests(&place, &["--since", "2020-01", "--until", "2020-12"]),
+            requests(&sandbox, &["--since", "2020-01", "--until", "2020-12"]),
             0
         );
-        let document = report(&place, &["--by", "day,model", "--json"]).json();
+        let document = report(&sandbox, &["--by", "day,model", "--json"]).json();
         let rows = document["rows"].as_array().unwrap();
         let days: Vec<&str> = rows
             .iter()
@@ -210,14 +210,14 @@ fn days_are_in_their_order_and_a_span_begins_and_ends_where_it_is_told_to() {
         sorted.sort_unstable();
         sorted.dedup();
         assert_eq!(days, sorted);
-        // A whole day is what its row says.
+        // The report of one day has the count of that day's row.
         let oldest = rows[0]["day"].as_str().unwrap();
-        let of_it = rows[0]["requests"].as_u64().unwrap();
+        let count = rows[0]["requests"].as_u64().unwrap();
         assert_eq!(
-            requests(&place, &["--since", oldest, "--until", oldest]),
-            of_it
+            requests(&sandbox, &["--since", oldest, "--until", oldest]),
+            count
         );
-        let ran = report(&place, &["--since", oldest, "--until", oldest]);
+        let ran = report(&sandbox, &["--since", oldest, "--until", oldest]);
         assert!(
             ran.stdout
                 .starts_with(&format!("Usage on {oldest} (UTC)\n")),
@@ -225,38 +225,38 @@ fn days_are_in_their_order_and_a_span_begins_and_ends_where_it_is_told_to() {
         );
     };
     check();
-    archive(&place);
+    archive(&sandbox);
     check();
 }
 
 #[test]
-fn without_usage_it_says_so_and_how_to_get_some() {
-    let place = Place::new();
+fn report_without_records_hints_how_to_record_usage() {
+    let sandbox = UsageSandbox::new();
     for words in [&[] as &[&str], &["--since", "today"]] {
-        let ran = place.usage(words);
+        let ran = sandbox.usage(words);
         assert_eq!(ran.code, Some(0), "{ran:?}");
         assert!(ran.stdout.starts_with("No usage since "), "{ran:?}");
         assert!(ran.stderr.contains("with `llmlb serve`"), "{ran:?}");
         assert!(ran.stderr.contains("with `llmlb usage stage`\n"), "{ran:?}");
     }
-    let document = report(&place, &["--json"]).json();
+    let document = report(&sandbox, &["--json"]).json();
     assert_eq!(
         (&document["rows"], &document["total"]["requests"]),
         (&json!([]), &0.into())
     );
-    assert_eq!(report(&place, &["--csv"]).stdout.lines().count(), 1);
-    assert!(!place.data().exists(), "looking makes nothing");
-    // A directory that was named, and is not there, may be misspelt.
-    let ran = place.usage(&["--data", "gone"]);
+    assert_eq!(report(&sandbox, &["--csv"]).stdout.lines().count(), 1);
+    assert!(!sandbox.data().exists(), "a report creates no directory");
+    // A missing directory that --data names is an error: the name may be misspelt.
+    let ran = sandbox.usage(&["--data", "gone"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
 }
 
-/// Every file, with its content.
-fn files(place: &Place) -> BTreeMap<String, Vec<u8>> {
+/// Returns the names and contents of all files in the data directory.
+fn files(sandbox: &UsageSandbox) -> BTreeMap<String, Vec<u8>> {
     let parts = ["_staging", "spool", "sent", "usage", "archive", "failed"];
     let named = |part: &str| {
         let part = part.to_owned();
-        let names = place.files(&part);
+        let names = sandbox.files(&part);
         names.into_iter().map(move |name| format!("{part}/{name}"))
     };
     let names = parts.iter().flat_map(|part| named(part));
@@ -264,53 +264,55 @@ fn files(place: &Place) -> BTreeMap<String, Vec<u8>> {
         .map(|name| {
             (
                 name.clone(),
-                std::fs::read(place.data().join(&name)).unwrap(),
+                std::fs::read(sandbox.data().join(&name)).unwrap(),
             )
         })
         .collect()
 }
 
 #[test]
-fn looking_changes_nothing() {
-    let place = Place::new();
-    fill(&place);
-    archive(&place);
-    fill(&place);
-    let before = files(&place);
-    assert_eq!(requests(&place, &["--since", "7d"]), 8);
-    report(&place, &["--by", "day"]);
-    assert_eq!(files(&place), before);
+fn report_changes_no_file() {
+    let sandbox = UsageSandbox::new();
+    fill(&sandbox);
+    archive(&sandbox);
+    fill(&sandbox);
+    let before = files(&sandbox);
+    assert_eq!(requests(&sandbox, &["--since", "7d"]), 8);
+    report(&sandbox, &["--by", "day"]);
+    assert_eq!(files(&sandbox), before);
 }
 
 #[test]
-fn it_is_right_at_any_time_while_a_server_runs() {
-    let place = Place::new();
+fn report_is_correct_while_a_server_consolidates_and_delivers() {
+    let sandbox = UsageSandbox::new();
     let receiver = UsageReceiver::always(200);
-    let server = place.serve(&[
+    let server = sandbox.serve(&[
         ("LLMLB_USAGE_EVERY", "1s"),
         ("LLMLB_USAGE_URL", &receiver.url),
     ]);
     for count in 1..=20 {
-        place.stage(5);
-        assert_eq!(requests(&place, &[]), 5 * count);
+        sandbox.stage(5);
+        assert_eq!(requests(&sandbox, &[]), 5 * count);
     }
-    server.until("all of it", |usage| usage["delivered"] == 100);
-    assert_eq!(requests(&place, &[]), 100);
-    assert_eq!(requests(&place, &["--since", "1h"]), 100);
+    server.until("all records are delivered", |usage| {
+        usage["delivered"] == 100
+    });
+    assert_eq!(requests(&sandbox, &[]), 100);
+    assert_eq!(requests(&sandbox, &["--since", "1h"]), 100);
 }
 
 #[test]
-fn a_request_is_in_the_report_as_soon_as_its_answer_is_there() {
-    let place = Place::new();
-    let server = place.serve(&[("LLMLB_USAGE_EVERY", "1s")]);
+fn request_is_in_the_report_as_soon_as_its_response_is_received() {
+    let sandbox = UsageSandbox::new();
+    let server = sandbox.serve(&[("LLMLB_USAGE_EVERY", "1s")]);
     let (mut prompt, mut completion) = (0, 0);
     for count in 1..=20 {
         let body = r#"{"model":"demo","max_tokens":4,"messages":[{"role":"user","content":"Hi"}]}"#;
-        let answer = server.ask("POST /v1/chat/completions", body);
+        let answer = server.fetch("POST /v1/chat/completions", body);
         let answer: Value = serde_json::from_str(&answer).unwrap();
         prompt += answer["usage"]["prompt_tokens"].as_u64().unwrap();
         completion += answer["usage"]["completion_tokens"].as_u64().unwrap();
-        let document = report(&place, &["--since", "1h", "--json"]).json();
+        let document = report(&sandbox, &["--since", "1h", "--json"]).json();
         assert_eq!(document["rows"].as_array().unwrap().len(), 1, "{document}");
         let row = &document["rows"][0];
         assert_eq!(
@@ -328,16 +330,16 @@ fn a_request_is_in_the_report_as_soon_as_its_answer_is_there() {
 }
 
 #[test]
-fn totals_that_are_damaged_are_told_and_the_rest_is_shown() {
-    let place = Place::new();
-    stage(&place, &record(48, r#""model":"old","tokens":1"#));
-    stage(&place, &record(0, r#""model":"new","tokens":1"#));
-    archive(&place);
-    let mut days = place.files("usage");
+fn damaged_totals_are_reported_and_the_rest_is_shown() {
+    let sandbox = UsageSandbox::new();
+    stage(&sandbox, &record(48, r#""model":"old","tokens":1"#));
+    stage(&sandbox, &record(0, r#""model":"new","tokens":1"#));
+    archive(&sandbox);
+    let mut days = sandbox.files("usage");
     days.retain(|name| name.len() == "2026-11-16.json".len());
-    let path = place.data().join("usage").join(&days[0]);
+    let path = sandbox.data().join("usage").join(&days[0]);
     std::fs::write(&path, "{}").unwrap();
-    let ran = place.usage(&["--since", "60d"]);
+    let ran = sandbox.usage(&["--since", "60d"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(
         ran.stdout.contains("\nnew ") && !ran.stdout.contains("old"),
@@ -348,6 +350,6 @@ fn totals_that_are_damaged_are_told_and_the_rest_is_shown() {
         "{ran:?}"
     );
     assert!(ran.stderr.contains(&days[0]), "{ran:?}");
-    let ran = place.usage(&["--since", "60d", "--json"]);
+    let ran = sandbox.usage(&["--since", "60d", "--json"]);
     assert_eq!(ran.json()["problems"].as_array().unwrap().len(), 1);
 }

@@ -1,11 +1,11 @@
-//! S11: `deliver --every`.
+//! `deliver --every`. (S11)
 #![cfg(unix)]
 
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::{Reply, UsageReceiver, eventually};
 
 fn signal(name: &str, pid: u32) {
@@ -14,32 +14,34 @@ fn signal(name: &str, pid: u32) {
 }
 
 #[test]
-fn it_delivers_what_comes_until_it_is_asked_to_end() {
+fn scheduled_delivery_runs_until_a_signal() {
     for name in ["-TERM", "-INT"] {
-        let (place, receiver) = (Place::new(), UsageReceiver::always(200));
-        place.stage(1);
+        let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(200));
+        sandbox.stage(1);
         let words = ["deliver", "--to", &receiver.url, "--every", "100ms"];
-        let run = place.start(&mut place.command(&words));
-        eventually("the first", || (receiver.numbers() == [1]).then_some(()));
-        place.stage(2);
-        eventually("the others", || {
+        let run = sandbox.start(&mut sandbox.command(&words));
+        eventually("the first record is delivered", || {
+            (receiver.numbers() == [1]).then_some(())
+        });
+        sandbox.stage(2);
+        eventually("the other records are delivered", || {
             (receiver.numbers() == [1, 1, 2]).then_some(())
         });
         signal(name, run.pid());
         assert_eq!(run.end(), Some(0), "{}", run.output());
-        let said = run.output();
-        assert!(said.contains("until SIGTERM or Ctrl-C"), "{said}");
+        let output = run.output();
+        assert!(output.contains("until SIGTERM or Ctrl-C"), "{output}");
         assert!(
-            said.contains("llmlb: delivered 1 record in 1 batch to "),
-            "{said}"
+            output.contains("llmlb: delivered 1 record in 1 batch to "),
+            "{output}"
         );
-        assert_eq!(place.books()["delivered"], 3);
+        assert_eq!(sandbox.books()["delivered"], 3);
     }
 }
 
 #[test]
-fn a_receiver_that_is_down_is_reported_and_tried_again() {
-    let place = Place::new();
+fn scheduled_delivery_reports_and_retries_a_receiver_that_is_down() {
+    let sandbox = UsageSandbox::new();
     let is_down = Arc::new(AtomicBool::new(true));
     let down = Arc::clone(&is_down);
     let receiver = UsageReceiver::judging(move |_| {
@@ -50,7 +52,7 @@ fn a_receiver_that_is_down_is_reported_and_tried_again() {
         };
         Reply::response(status, &[], "")
     });
-    place.stage(1);
+    sandbox.stage(1);
     let words = [
         "deliver",
         "--to",
@@ -60,28 +62,23 @@ fn a_receiver_that_is_down_is_reported_and_tried_again() {
         "--max-wait",
         "50ms",
     ];
-    let run = place.start(&mut place.command(&words));
-    eventually("a warning", || {
-        let told = "warning: usage: 1 batch pending: 503 Service Unavailable";
-        run.output().contains(told).then_some(())
-    });
+    let run = sandbox.start(&mut sandbox.command(&words));
+    run.until_output("warning: usage: 1 batch pending: 503 Service Unavailable");
     is_down.store(false, Ordering::SeqCst);
-    eventually("the delivery", || {
-        run.output().contains("delivered 1 record").then_some(())
-    });
+    run.until_output("delivered 1 record");
     signal("-TERM", run.pid());
     assert_eq!(run.end(), Some(0), "{}", run.output());
 }
 
 #[test]
-fn a_second_one_is_skipped_for_as_long_as_the_first_delivers() {
-    let place = Place::new();
+fn concurrent_scheduled_deliveries_send_each_record_once() {
+    let sandbox = UsageSandbox::new();
     let receiver = UsageReceiver::always(200);
     let words = ["deliver", "--to", &receiver.url, "--every", "100ms"];
-    let runs = [(); 2].map(|()| place.start(&mut place.command(&words)));
+    let runs = [(); 2].map(|()| sandbox.start(&mut sandbox.command(&words)));
     for count in 1..=5 {
-        place.stage(1);
-        eventually("its delivery", || {
+        sandbox.stage(1);
+        eventually("the record is delivered", || {
             (receiver.batches().len() == count).then_some(())
         });
     }
@@ -89,5 +86,5 @@ fn a_second_one_is_skipped_for_as_long_as_the_first_delivers() {
         signal("-TERM", run.pid());
         assert_eq!(run.end(), Some(0), "{}", run.output());
     }
-    assert_eq!(place.books()["delivered"], 5);
+    assert_eq!(sandbox.books()["delivered"], 5);
 }

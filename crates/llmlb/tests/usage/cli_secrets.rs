@@ -1,14 +1,14 @@
-//! The token is never printed and never written, whatever happens.
+//! The token of the receiver is never printed and never written to a file.
 
 use std::fs;
 use std::path::Path;
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::{Finished, Reply, UsageReceiver};
 
 const TOKEN: &str = "s3cret-token";
 
-/// Every file under a directory that contains the token.
+/// Returns the files below a directory that contain the token.
 fn leaks(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for file in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -23,34 +23,34 @@ fn leaks(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_receiver_that_repeats_the_token_does_not_make_us_show_it() {
+fn token_in_a_response_of_the_receiver_is_not_shown() {
     for status in [200, 401, 422, 500, 302] {
-        let place = Place::new();
+        let sandbox = UsageSandbox::new();
         let receiver = UsageReceiver::judging(move |request| {
             let repeated = request.head.field("authorization").unwrap().to_owned();
             let location = format!("/{repeated}");
             let fields = [("location", location.as_str()), ("retry-after", &repeated)];
             Reply::response(status, &fields, format!("you sent {repeated}"))
         });
-        place.stage(3);
+        sandbox.stage(3);
         let words = ["-v", "deliver", "--to", &receiver.url, "--max-wait", "1ms"];
-        let mut command = place.command(&words);
+        let mut command = sandbox.command(&words);
         let ran = Finished::run(command.env("LLMLB_USAGE_TOKEN", TOKEN));
-        let mut told = ran.output();
+        let mut output = ran.output();
         for verb in ["pending", "failed", "verify", "resend"] {
-            told += &place.usage(&["-v", verb]).output();
+            output += &sandbox.usage(&["-v", verb]).output();
         }
-        assert!(!told.contains(TOKEN), "{status}: {told}");
-        assert_eq!(leaks(&place.data()), [""; 0], "{status}");
+        assert!(!output.contains(TOKEN), "{status}: {output}");
+        assert_eq!(leaks(&sandbox.data()), [""; 0], "{status}");
     }
 }
 
 #[test]
-fn a_token_that_cannot_be_used_is_not_shown_either() {
-    let place = Place::new();
+fn invalid_token_is_not_shown() {
+    let sandbox = UsageSandbox::new();
     let url = "http://127.0.0.1:1/";
     for token in ["s3cret token", "s3cret\ttoken", "s3cret\u{e9}"] {
-        let mut command = place.command(&["deliver", "--to", url]);
+        let mut command = sandbox.command(&["deliver", "--to", url]);
         let ran = Finished::run(command.env("LLMLB_USAGE_TOKEN", token));
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(
@@ -60,12 +60,12 @@ fn a_token_that_cannot_be_used_is_not_shown_either() {
         );
         assert!(!ran.output().contains("s3cret"), "{ran:?}");
     }
-    place.file("token", "s3cret\ntwo lines\n");
+    sandbox.file("token", "s3cret\ntwo lines\n");
     for (file, words) in [
         ("token", "token: the token has "),
         ("gone", "cannot read the token in gone: "),
     ] {
-        let ran = place.usage(&["deliver", "--to", url, "--token-file", file]);
+        let ran = sandbox.usage(&["deliver", "--to", url, "--token-file", file]);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(
             ran.stderr.contains(words) && !ran.stderr.contains("s3cret"),
@@ -75,11 +75,11 @@ fn a_token_that_cannot_be_used_is_not_shown_either() {
 }
 
 #[test]
-fn a_key_in_the_url_is_sent_but_not_shown() {
-    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
-    place.stage(1);
+fn key_in_the_url_is_sent_but_not_shown() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(200));
+    sandbox.stage(1);
     let url = format!("{}?key={TOKEN}", receiver.url);
-    let ran = place.usage(&["-v", "deliver", "--to", &url]);
+    let ran = sandbox.usage(&["-v", "deliver", "--to", &url]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(!ran.output().contains(TOKEN), "{ran:?}");
     let line = receiver.batches().remove(0).head.line.clone();

@@ -1,9 +1,9 @@
-//! S6: certificates are checked, against what the system trusts.
+//! Certificates of receivers are verified against the certificates that the system trusts. (S6)
 #![cfg(target_os = "linux")]
 
 use std::process::{Command, Stdio};
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::{Finished, eventually};
 
 const SERVER: &str = r#"
@@ -33,12 +33,12 @@ subjectAltName = DNS:localhost
 basicConstraints = CA:FALSE
 ";
 
-/// A certificate for localhost and its key. `None`: there is no openssl.
-fn certificate(place: &Place, name: &str) -> Option<(String, String)> {
-    let config = place.file("openssl.cnf", CERTIFICATE);
-    let cert = place.file(&format!("{name}.pem"), "");
-    let key = place.file(&format!("{name}.key"), "");
-    let made = Command::new("openssl")
+/// Returns the paths of a certificate for localhost and its key; `None` if openssl is missing.
+fn certificate(sandbox: &UsageSandbox, name: &str) -> Option<(String, String)> {
+    let config = sandbox.file("openssl.cnf", CERTIFICATE);
+    let cert = sandbox.file(&format!("{name}.pem"), "");
+    let key = sandbox.file(&format!("{name}.key"), "");
+    let output = Command::new("openssl")
         .args([
             "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
         ])
@@ -51,31 +51,31 @@ fn certificate(place: &Place, name: &str) -> Option<(String, String)> {
         .stdin(Stdio::null())
         .output()
         .ok()?;
-    assert!(made.status.success(), "{made:?}");
+    assert!(output.status.success(), "{output:?}");
     let text = |path: std::path::PathBuf| path.to_str().unwrap().to_owned();
     Some((text(cert), text(key)))
 }
 
 #[test]
-fn only_a_certificate_that_is_trusted_gets_the_records() {
-    let place = Place::new();
-    let pair = certificate(&place, "right").zip(certificate(&place, "other"));
+fn records_are_sent_only_to_a_receiver_with_a_trusted_certificate() {
+    let sandbox = UsageSandbox::new();
+    let pair = certificate(&sandbox, "right").zip(certificate(&sandbox, "other"));
     let Some(((cert, key), (other, _))) = pair else {
         return testkit::skip("openssl").unwrap();
     };
     let mut server = Command::new("python3");
     server.args(["-c", SERVER, &cert, &key]);
-    let server = place.start(&mut server);
-    let port = eventually("its port", || {
-        let said = server.output();
-        let port = said.lines().find_map(|line| line.strip_prefix("port "))?;
-        said.contains('\n').then(|| port.to_owned())
+    let server = sandbox.start(&mut server);
+    let port = eventually("the server prints its port", || {
+        let output = server.output();
+        let port = output.lines().find_map(|line| line.strip_prefix("port "))?;
+        output.contains('\n').then(|| port.to_owned())
     });
-    place.stage(1);
+    sandbox.stage(1);
     let deliver = |trusted: &str, host: &str| {
         let url = format!("https://{host}:{port}/usage");
         let words = ["deliver", "--now", "--to", &url, "--max-wait", "1ms"];
-        let mut command = place.command(&words);
+        let mut command = sandbox.command(&words);
         command.arg("--change-destination");
         command
             .env("LLMLB_USAGE_TOKEN", "s3cret")
@@ -86,12 +86,12 @@ fn only_a_certificate_that_is_trusted_gets_the_records() {
     let ran = deliver(&other, "localhost");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("certificate"), "{ran:?}");
-    // It is trusted for another name only.
+    // The certificate is for another name.
     let ran = deliver(&cert, "127.0.0.1");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("certificate"), "{ran:?}");
-    // Nothing was sent: the receiver cannot have it.
-    let document = place.usage(&["pending", "--json"]).json();
+    // No byte of a batch was sent, so that its outcome is known.
+    let document = sandbox.usage(&["pending", "--json"]).json();
     assert_eq!(
         document["batches"][0]["outcome_unknown"], false,
         "{document}"
@@ -99,5 +99,5 @@ fn only_a_certificate_that_is_trusted_gets_the_records() {
 
     let ran = deliver(&cert, "localhost");
     assert_eq!(ran.code, Some(0), "{ran:?} {}", server.output());
-    assert_eq!(place.books()["delivered"], 1);
+    assert_eq!(sandbox.books()["delivered"], 1);
 }

@@ -1,5 +1,5 @@
-//! `llmlb usage` as people and cron use it: the real program, real files, a real receiver. Every
-//! test has a data directory of its own.
+//! `llmlb usage` as users and timers run it: the real program, real files, a real receiver. Every test
+//! has a data directory of its own.
 
 #![expect(
     clippy::expect_used,
@@ -9,17 +9,17 @@
 
 mod support;
 
+mod cli_arguments;
 mod cli_cloudevents;
 mod cli_deliver;
 mod cli_example;
 mod cli_failed;
-mod cli_look;
+mod cli_reading;
 mod cli_report;
 mod cli_schedule;
 mod cli_secrets;
 mod cli_stage;
 mod cli_tls;
-mod cli_words;
 mod destinations;
 mod serve_archives;
 mod serve_delivers;

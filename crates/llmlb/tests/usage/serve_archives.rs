@@ -1,18 +1,18 @@
-//! `serve` without a receiver: records are folded into the archive, and nothing piles up.
-
-use std::time::{Duration, SystemTime};
+//! `serve` without a receiver: records are moved to the archive, which has limits.
 
 use serde_json::Value;
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::{Finished, UsageReceiver};
 
 #[test]
-fn what_is_staged_is_archived_and_its_totals_are_kept() {
-    let place = Place::new();
-    place.stage(150);
-    let server = place.serve(&[]);
-    let usage = server.until("it is archived", |usage| usage["delivered"] == 150);
+fn staged_records_are_archived_while_a_server_runs() {
+    let sandbox = UsageSandbox::new();
+    sandbox.stage(150);
+    let server = sandbox.serve(&[]);
+    let usage = server.until("all records are archived", |usage| {
+        usage["delivered"] == 150
+    });
     assert_eq!(usage["to"], Value::Null);
     assert_eq!(
         (&usage["waiting"], &usage["failed"]),
@@ -22,42 +22,42 @@ fn what_is_staged_is_archived_and_its_totals_are_kept() {
     for field in ["last_run", "last_delivery"] {
         assert!(usage[field].as_str().unwrap().ends_with('Z'), "{usage}");
     }
-    assert_eq!(place.books()["archived"], 150);
-    assert_eq!(place.files("_staging"), [""; 0]);
+    assert_eq!(sandbox.books()["archived"], 150);
+    assert_eq!(sandbox.files("_staging"), [""; 0]);
 }
 
 #[test]
-fn status_shows_it_to_people_and_to_programs() {
-    let place = Place::new();
-    place.stage(1);
-    let server = place.serve(&[]);
-    server.until("it is archived", |usage| usage["delivered"] == 1);
-    let ran = place.status(&server, "");
+fn status_shows_archived_usage_as_text_and_as_json() {
+    let sandbox = UsageSandbox::new();
+    sandbox.stage(1);
+    let server = sandbox.serve(&[]);
+    server.until("all records are archived", |usage| usage["delivered"] == 1);
+    let ran = sandbox.status(&server, "");
     let line = ran.stdout.lines().find(|line| line.starts_with("  usage "));
     let line = line.unwrap_or_else(|| panic!("{ran:?}"));
     assert!(
         line.contains(" recorded, kept in archive/, last "),
         "{line}"
     );
-    let document = place.status(&server, "--json").json();
+    let document = sandbox.status(&server, "--json").json();
     assert_eq!(document["servers"][0]["usage"]["delivered"], 1);
 }
 
 #[test]
-fn with_usage_off_nothing_is_touched() {
-    let place = Place::new();
-    place.stage(1);
-    let server = place.serve(&[("LLMLB_USAGE", "false")]);
+fn data_directory_is_not_touched_with_usage_disabled() {
+    let sandbox = UsageSandbox::new();
+    sandbox.stage(1);
+    let server = sandbox.serve(&[("LLMLB_USAGE", "false")]);
     assert_eq!(server.usage(), Value::Null);
-    let document = place.status(&server, "--json").json();
+    let document = sandbox.status(&server, "--json").json();
     assert_eq!(document["servers"][0]["usage"], Value::Null);
-    assert_eq!(place.files("_staging").len(), 1);
-    assert!(!place.data().join("archive").exists());
+    assert_eq!(sandbox.files("_staging").len(), 1);
+    assert!(!sandbox.data().join("archive").exists());
 }
 
 #[test]
-fn bad_settings_are_told_and_nothing_is_started() {
-    let place = Place::new();
+fn invalid_usage_settings_are_reported_and_prevent_the_start() {
+    let sandbox = UsageSandbox::new();
     for (name, value, words) in [
         (
             "LLMLB_USAGE",
@@ -88,42 +88,44 @@ fn bad_settings_are_told_and_nothing_is_started() {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_llmlb"));
         command
             .args(["serve", "--demo", "-p", "0"])
-            .env("LLMLB_DATA_DIR", place.data())
+            .env("LLMLB_DATA_DIR", sandbox.data())
             .env(name, value);
         let ran = Finished::run(&mut command);
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(ran.stderr.contains(words), "{words}: {ran:?}");
         assert!(!ran.output().contains("s3cret"), "{ran:?}");
     }
-    assert!(!place.data().exists());
+    assert!(!sandbox.data().exists());
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_told_once_and_requests_go_on() {
-    let place = Place::new();
-    std::fs::write(place.data(), "").unwrap();
-    let server = place.serve(&[("LLMLB_USAGE_EVERY", "1s")]);
-    let usage = server.until("the trouble", |usage| usage["error"].is_string());
-    let next = |last: &Value| server.until("a run", |usage| usage["last_run"] != last["last_run"]);
+fn unusable_data_directory_is_logged_once_and_the_server_recovers() {
+    let sandbox = UsageSandbox::new();
+    std::fs::write(sandbox.data(), "").unwrap();
+    let server = sandbox.serve(&[("LLMLB_USAGE_EVERY", "1s")]);
+    let usage = server.until("an error is reported", |usage| usage["error"].is_string());
+    let next = |last: &Value| {
+        server.until("another run has ended", |usage| {
+            usage["last_run"] != last["last_run"]
+        })
+    };
     next(&next(&usage));
-    std::fs::remove_file(place.data()).unwrap();
-    server.until("its end", |usage| usage["error"].is_null());
-    let said = server
+    std::fs::remove_file(sandbox.data()).unwrap();
+    server.until("the error is over", |usage| usage["error"].is_null());
+    let log = server
         .process
         .until_output("usage: the data directory is usable again, after ");
-    let begins = said
-        .lines()
-        .filter(|line| line.contains("warning: usage: "));
+    let begins = log.lines().filter(|line| line.contains("warning: usage: "));
     let begins = begins.filter(|line| !line.contains("usage: still,"));
-    assert_eq!(begins.count(), 1, "{said}");
+    assert_eq!(begins.count(), 1, "{log}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_user_without_a_home_is_told_where_to_name_a_directory() {
-    let place = Place::new();
-    let nowhere = [("LLMLB_DATA_DIR", ""), ("HOME", ""), ("XDG_DATA_HOME", "")];
-    let server = place.serve(&nowhere);
+fn server_of_a_user_without_a_home_names_the_setting_of_the_data_directory() {
+    let sandbox = UsageSandbox::new();
+    let without_home = [("LLMLB_DATA_DIR", ""), ("HOME", ""), ("XDG_DATA_HOME", "")];
+    let server = sandbox.serve(&without_home);
     let error = server.usage()["error"].take();
     assert!(
         error.as_str().unwrap().contains("set LLMLB_DATA_DIR"),
@@ -134,79 +136,77 @@ fn a_user_without_a_home_is_told_where_to_name_a_directory() {
         .until_output("warning: usage: no data directory: this user has no home");
 }
 
-/// Whatever the environment names is for real usage. (L14)
+/// The data directory and the receiver of the environment are for real usage, not for the demo. (L14)
 #[test]
-fn demo_never_writes_into_the_real_data_nor_to_the_real_receiver() {
-    let (place, receiver) = (Place::new(), UsageReceiver::always(200));
-    place.stage(1);
+fn demo_uses_neither_the_configured_data_directory_nor_the_receiver() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(200));
+    sandbox.stage(1);
     let settings = [
         ("LLMLB_USAGE_URL", receiver.url.as_str()),
         ("LLMLB_USAGE_EVERY", "1s"),
     ];
-    let server = place.serve_demo(&settings);
-    let told = "usage.url (http://127.0.0.1:";
-    server.process.until_output(told);
+    let server = sandbox.serve_demo(&settings);
+    let warning = "usage.url (http://127.0.0.1:";
+    server.process.until_output(warning);
     let body = r#"{"model":"demo","max_tokens":2,"messages":[{"role":"user","content":"Hi"}]}"#;
-    server.ask("POST /v1/chat/completions", body);
-    let usage = server.until("it is archived", |usage| usage["delivered"] == 1);
+    server.fetch("POST /v1/chat/completions", body);
+    let usage = server.until("all records are archived", |usage| usage["delivered"] == 1);
     assert_eq!(usage["to"], Value::Null);
-    let requests = |words: &[&str]| place.usage(words).json()["total"]["requests"].clone();
-    assert_eq!(requests(&["--json"]), 1, "the one that was staged");
-    assert_eq!(requests(&["--demo", "--json"]), 1, "the demo's");
-    assert_eq!(place.files("_staging").len(), 1);
-    assert!(!place.data().join("archive").exists());
+    let requests = |words: &[&str]| sandbox.usage(words).json()["total"]["requests"].clone();
+    assert_eq!(requests(&["--json"]), 1, "the staged record");
+    assert_eq!(requests(&["--demo", "--json"]), 1, "the record of the demo");
+    assert_eq!(sandbox.files("_staging").len(), 1);
+    assert!(!sandbox.data().join("archive").exists());
     assert_eq!(receiver.batches().len(), 0);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn demo_of_a_user_has_a_directory_beside_the_real_one() {
-    let place = Place::new();
-    let data = place.data();
+fn demo_has_a_data_directory_of_its_own_in_the_home() {
+    let sandbox = UsageSandbox::new();
+    let data = sandbox.data();
     let dir = data.parent().unwrap();
     let home = dir.join("home");
     let file = "[usage]\nurl = \"http://127.0.0.1:9/\"\n";
     std::fs::write(dir.join("llmlb.toml"), file).unwrap();
-    let at_home = [
+    let with_home = [
+        // The demo reads only a file that is named.
+        ("LLMLB_CONFIG", "llmlb.toml"),
         ("LLMLB_DATA_DIR", ""),
         ("XDG_DATA_HOME", ""),
         ("HOME", home.to_str().unwrap()),
     ];
-    let server = place.serve_demo(&at_home);
-    let told = "usage.url (http://127.0.0.1:9/";
-    server.process.until_output(told);
+    let server = sandbox.serve_demo(&with_home);
+    let warning = "usage.url (http://127.0.0.1:9/";
+    server.process.until_output(warning);
     assert_eq!(server.usage()["to"], Value::Null);
-    let theirs = home.join(".local/share");
-    assert!(theirs.join("llmlb-demo/_staging").is_dir());
-    assert!(!theirs.join("llmlb").exists());
+    let share = home.join(".local/share");
+    assert!(share.join("llmlb-demo/_staging").is_dir());
+    assert!(!share.join("llmlb").exists());
 }
 
 #[test]
-fn archive_is_kept_within_the_bounds_that_are_set_and_whole_without() {
-    let place = Place::new();
-    place.stage(3);
-    assert_eq!(place.usage(&["deliver", "--archive"]).code, Some(0));
-    let old = place.files("archive");
-    for name in &old {
-        let path = place.data().join("archive").join(name);
-        let file = std::fs::File::options().write(true).open(path).unwrap();
-        let day = Duration::from_secs(24 * 3600);
-        file.set_modified(SystemTime::now() - 2 * day).unwrap();
-    }
-    let server = place.serve(&[]);
-    let usage = server.until("the sizes", |usage| usage["kept"].is_object());
+fn serve_applies_the_limits_of_the_archive_if_there_are_any() {
+    let sandbox = UsageSandbox::new();
+    let old = sandbox.old_archive(3);
+    let server = sandbox.serve(&[]);
+    let usage = server.until("the size of the archive is known", |usage| {
+        usage["kept"].is_object()
+    });
     assert_eq!(usage["kept"]["archive"]["files"], 1, "{usage}");
     assert_eq!(usage["kept"]["large"], serde_json::json!([]), "{usage}");
     drop(server);
-    assert_eq!(place.files("archive"), old);
+    assert_eq!(sandbox.files("archive"), old);
 
-    let server = place.serve(&[("LLMLB_USAGE_ARCHIVE_MAX_AGE", "36h")]);
-    let usage = server.until("the sizes", |usage| usage["kept"].is_object());
+    let server = sandbox.serve(&[("LLMLB_USAGE_ARCHIVE_MAX_AGE", "36h")]);
+    let usage = server.until("the size of the archive is known", |usage| {
+        usage["kept"].is_object()
+    });
     assert_eq!(usage["kept"]["archive"]["files"], 0, "{usage}");
     server
         .process
         .until_output("in 1 file from archive/: usage.archive_max_age or ");
     drop(server);
-    assert_eq!(place.files("archive"), [""; 0]);
-    assert_eq!(place.books()["archived"], 3);
+    assert_eq!(sandbox.files("archive"), [""; 0]);
+    assert_eq!(sandbox.books()["archived"], 3);
 }

@@ -1,22 +1,26 @@
-//! The program under test and a data directory for it.
+//! Sandbox with a data directory, and servers that use it.
 
 use std::fs;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, mpsc};
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use testkit::{Connection, Finished, LlmlbServer, Process, Received, Request, Sandbox, eventually};
+use testkit::{
+    Connection, Finished, LlmlbServer, Process, Received, Reply, Request, Sandbox, UsageReceiver,
+    eventually,
+};
 
-/// A sandbox and the program that uses its data directory.
-pub(crate) struct Place {
-    /// The backend of every server here: a demo, which records nothing.
+/// Sandbox for `llmlb usage` commands and servers that share its data directory.
+pub(crate) struct UsageSandbox {
+    /// Backend of every server of the sandbox: a demo server with metering disabled.
     demo: OnceLock<Server>,
     sandbox: Sandbox,
 }
 
-impl Place {
+impl UsageSandbox {
     pub(crate) fn new() -> Self {
         Self {
             demo: OnceLock::new(),
@@ -24,17 +28,17 @@ impl Place {
         }
     }
 
-    /// The data directory, which the program makes.
+    /// Path of the data directory, which llmlb creates.
     pub(crate) fn data(&self) -> PathBuf {
         self.sandbox.data_dir()
     }
 
-    /// A file beside the data directory.
+    /// Writes a file beside the data directory and returns its path.
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         self.sandbox.file(name, content)
     }
 
-    /// `llmlb usage ...`, with nothing in its environment that could matter.
+    /// Returns the command `llmlb usage ...` without `LLMLB_` variables other than the directories.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let words = [&["usage"], words].concat();
         self.sandbox.command_of(self.sandbox.llmlb(), &words)
@@ -45,14 +49,14 @@ impl Place {
         self.sandbox.start(command)
     }
 
-    /// `llmlb serve` on any free port, with these settings and a backend that responds.
+    /// Starts `llmlb serve` on a free port with these settings and a backend that responds.
     pub(crate) fn serve(&self, settings: &[(&str, &str)]) -> Server {
         let off = [("LLMLB_USAGE", "false")];
         let demo = self.demo.get_or_init(|| self.serve_demo(&off));
         self.serve_with(&format!("--backend http://{}", demo.address), settings)
     }
 
-    /// `llmlb serve --demo` on any free port, with these settings.
+    /// Starts `llmlb serve --demo` on a free port with these settings.
     pub(crate) fn serve_demo(&self, settings: &[(&str, &str)]) -> Server {
         self.serve_with("--demo", settings)
     }
@@ -67,31 +71,32 @@ impl Place {
         Server(self.sandbox.serve_with(command))
     }
 
-    /// `llmlb status` of a server.
+    /// Runs `llmlb status` for a server.
     pub(crate) fn status(&self, server: &Server, words: &str) -> Finished {
         self.sandbox
             .run(&format!("status -p {} {words}", server.port()))
     }
 
+    /// Runs `llmlb usage` with these words.
     pub(crate) fn usage(&self, words: &[&str]) -> Finished {
         self.usage_with(words, "")
     }
 
-    /// The same with an input.
+    /// Like [`UsageSandbox::usage`], with this standard input.
     pub(crate) fn usage_with(&self, words: &[&str], input: impl AsRef<[u8]>) -> Finished {
         Finished::run_with(&mut self.command(words), input)
     }
 
-    /// Stages so many records, numbered from 1.
+    /// Stages this number of records, numbered from 1.
     pub(crate) fn stage(&self, count: usize) {
         let lines: Vec<String> = (1..=count).map(|n| format!("{{\"n\":{n}}}\n")).collect();
         self.usage_with(&["stage"], lines.concat()).assert_code(0);
     }
 
-    /// The names of the files in a part of the data directory.
+    /// Returns the names of the files in a subdirectory of the data directory.
     pub(crate) fn files(&self, part: &str) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(self.data().join(part))
-            .expect("it is there")
+            .expect("the subdirectory exists")
             .map(|file| file.unwrap().file_name().into_string().unwrap())
             .filter(|name| !name.starts_with('.'))
             .collect();
@@ -99,6 +104,22 @@ impl Place {
         names
     }
 
+    /// Archives `count` records and sets the modification time of the batch to two days ago. Returns the
+    /// names of the files in `archive/`.
+    pub(crate) fn old_archive(&self, count: usize) -> Vec<String> {
+        self.stage(count);
+        self.usage(&["deliver", "--archive"]).assert_code(0);
+        let names = self.files("archive");
+        for name in &names {
+            let path = self.data().join("archive").join(name);
+            let file = fs::File::options().write(true).open(path).unwrap();
+            let two_days = Duration::from_secs(2 * 24 * 3600);
+            file.set_modified(SystemTime::now() - two_days).unwrap();
+        }
+        names
+    }
+
+    /// Returns the result of `llmlb usage verify`, which must succeed.
     pub(crate) fn books(&self) -> Value {
         let ran = self.usage(&["verify", "--json"]);
         ran.assert_code(0);
@@ -106,7 +127,7 @@ impl Place {
     }
 }
 
-/// A server that serves.
+/// Running server with functions for its usage records.
 pub(crate) struct Server(LlmlbServer);
 
 impl Deref for Server {
@@ -118,27 +139,56 @@ impl Deref for Server {
 }
 
 impl Server {
-    /// What it says of the usage records.
+    /// Returns the field `usage` of `/status`.
     pub(crate) fn usage(&self) -> Value {
         self.0.status()["usage"].take()
     }
 
     /// Sends a request such as `POST /v1/chat/completions` and returns the body of the response.
-    pub(crate) fn ask(&self, what: &str, body: &str) -> String {
-        let (method, path) = what.split_once(' ').expect("a method and a path");
+    pub(crate) fn fetch(&self, method_and_path: &str, body: &str) -> String {
+        let (method, path) = method_and_path
+            .split_once(' ')
+            .expect("a method and a path");
         let request = Request::new(method, path).field("content-type", "application/json");
         let mut connection = Connection::open(self.0.address);
         connection.send(request.body(body).to_bytes());
         connection.answer().text()
     }
 
-    /// Waits until it says so.
-    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        eventually(what, || Some(self.usage()).filter(&is_so))
+    /// Waits until the field `usage` of `/status` satisfies the condition, and returns it.
+    pub(crate) fn until(&self, condition: &str, is_true: impl Fn(&Value) -> bool) -> Value {
+        eventually(condition, || Some(self.usage()).filter(&is_true))
     }
 }
 
-/// The numbers of the records in a batch.
+/// Receiver that reports every request to the test and responds when the test permits it.
+pub(crate) struct HeldReceiver {
+    pub(crate) receiver: UsageReceiver,
+    /// Gets a message for every request.
+    pub(crate) requests: mpsc::Receiver<()>,
+    /// Lets the receiver respond to one request; dropping it lets it respond to all.
+    pub(crate) respond: mpsc::Sender<()>,
+}
+
+impl HeldReceiver {
+    pub(crate) fn start() -> Self {
+        let (report, requests) = mpsc::channel();
+        let (respond, permission) = mpsc::channel::<()>();
+        let (report, permission) = (Mutex::new(report), Mutex::new(permission));
+        let receiver = UsageReceiver::judging(move |_| {
+            let _ = report.lock().unwrap().send(());
+            let _ = permission.lock().unwrap().recv();
+            Reply::response(200, &[], "")
+        });
+        Self {
+            receiver,
+            requests,
+            respond,
+        }
+    }
+}
+
+/// Returns the numbers of the records in a batch.
 pub(crate) fn numbers(batch: &Received) -> Vec<u64> {
     let batch = batch.json();
     let records = batch["records"].as_array().expect("records");

@@ -1,10 +1,10 @@
-//! The units in `examples/systemd`, as systemd itself reads them.
+//! The units in `examples/systemd`, validated by systemd itself.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
 use std::process::Command;
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::Finished;
 
 const UNITS: [(&str, &str); 3] = [
@@ -27,19 +27,19 @@ fn systemd_accepts_the_units_without_a_warning() {
     if !testkit::has_tool("systemd-analyze").unwrap() {
         return;
     }
-    let place = Place::new();
+    let sandbox = UsageSandbox::new();
     let files: Vec<_> = UNITS
         .iter()
         .map(|(name, text)| {
-            let here = text.replace("/usr/local/bin/llmlb", env!("CARGO_BIN_EXE_llmlb"));
-            place.file(name, here)
+            let adapted = text.replace("/usr/local/bin/llmlb", env!("CARGO_BIN_EXE_llmlb"));
+            sandbox.file(name, adapted)
         })
         .collect();
     let ran = Finished::run(Command::new("systemd-analyze").arg("verify").args(files));
     assert_eq!((ran.code, ran.output().as_str()), (Some(0), ""), "{ran:?}");
 }
 
-/// The value of every setting; a setting occurs once.
+/// Returns the settings of a unit; a setting occurs once.
 fn settings(unit: &str) -> BTreeMap<&str, &str> {
     let (_, text) = UNITS.iter().find(|(name, _)| *name == unit).unwrap();
     text.lines()
@@ -48,9 +48,9 @@ fn settings(unit: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Two dynamic users of different names could not use each other's files.
+/// Dynamic users with different names could not use each other's files.
 #[test]
-fn both_services_run_as_one_user_on_one_directory() {
+fn both_services_have_the_same_user_and_directory() {
     let (serve, deliver) = (settings("llmlb.service"), settings("llmlb-usage.service"));
     for name in ["User", "DynamicUser", "StateDirectory"] {
         assert!(serve.contains_key(name), "{name}");
@@ -58,11 +58,15 @@ fn both_services_run_as_one_user_on_one_directory() {
     }
     let data = "LLMLB_DATA_DIR=/var/lib/llmlb";
     for unit in [serve, deliver] {
-        assert!(unit["Environment"].split(' ').any(|one| one == data));
+        assert!(
+            unit["Environment"]
+                .split(' ')
+                .any(|variable| variable == data)
+        );
     }
 }
 
-/// Commands in the units are commands that llmlb takes.
+/// The commands of the units must parse.
 #[test]
 fn commands_of_the_units_are_valid() {
     for unit in ["llmlb.service", "llmlb-usage.service"] {

@@ -1,5 +1,5 @@
-//! Root and the service's user work on one data directory in turn. With the documented systemd units
-//! the directory belongs to the service's user, and root is the only person who can run commands.
+//! Root and the service's user use one data directory in turn. With the documented systemd units, the
+//! directory belongs to the service's user, and administrators run commands as root.
 #![cfg(target_os = "linux")]
 
 use std::fs;
@@ -7,12 +7,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::Place;
+use crate::support::UsageSandbox;
 use testkit::{Finished, UsageReceiver};
 
 const SERVICE: u32 = 65534;
 
-/// Every verb, as it is typed. `URL` stands for a receiver.
+/// Every verb with its arguments. `URL` stands for a receiver.
 const VERBS: [&str; 12] = [
     "",
     "stage ../record.json",
@@ -28,7 +28,7 @@ const VERBS: [&str; 12] = [
     "resend --archived --all",
 ];
 
-/// Those that only read.
+/// Verbs that only read.
 const READERS: [&str; 7] = [
     "",
     "pending",
@@ -45,33 +45,29 @@ enum User {
     Service,
 }
 
-/// A data directory of the service's user, in a directory that everybody can read.
+/// Data directory of the service's user, in a directory that every user can read.
 struct World {
-    place: Place,
+    sandbox: UsageSandbox,
     llmlb: PathBuf,
 }
 
 impl World {
-    /// `None`: this user cannot become another one.
+    /// Returns `None` if the tests do not run as root.
     fn new() -> Option<Self> {
-        if !testkit::has_root("who can become another user").unwrap() {
+        if !testkit::has_root("to run commands as another user").unwrap() {
             return None;
         }
-        let place = Place::new();
+        let sandbox = UsageSandbox::new();
         let record = r#"{"model":"m","tokens":1}"#;
-        let dir = place.file("record.json", record);
-        let dir = dir.parent().expect("its directory").to_owned();
+        let dir = sandbox.file("record.json", record);
+        let dir = dir.parent().expect("a directory").to_owned();
         let llmlb = dir.join("llmlb");
         fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("readable");
-        // A process of its own copies it: a child that another test starts meanwhile would inherit
-        // the descriptor, and a program that is open for writing cannot be run.
-        let mut install = Command::new("install");
-        let copied = install.args(["-m", "755", env!("CARGO_BIN_EXE_llmlb")]);
-        assert!(copied.arg(&llmlb).status().expect("install").success());
-        fs::create_dir(place.data()).expect("a data directory");
-        fs::set_permissions(place.data(), PermissionsExt::from_mode(0o700)).expect("private");
-        chown(place.data(), Some(SERVICE), Some(SERVICE)).expect("it is the service's");
-        Some(Self { place, llmlb })
+        testkit::copy_program(env!("CARGO_BIN_EXE_llmlb"), &llmlb).expect("a copy");
+        fs::create_dir(sandbox.data()).expect("a data directory");
+        fs::set_permissions(sandbox.data(), PermissionsExt::from_mode(0o700)).expect("private");
+        chown(sandbox.data(), Some(SERVICE), Some(SERVICE)).expect("chown to the service's user");
+        Some(Self { sandbox, llmlb })
     }
 
     fn command(&self, user: User, words: &[&str]) -> Command {
@@ -91,9 +87,9 @@ impl World {
         }
         command
             .args(words)
-            .env("LLMLB_DATA_DIR", self.place.data())
+            .env("LLMLB_DATA_DIR", self.sandbox.data())
             .env_remove("NOTIFY_SOCKET")
-            .current_dir(self.place.data())
+            .current_dir(self.sandbox.data())
             .stdin(Stdio::null());
         command
     }
@@ -113,44 +109,45 @@ impl World {
         ran
     }
 
-    /// The service starts with the receiver of the directory, if it has one, records a request and ends.
-    fn serves(&self, why: &str, receiver: &UsageReceiver) {
-        let locks = self.place.data().join("../locks");
+    /// Checks that the service starts with the receiver of the directory, if it has one, records a request
+    /// and ends.
+    fn assert_serves(&self, case: &str, receiver: &UsageReceiver) {
+        let locks = self.sandbox.data().join("../locks");
         let _ = fs::create_dir(&locks);
-        chown(&locks, Some(SERVICE), Some(SERVICE)).expect("the service's locks");
+        chown(&locks, Some(SERVICE), Some(SERVICE)).expect("chown to the service's user");
         let mut command = self.command(User::Service, &["serve", "-p", "0"]);
         command
             .args(["--backend", "http://127.0.0.1:9"])
             .env("LLMLB_LOCK_DIR", locks)
             .env("LLMLB_USAGE_ON_FAILURE", "refuse")
             .env("LLMLB_USAGE_EVERY", "1h");
-        if self.place.data().join("destination.json").exists() {
+        if self.sandbox.data().join("destination.json").exists() {
             command.env("LLMLB_USAGE_URL", &receiver.url);
         }
-        let server = self.place.serve_command(&mut command);
+        let server = self.sandbox.serve_command(&mut command);
         let body = r#"{"model":"m","messages":[]}"#;
-        server.ask("POST /v1/chat/completions", body);
-        assert_eq!(server.usage()["recorded"], 1, "{why}");
-        assert_eq!(server.stop(), Some(0), "{why}: {}", server.log());
-        let said = server.log();
-        assert!(!said.contains("usage: "), "{why}: {said}");
+        server.fetch("POST /v1/chat/completions", body);
+        assert_eq!(server.usage()["recorded"], 1, "{case}");
+        assert_eq!(server.stop(), Some(0), "{case}: {}", server.log());
+        let log = server.log();
+        assert!(!log.contains("usage: "), "{case}: {log}");
     }
 }
 
-/// Path, owner, size and time of the last change of everything in a directory.
+/// Path, owner, size and modification time of everything in a directory.
 type Tree = Vec<(PathBuf, u32, u64, i64, i64)>;
 
 fn tree(dir: &Path) -> Tree {
     let mut found = Vec::new();
-    let mut left = vec![dir.to_owned()];
-    while let Some(path) = left.pop() {
-        let about = fs::symlink_metadata(&path).expect("it is there");
-        if about.is_dir() {
+    let mut queue = vec![dir.to_owned()];
+    while let Some(path) = queue.pop() {
+        let metadata = fs::symlink_metadata(&path).expect("metadata");
+        if metadata.is_dir() {
             let files = fs::read_dir(&path).expect("readable");
-            left.extend(files.map(|file| file.expect("a file").path()));
+            queue.extend(files.map(|file| file.expect("a file").path()));
         }
-        let (size, uid) = (about.len(), about.uid());
-        found.push((path, uid, size, about.mtime(), about.mtime_nsec()));
+        let (size, uid) = (metadata.len(), metadata.uid());
+        found.push((path, uid, size, metadata.mtime(), metadata.mtime_nsec()));
     }
     found.sort();
     found
@@ -158,34 +155,34 @@ fn tree(dir: &Path) -> Tree {
 
 const NONE: [PathBuf; 0] = [];
 
-/// Files that do not belong to the service's user.
-fn others_files(dir: &Path) -> Vec<PathBuf> {
-    let others = tree(dir).into_iter().filter(|(_, uid, ..)| *uid != SERVICE);
-    others.map(|(path, ..)| path).collect()
+/// Returns the files that do not belong to the service's user.
+fn foreign_files(dir: &Path) -> Vec<PathBuf> {
+    let foreign = tree(dir).into_iter().filter(|(_, uid, ..)| *uid != SERVICE);
+    foreign.map(|(path, ..)| path).collect()
 }
 
-/// A file that cannot be read, as on a disk with errors, keeps nothing else back. (S9)
+/// A file that cannot be read, as on a disk with errors, does not delay other records. (S9)
 #[test]
-fn entry_or_batch_that_cannot_be_read_is_shown_and_stops_nothing_else() {
+fn unreadable_entry_or_batch_is_reported_and_delays_no_other() {
     let receiver = UsageReceiver::always(200);
     let Some(world) = World::new() else { return };
-    for (part, made) in [
+    for (part, verb) in [
         ("_staging", "stage ../record.json"),
         ("spool", "consolidate"),
     ] {
         world.run(User::Service, "stage ../record.json", &receiver);
-        world.run(User::Service, made, &receiver);
-        let file = world.place.files(part).remove(0);
-        let file = world.place.data().join(part).join(file);
-        chown(&file, Some(0), Some(0)).expect("it is root's");
+        world.run(User::Service, verb, &receiver);
+        let file = world.sandbox.files(part).remove(0);
+        let file = world.sandbox.data().join(part).join(file);
+        chown(&file, Some(0), Some(0)).expect("chown to root");
         world.run(User::Service, "stage ../record.json", &receiver);
 
-        let why = format!("cannot read {}: permission denied", file.display());
+        let error = format!("cannot read {}: permission denied", file.display());
         let pending = world.usage(User::Service, "pending", &receiver);
         assert_eq!(pending.code, Some(1), "{pending:?}");
-        assert!(pending.stdout.contains(&why), "{pending:?}");
-        let told = "\n1 cannot be read; ";
-        assert!(pending.stdout.contains(told), "{pending:?}");
+        assert!(pending.stdout.contains(&error), "{pending:?}");
+        let total = "\n1 cannot be read; ";
+        assert!(pending.stdout.contains(total), "{pending:?}");
         let verified = world.usage(User::Service, "verify", &receiver);
         assert_eq!(verified.code, Some(1), "{verified:?}");
         assert!(
@@ -195,11 +192,11 @@ fn entry_or_batch_that_cannot_be_read_is_shown_and_stops_nothing_else() {
         let before = receiver.batches().len();
         let delivered = world.usage(User::Service, "deliver --to URL", &receiver);
         assert_eq!(delivered.code, Some(1), "{delivered:?}");
-        assert!(delivered.stderr.contains(&why), "{delivered:?}");
+        assert!(delivered.stderr.contains(&error), "{delivered:?}");
         assert!(receiver.batches().len() > before, "{delivered:?}");
         assert!(file.exists());
 
-        chown(&file, Some(SERVICE), Some(SERVICE)).expect("it is the service's");
+        chown(&file, Some(SERVICE), Some(SERVICE)).expect("chown to the service's user");
         world.run(User::Service, "deliver --to URL --now", &receiver);
         assert_eq!(
             world.run(User::Service, "pending", &receiver).stdout,
@@ -209,7 +206,7 @@ fn entry_or_batch_that_cannot_be_read_is_shown_and_stops_nothing_else() {
     }
 }
 
-/// Whichever user types which verb first, the other one can type any, and the service starts.
+/// After any verb of one user, the other user can run any verb, and the service starts.
 #[test]
 fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {
     let receiver = UsageReceiver::always(200);
@@ -220,27 +217,27 @@ fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {
         };
         for verb in VERBS {
             let Some(world) = World::new() else { return };
-            let why = format!("{verb:?}, {first:?} first");
+            let case = format!("{verb:?}, {first:?} first");
             world.run(first, "stage ../record.json", &receiver);
             world.run(first, verb, &receiver);
-            assert_eq!(others_files(&world.place.data()), NONE, "{why}");
+            assert_eq!(foreign_files(&world.sandbox.data()), NONE, "{case}");
             world.run(second, "stage ../record.json", &receiver);
             world.run(second, verb, &receiver);
-            assert_eq!(others_files(&world.place.data()), NONE, "{why}");
+            assert_eq!(foreign_files(&world.sandbox.data()), NONE, "{case}");
             world.run(User::Service, "verify", &receiver);
-            world.serves(&why, &receiver);
+            world.assert_serves(&case, &receiver);
             let books = world.run(User::Root, "verify --json", &receiver).json();
             let staged = if verb.starts_with("stage") { 5 } else { 3 };
-            assert_eq!(books["staged"], staged, "{why}: {books}");
+            assert_eq!(books["staged"], staged, "{case}: {books}");
         }
     }
 }
 
 #[test]
-fn readers_change_nothing_whoever_runs_them() {
+fn reading_verbs_change_no_file_as_either_user() {
     let receiver = UsageReceiver::always(200);
     let Some(world) = World::new() else { return };
-    let data = world.place.data();
+    let data = world.sandbox.data();
     for words in [
         "",
         "stage ../record.json",
@@ -260,15 +257,15 @@ fn readers_change_nothing_whoever_runs_them() {
     }
 }
 
-/// Killed at every single system call that could change something.
+/// The command is killed at each system call that could change a file.
 #[test]
-fn readers_of_root_leave_nothing_behind_when_they_are_killed() {
+fn reading_verbs_of_root_change_no_file_when_killed() {
     let receiver = UsageReceiver::always(200);
     let Some(world) = World::new() else { return };
     if !testkit::has_tool("strace").unwrap() {
         return;
     }
-    let data = world.place.data();
+    let data = world.sandbox.data();
     for words in ["deliver --archive", "stage ../record.json"] {
         world.run(User::Service, words, &receiver);
         let before = tree(&data);
@@ -295,26 +292,26 @@ fn readers_of_root_leave_nothing_behind_when_they_are_killed() {
             assert!(kills > 3, "{verb:?} was killed {kills} times");
         }
     }
-    world.serves("after the kills", &receiver);
+    world.assert_serves("after the kills", &receiver);
 }
 
-/// Without a receiver, too: the other batches are archived.
+/// Batches that can be read are archived.
 #[test]
-fn batch_that_cannot_be_read_does_not_stop_archiving() {
+fn unreadable_batch_does_not_stop_archiving() {
     let receiver = UsageReceiver::always(200);
     let Some(world) = World::new() else { return };
     world.run(User::Service, "stage ../record.json", &receiver);
     world.run(User::Service, "consolidate", &receiver);
-    let file = world.place.files("spool").remove(0);
-    let file = world.place.data().join("spool").join(file);
-    chown(&file, Some(0), Some(0)).expect("it is root's");
+    let file = world.sandbox.files("spool").remove(0);
+    let file = world.sandbox.data().join("spool").join(file);
+    chown(&file, Some(0), Some(0)).expect("chown to root");
     world.run(User::Service, "stage ../record.json", &receiver);
     let ran = world.usage(User::Service, "deliver --archive", &receiver);
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    let why = format!("1 batch pending: cannot read {}", file.display());
-    assert!(ran.stderr.contains(&why), "{ran:?}");
-    assert_eq!(world.place.files("archive").len(), 1, "{ran:?}");
-    chown(&file, Some(SERVICE), Some(SERVICE)).expect("it is the service's");
+    let error = format!("1 batch pending: cannot read {}", file.display());
+    assert!(ran.stderr.contains(&error), "{ran:?}");
+    assert_eq!(world.sandbox.files("archive").len(), 1, "{ran:?}");
+    chown(&file, Some(SERVICE), Some(SERVICE)).expect("chown to the service's user");
     world.run(User::Service, "deliver --archive", &receiver);
-    assert_eq!(world.place.files("archive").len(), 2);
+    assert_eq!(world.sandbox.files("archive").len(), 2);
 }

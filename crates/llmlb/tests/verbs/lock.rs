@@ -1,22 +1,25 @@
-//! L1, as far as the lock goes: a server of another process is in the way, and says who it is.
+//! Lock of a port that another process holds. (L1)
 
 use tenure::{Key, Store};
 
-use crate::support::Place;
+use crate::support::LockDir;
 
 #[test]
-fn a_port_that_another_process_has_is_refused_and_that_process_is_named() {
-    let place = Place::new();
-    let mut server = place.stand_in(4001, "ignore");
-    let store = Store::in_dir(place.path());
+fn lock_of_a_port_held_by_another_process_is_refused_with_its_pid() {
+    let lock_dir = LockDir::new();
+    let mut server = lock_dir.stand_in(4001, "ignore");
+    let store = Store::in_dir(lock_dir.path());
     let key = Key::service("serve", 4001).expect("a valid key");
-    let refused = store.claim(&key).try_acquire().expect_err("it is held");
+    let refused = store
+        .claim(&key)
+        .try_acquire()
+        .expect_err("the key is held");
     let holder = refused.holder().and_then(tenure::Holder::pid);
     assert_eq!(holder, Some(server.pid()));
     server.kill();
-    let taken = store.claim(&key).try_acquire();
+    let acquired = store.claim(&key).try_acquire();
     assert!(
-        taken.is_ok(),
-        "a killed server is in nobody's way: {taken:?}"
+        acquired.is_ok(),
+        "the key of a killed server is free: {acquired:?}"
     );
 }

@@ -1,11 +1,8 @@
-//! `llmlb stop` and `llmlb status` as people use them: the real program against real owners of
+//! `llmlb stop` and `llmlb status` as users run them: the real program against real owners of
 //! real locks. Every test has a lock directory of its own.
 
 #![expect(clippy::expect_used, reason = "helpers fail the test that called them")]
-#![expect(
-    clippy::print_stdout,
-    reason = "a stand-in tells its test that it is ready"
-)]
+#![expect(clippy::print_stdout, reason = "a stand-in prints that it is ready")]
 
 mod support;
 

@@ -1,11 +1,11 @@
-//! Two users on one machine. Needs root, who can become another user.
+//! Servers of another user. These tests need root to run commands as that user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use llmlb::lock::{LockError, read_lock_info};
 
-use crate::support::{Place, this_test};
+use crate::support::{LockDir, this_test};
 
 const NOBODY: [&str; 4] = [
     "setpriv",
@@ -14,31 +14,27 @@ const NOBODY: [&str; 4] = [
     "--clear-groups",
 ];
 
-/// A copy of a program where the other user can get at it.
-fn copy(place: &Place, program: &str, name: &str) -> String {
-    let copy = place.path().join(name);
-    fs::set_permissions(place.path(), Permissions::from_mode(0o755)).expect("readable");
-    // A process of its own copies it: a child that another test starts meanwhile would inherit the
-    // descriptor, and a program that is open for writing cannot be run.
-    let mut install = std::process::Command::new("install");
-    let copied = install.args(["-m", "755", program]).arg(&copy).status();
-    assert!(copied.expect("install").success());
+/// Copies a program to a directory that the other user can read, and returns its path.
+fn copy(lock_dir: &LockDir, program: &str, name: &str) -> String {
+    let copy = lock_dir.path().join(name);
+    fs::set_permissions(lock_dir.path(), Permissions::from_mode(0o755)).expect("readable");
+    testkit::copy_program(program, &copy).expect("a copy");
     copy.into_os_string()
         .into_string()
         .expect("a path that is text")
 }
 
 #[test]
-fn another_users_server_is_seen_and_left_alone() {
-    let place = Place::new();
-    let tool = copy(&place, env!("CARGO_BIN_EXE_llmlb"), "llmlb");
+fn server_of_another_user_is_reported_and_not_stopped() {
+    let lock_dir = LockDir::new();
+    let tool = copy(&lock_dir, env!("CARGO_BIN_EXE_llmlb"), "llmlb");
     let as_nobody =
-        |words: &[&str]| place.run(&[NOBODY.as_slice(), &[tool.as_str()], words].concat());
-    if !testkit::has_root("who can become another user").expect("nothing is missing") {
+        |words: &[&str]| lock_dir.run(&[NOBODY.as_slice(), &[tool.as_str()], words].concat());
+    if !testkit::has_root("to run commands as another user").expect("nothing is missing") {
         return;
     }
     assert_eq!(as_nobody(&["--version"]).code, Some(0));
-    let server = place.stand_in(4008, "end");
+    let server = lock_dir.stand_in(4008, "end");
     let ran = as_nobody(&["status", "-p", "4008"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     for line in [
@@ -56,10 +52,10 @@ fn another_users_server_is_seen_and_left_alone() {
     );
     assert!(llmlb::lock::is_process_running(server.pid()));
 
-    let test = copy(&place, &this_test(), "test");
-    let unread = "other_users::not_for_other_users";
-    let words = [test.as_str(), "--exact", unread, "--ignored"];
-    let ran = place.run(&[NOBODY.as_slice(), &words].concat());
+    let test = copy(&lock_dir, &this_test(), "test");
+    let role = "other_users::lock_record_of_root_is_not_read";
+    let words = [test.as_str(), "--exact", role, "--ignored"];
+    let ran = lock_dir.run(&[NOBODY.as_slice(), &words].concat());
     assert!(ran.stdout.contains("1 passed"), "{ran:?}");
 
     drop(server);
@@ -72,10 +68,10 @@ fn another_users_server_is_seen_and_left_alone() {
     );
 }
 
-/// Not a test of its own: what another user runs while a server of root's has port 4008.
+/// Not a test of its own: another user runs it while a server of root holds port 4008.
 #[test]
 #[ignore = "another test runs it as another user"]
-fn not_for_other_users() {
+fn lock_record_of_root_is_not_read() {
     match read_lock_info(4008) {
         Err(LockError::ReadFailed { why, .. }) => assert_eq!(why, "the file belongs to root"),
         other => panic!("{other:?}"),

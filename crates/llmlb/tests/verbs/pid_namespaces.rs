@@ -1,14 +1,14 @@
-//! Servers in containers: their numbers mean something else outside.
+//! Servers in PID namespaces, whose pids differ from those outside.
 
 use llmlb::lock::{LockError, ServerLock};
 use serde_json::Value;
 
-use crate::support::{Place, answering, this_test};
+use crate::support::{LockDir, status_server, this_test};
 
 const INSIDE: [&str; 5] = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"];
 
-fn is_possible(place: &Place) -> bool {
-    let possible = place.run(&[INSIDE.as_slice(), &["true"]].concat()).code == Some(0);
+fn is_possible(lock_dir: &LockDir) -> bool {
+    let possible = lock_dir.run(&[INSIDE.as_slice(), &["true"]].concat()).code == Some(0);
     if !possible {
         testkit::skip("the right to make a PID namespace").expect("nothing is missing");
     }
@@ -16,16 +16,16 @@ fn is_possible(place: &Place) -> bool {
 }
 
 #[test]
-fn a_server_inside_is_known_outside_by_the_number_that_means_it_there() {
-    let place = Place::new();
-    if !is_possible(&place) {
+fn status_outside_shows_the_outer_pid_of_a_server_inside() {
+    let lock_dir = LockDir::new();
+    if !is_possible(&lock_dir) {
         return;
     }
-    // It calls itself process 1, in its record and when it is asked.
-    let answering = answering(r#"{"status":"ok","pid":1,"backends":[]}"#);
-    let address = answering.address;
-    let _server = place.stand_in_under(&INSIDE, address.port(), "end", 30_000);
-    let ran = place.llmlb(&["status", "--json"]);
+    // The server is process 1 according to its lock record and its status.
+    let status_server = status_server(r#"{"status":"ok","pid":1,"backends":[]}"#);
+    let address = status_server.address;
+    let _server = lock_dir.stand_in_under(&INSIDE, address.port(), "end", 30_000);
+    let ran = lock_dir.llmlb(&["status", "--json"]);
     let document: Value = serde_json::from_str(&ran.stdout).expect("JSON");
     let entry = &document["servers"][0];
     assert_eq!(entry["proof"], "verified");
@@ -34,14 +34,14 @@ fn a_server_inside_is_known_outside_by_the_number_that_means_it_there() {
 }
 
 #[test]
-fn a_server_outside_is_neither_named_nor_stopped_from_inside() {
-    let place = Place::new();
-    if !is_possible(&place) {
+fn server_outside_is_neither_named_nor_stopped_from_inside() {
+    let lock_dir = LockDir::new();
+    if !is_possible(&lock_dir) {
         return;
     }
-    let server = place.stand_in(4007, "end");
+    let server = lock_dir.stand_in(4007, "end");
     let llmlb = env!("CARGO_BIN_EXE_llmlb");
-    let inside = |words: &[&str]| place.run(&[INSIDE.as_slice(), words].concat());
+    let inside = |words: &[&str]| lock_dir.run(&[INSIDE.as_slice(), words].concat());
     let ran = inside(&[llmlb, "status", "-p", "4007"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let lines = [
@@ -62,17 +62,17 @@ fn a_server_outside_is_neither_named_nor_stopped_from_inside() {
         "{ran:?}"
     );
 
-    let refused = "pid_namespaces::refused_inside";
-    let ran = inside(&[&this_test(), "--exact", refused, "--ignored"]);
+    let role = "pid_namespaces::acquire_is_refused_inside";
+    let ran = inside(&[&this_test(), "--exact", role, "--ignored"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(ran.stdout.contains("1 passed"), "{ran:?}");
 }
 
-/// Not a test of its own: what is run inside while a server outside has port 4007.
+/// Not a test of its own: runs inside while a server outside holds port 4007.
 #[test]
 #[ignore = "another test runs it in a PID namespace"]
-fn refused_inside() {
-    let refused = ServerLock::acquire(4007).expect_err("it is held");
+fn acquire_is_refused_inside() {
+    let refused = ServerLock::acquire(4007).expect_err("the port is held");
     assert!(matches!(refused, LockError::AlreadyRunning { .. }));
     assert_eq!(
         refused.to_string(),

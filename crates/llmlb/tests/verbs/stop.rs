@@ -1,14 +1,14 @@
-//! L2: `llmlb stop`.
+//! `llmlb stop`. (L2)
 
 use std::fs;
 
-use crate::support::{Place, answering};
+use crate::support::{LockDir, status_server};
 
 #[test]
-fn a_server_is_asked_and_waited_for() {
-    let place = Place::new();
-    let server = place.stand_in(4002, "end");
-    let ran = place.llmlb(&["stop", "-p", "4002"]);
+fn stop_ends_a_server_and_waits_for_it() {
+    let lock_dir = LockDir::new();
+    let server = lock_dir.stand_in(4002, "end");
+    let ran = lock_dir.llmlb(&["stop", "-p", "4002"]);
     assert_eq!(
         (ran.code, ran.stdout),
         (
@@ -17,30 +17,30 @@ fn a_server_is_asked_and_waited_for() {
         )
     );
     assert_eq!(ran.stderr, "");
-    assert!(!place.lock_file(4002).exists());
+    assert!(!lock_dir.lock_file(4002).exists());
 }
 
 #[test]
-fn a_server_that_drains_is_waited_for_and_that_is_explained_once() {
-    let place = Place::new();
-    let server = place.stand_in(4003, "2000");
-    let ran = place.llmlb(&["stop", "-p", "4003"]);
+fn stop_waits_for_the_drain_and_reports_it_once() {
+    let lock_dir = LockDir::new();
+    let server = lock_dir.stand_in(4003, "2000");
+    let ran = lock_dir.llmlb(&["stop", "-p", "4003"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(ran.stderr, "llmlb: draining: waiting for at most 35 s\n");
     assert!(ran.stdout.starts_with("Stopped "), "{ran:?}");
     drop(server);
 
-    let _server = place.stand_in(4003, "2000");
-    let ran = place.llmlb(&["stop", "-q", "-p", "4003"]);
+    let _server = lock_dir.stand_in(4003, "2000");
+    let ran = lock_dir.llmlb(&["stop", "-q", "-p", "4003"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     assert!(ran.stdout.starts_with("Stopped "), "{ran:?}");
 }
 
 #[test]
-fn a_server_that_does_not_end_is_left_unless_forced() {
-    let place = Place::new();
-    let server = place.stand_in(4004, "ignore");
-    let ran = place.llmlb(&["stop", "-p", "4004", "--timeout", "0.2"]);
+fn server_that_does_not_end_is_killed_only_with_force() {
+    let lock_dir = LockDir::new();
+    let server = lock_dir.stand_in(4004, "ignore");
+    let ran = lock_dir.llmlb(&["stop", "-p", "4004", "--timeout", "0.2"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert_eq!(
         ran.stderr,
@@ -50,7 +50,7 @@ fn a_server_that_does_not_end_is_left_unless_forced() {
             server.pid()
         )
     );
-    let ran = place.llmlb(&["stop", "-p", "4004", "--timeout", "0.2", "--force"]);
+    let ran = lock_dir.llmlb(&["stop", "-p", "4004", "--timeout", "0.2", "--force"]);
     assert_eq!(
         (ran.code, ran.stdout),
         (
@@ -61,46 +61,47 @@ fn a_server_that_does_not_end_is_left_unless_forced() {
             )
         )
     );
-    assert!(!place.lock_file(4004).exists());
+    assert!(!lock_dir.lock_file(4004).exists());
 }
 
 #[test]
-fn a_server_is_given_its_own_drain_timeout_and_five_seconds() {
-    let place = Place::new();
-    let _server = place.stand_in_under(&[], 4005, "2000", 1_500);
-    let ran = place.llmlb(&["stop", "-p", "4005"]);
+fn stop_waits_for_the_drain_timeout_of_the_server_plus_5_s() {
+    let lock_dir = LockDir::new();
+    let _server = lock_dir.stand_in_under(&[], 4005, "2000", 1_500);
+    let ran = lock_dir.llmlb(&["stop", "-p", "4005"]);
     assert_eq!(ran.stderr, "llmlb: draining: waiting for at most 6.5 s\n");
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 #[test]
-fn nothing_to_stop_is_no_failure() {
-    let place = Place::new();
-    let ran = place.llmlb(&["stop", "-p", "1"]);
+fn stop_without_a_server_succeeds() {
+    let lock_dir = LockDir::new();
+    let ran = lock_dir.llmlb(&["stop", "-p", "1"]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),
         (Some(0), "No server running on port 1\n")
     );
     assert_eq!(ran.stderr, "");
-    assert_eq!(place.llmlb(&["stop"]).code, Some(2));
-    assert_eq!(place.llmlb(&["stop", "-p", "0"]).code, Some(2));
+    assert_eq!(lock_dir.llmlb(&["stop"]).code, Some(2));
+    assert_eq!(lock_dir.llmlb(&["stop", "-p", "0"]).code, Some(2));
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_dead_server_that_its_parent_has_not_reaped_is_gone() {
-    let place = Place::new();
-    let server = place.stand_in(6, "ignore");
+fn lock_file_of_a_zombie_is_stale() {
+    let lock_dir = LockDir::new();
+    let server = lock_dir.stand_in(6, "ignore");
     let pid = server.pid();
-    // Only `kill` of the stand-in would wait for it.
+    // The process stays a zombie: `StandIn::kill` would wait for it.
     let mut kill = std::process::Command::new("kill");
     let killed = kill.args(["-9", &pid.to_string()]).status();
     assert!(killed.expect("kill").success());
-    let state = || fs::read_to_string(format!("/proc/{pid}/stat")).expect("its state");
+    let state =
+        || fs::read_to_string(format!("/proc/{pid}/stat")).expect("the state of the process");
     while !state().contains(") Z ") {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    let ran = place.llmlb(&["stop", "-p", "6"]);
+    let ran = lock_dir.llmlb(&["stop", "-p", "6"]);
     let expected = format!("Removed the stale lock file of PID {pid}, which no longer runs\n");
     assert!(
         ran.code == Some(0) && ran.stdout.ends_with(&expected),
@@ -109,12 +110,12 @@ fn a_dead_server_that_its_parent_has_not_reaped_is_gone() {
 }
 
 #[test]
-fn a_stale_file_is_removed_and_a_foreign_one_is_not() {
-    let place = Place::new();
-    let mut server = place.stand_in(6, "ignore");
+fn stop_removes_a_stale_lock_file_and_keeps_other_files() {
+    let lock_dir = LockDir::new();
+    let mut server = lock_dir.stand_in(6, "ignore");
     let pid = server.pid();
     server.kill();
-    let ran = place.llmlb(&["stop", "-p", "6"]);
+    let ran = lock_dir.llmlb(&["stop", "-p", "6"]);
     assert_eq!(
         (ran.code, ran.stdout),
         (
@@ -125,10 +126,10 @@ fn a_stale_file_is_removed_and_a_foreign_one_is_not() {
             )
         )
     );
-    assert!(!place.lock_file(6).exists());
+    assert!(!lock_dir.lock_file(6).exists());
 
-    fs::write(place.lock_file(6), "my notes").expect("written");
-    let ran = place.llmlb(&["stop", "-p", "6"]);
+    fs::write(lock_dir.lock_file(6), "my notes").expect("written");
+    let ran = lock_dir.llmlb(&["stop", "-p", "6"]);
     assert_eq!(
         (ran.code, ran.stdout),
         (
@@ -136,23 +137,23 @@ fn a_stale_file_is_removed_and_a_foreign_one_is_not() {
             format!(
                 "No server running on port 6\n{} has no valid lock record (it is not a JSON \
                  object) and was left in place\n",
-                place.lock_file(6).display()
+                lock_dir.lock_file(6).display()
             )
         )
     );
-    assert!(place.lock_file(6).exists());
+    assert!(lock_dir.lock_file(6).exists());
 }
 
 #[test]
-fn a_process_that_merely_has_the_recorded_number_is_left_alone() {
-    let place = Place::new();
-    let mut bystander = place.stand_in(4006, "ignore");
+fn process_that_reuses_the_recorded_pid_is_not_stopped() {
+    let lock_dir = LockDir::new();
+    let mut bystander = lock_dir.stand_in(4006, "ignore");
     let text = format!(
         r#"{{"pid":{},"started_at":"2026-01-30T12:00:00Z","port":7}}"#,
         bystander.pid()
     );
-    fs::write(place.lock_file(7), text).expect("written");
-    let ran = place.llmlb(&["stop", "-p", "7", "--force"]);
+    fs::write(lock_dir.lock_file(7), text).expect("written");
+    let ran = lock_dir.llmlb(&["stop", "-p", "7", "--force"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert!(
         ran.stdout.contains("has this PID now and was not stopped"),
@@ -163,12 +164,12 @@ fn a_process_that_merely_has_the_recorded_number_is_left_alone() {
 }
 
 #[test]
-fn an_owner_that_cannot_be_proven_is_refused() {
-    let place = Place::new();
-    let server = place.stand_in(8, "end");
+fn stop_is_refused_for_an_unproven_owner() {
+    let lock_dir = LockDir::new();
+    let server = lock_dir.stand_in(8, "end");
     let text = r#"{"pid":1,"started_at":"2026-01-30T12:00:00Z","port":8}"#;
-    fs::write(place.lock_file(8), text).expect("written");
-    let ran = place.llmlb(&["stop", "-p", "8", "--force"]);
+    fs::write(lock_dir.lock_file(8), text).expect("written");
+    let ran = lock_dir.llmlb(&["stop", "-p", "8", "--force"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert!(
         ran.stderr.starts_with(
@@ -180,11 +181,11 @@ fn an_owner_that_cannot_be_proven_is_refused() {
 }
 
 #[test]
-fn another_program_on_the_port_is_told() {
-    let place = Place::new();
-    let answering = answering("");
-    let port = answering.address.port();
-    let ran = place.llmlb(&["stop", "-p", &port.to_string()]);
+fn stop_reports_another_program_on_the_port() {
+    let lock_dir = LockDir::new();
+    let status_server = status_server("");
+    let port = status_server.address.port();
+    let ran = lock_dir.llmlb(&["stop", "-p", &port.to_string()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     let mut lines = ran.stdout.lines();
     assert_eq!(
@@ -192,8 +193,8 @@ fn another_program_on_the_port_is_told() {
         Some(format!("No server running on port {port}").as_str())
     );
     let line = lines.next().unwrap_or_default();
-    let known = format!("Another program listens on port {port}");
-    assert!(line.starts_with(&known), "{line}");
+    let expected = format!("Another program listens on port {port}");
+    assert!(line.starts_with(&expected), "{line}");
     if cfg!(target_os = "linux") {
         assert!(
             line.contains(&format!("pid {}", std::process::id())),

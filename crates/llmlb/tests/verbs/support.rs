@@ -1,4 +1,4 @@
-//! The program under test, and stand-ins for a server.
+//! Lock directory of a test, the program under test, and stand-ins that hold a lock as a server does.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use std::process::{Child, Command, Stdio};
 use tenure::{Key, Store};
 use testkit::{FakeLlm, Finished, Sandbox, wire};
 
-/// What a stand-in is told through its environment.
+// Environment variables of a stand-in.
 const PORT: &str = "STAND_IN_PORT";
 const ON_SIGTERM: &str = "STAND_IN_ON_SIGTERM";
 const DRAIN_MS: &str = "STAND_IN_DRAIN_MS";
-/// What it says once it has the lock.
+/// Line that a stand-in prints once it holds the lock.
 const READY: &str = "stand-in is ready";
 
 /// A lock directory and the program that uses it.
-pub(crate) struct Place(Sandbox);
+pub(crate) struct LockDir(Sandbox);
 
-impl Place {
+impl LockDir {
     pub(crate) fn new() -> Self {
         Self(testkit::sandbox!())
     }
@@ -53,7 +53,7 @@ impl Place {
         self.stand_in_under(&[], port, on_sigterm, 30_000)
     }
 
-    /// The same, started by another program, and with a drain timeout.
+    /// Like [`LockDir::stand_in`], started by another program and with a drain timeout.
     pub(crate) fn stand_in_under(
         &self,
         starter: &[&str],
@@ -79,23 +79,23 @@ impl Place {
             .stderr(Stdio::null())
             .spawn()
             .expect("the stand-in starts");
-        let stdout = child.stdout.take().expect("it has a pipe");
+        let stdout = child.stdout.take().expect("stdout is piped");
         let mut lines = BufReader::new(stdout).lines();
         let ready = lines.any(|line| line.is_ok_and(|line| line.contains(READY)));
-        assert!(ready, "the stand-in got the lock");
+        assert!(ready, "the stand-in did not acquire the lock");
         StandIn(child)
     }
 }
 
-/// The path of this very program.
+/// Returns the path of this test program.
 pub(crate) fn this_test() -> String {
-    let path = std::env::current_exe().expect("this test has a path");
+    let path = std::env::current_exe().expect("a path");
     path.into_os_string()
         .into_string()
         .expect("a path that is text")
 }
 
-/// A process that holds a lock. It is gone when the test ends.
+/// Process that holds the lock of a port. Dropping it kills the process.
 pub(crate) struct StandIn(Child);
 
 impl StandIn {
@@ -115,7 +115,7 @@ impl Drop for StandIn {
     }
 }
 
-/// Not a test: what the process of a [`StandIn`] runs.
+/// Not a test: runs in the process of a [`StandIn`].
 #[test]
 #[ignore = "other tests start it as a process of its own"]
 fn stand_in() {
@@ -136,26 +136,26 @@ fn stand_in() {
         .field("address", format!("127.0.0.1:{port}"))
         .field("drain_timeout_ms", drain_ms)
         .try_acquire()
-        .expect("nobody has the lock");
+        .expect("the lock is free");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("a runtime");
-    let way = std::env::var(ON_SIGTERM).expect("what to do on SIGTERM");
-    runtime.block_on(wait(&way));
+    let on_sigterm = std::env::var(ON_SIGTERM).expect("the reaction to SIGTERM");
+    runtime.block_on(wait(&on_sigterm));
     tenure.release().expect("released");
 }
 
 #[cfg(unix)]
-async fn wait(way: &str) {
+async fn wait(on_sigterm: &str) {
     use std::time::Duration;
 
     use tokio::signal::unix::{SignalKind, signal};
 
-    let mut asked = signal(SignalKind::terminate()).expect("a handler");
+    let mut sigterm = signal(SignalKind::terminate()).expect("a handler");
     println!("{READY}");
-    asked.recv().await;
-    match way {
+    sigterm.recv().await;
+    match on_sigterm {
         "end" => {}
         "ignore" => std::future::pending().await,
         millis => {
@@ -166,12 +166,12 @@ async fn wait(way: &str) {
 }
 
 #[cfg(not(unix))]
-async fn wait(_way: &str) {
+async fn wait(_on_sigterm: &str) {
     println!("{READY}");
     std::future::pending().await
 }
 
-/// Starts a server that answers every request with this JSON.
-pub(crate) fn answering(json: &'static str) -> FakeLlm {
+/// Starts a server that responds to every request with this JSON.
+pub(crate) fn status_server(json: &'static str) -> FakeLlm {
     FakeLlm::handling_all(move |_, stream| wire::json(stream, 200, json))
 }

@@ -61,7 +61,7 @@ fn lock_and_unlock(paths: &[PathBuf], stop: &AtomicBool) {
     }
 }
 
-// Command: `status` reports only what is proven; the file exists all the time.
+// The lock file exists all the time, so that a lost file would be a false report.
 #[test]
 fn status_never_reports_a_lost_file_under_lock_traffic() {
     let sandbox = Sandbox::new();
@@ -74,7 +74,7 @@ fn status_never_reports_a_lost_file_under_lock_traffic() {
     }
 }
 
-// T3: the kernel's lock decides, and the key is held.
+// T3: the kernel's lock decides, and the key is held all the time.
 #[test]
 fn status_never_reports_a_held_key_as_free_under_lock_traffic() {
     let sandbox = Sandbox::new();
@@ -87,7 +87,7 @@ fn status_never_reports_a_held_key_as_free_under_lock_traffic() {
     }
 }
 
-// T8, Command: exit code 0 of `stop` means that the key is free.
+// T8: exit code 0 of `stop` means that the key is free.
 #[test]
 fn stop_never_reports_a_held_key_as_free_under_lock_traffic() {
     let sandbox = Sandbox::new();

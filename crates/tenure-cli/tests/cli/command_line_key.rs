@@ -16,7 +16,7 @@ fn hold(sandbox: &Sandbox, command: impl IntoIterator<Item: AsRef<OsStr>>) -> (O
     (Owner::wait_for(process, &file), file)
 }
 
-// T1, Command
+// T1
 #[test]
 fn second_run_of_the_same_command_line_is_refused() {
     let sandbox = Sandbox::new();
@@ -27,7 +27,6 @@ fn second_run_of_the_same_command_line_is_refused() {
     assert!(refused.stderr.contains(&pid), "{refused:?}");
 }
 
-// Command
 #[test]
 fn another_argument_is_another_key() {
     let sandbox = Sandbox::new();
@@ -39,7 +38,6 @@ fn another_argument_is_another_key() {
     assert_eq!(other.code, Some(0), "{other:?}");
 }
 
-// Command
 #[test]
 fn another_program_is_another_key() {
     let sandbox = Sandbox::new();
@@ -59,7 +57,7 @@ fn refusal_names_a_key_that_status_accepts() {
     assert_eq!(sandbox.status(key)["pid"], owner.wrapper, "{key}");
 }
 
-// File store: the arguments are stored nowhere, not even in the file's name.
+// Arguments may be secret.
 #[test]
 fn lock_file_contains_no_argument_in_its_name_or_content() {
     let sandbox = Sandbox::new();

@@ -10,31 +10,30 @@ fn code_of(command: &[String]) -> (Option<i32>, String) {
     (outcome.code, outcome.stderr)
 }
 
-// Command: `run` exits with the command's code; T6: release removes the file.
+// T6: release removes the file.
 #[test]
 fn run_exits_with_0_if_the_command_succeeds() {
     assert_eq!(code_of(&exit_with(0)), (Some(0), String::new()));
 }
 
-// Command, T6
+// T6
 #[test]
 fn run_exits_with_the_code_of_a_failed_command() {
     assert_eq!(code_of(&exit_with(7)), (Some(7), String::new()));
 }
 
-// Command, T6
+// T6
 #[test]
 fn run_exits_with_the_largest_code() {
     assert_eq!(code_of(&exit_with(255)), (Some(255), String::new()));
 }
 
-// Command: a code 75 of the command is not reported as a held key.
 #[test]
 fn command_exit_code_75_is_not_reported_as_a_held_key() {
     assert_eq!(code_of(&exit_with(75)), (Some(75), String::new()));
 }
 
-// Command, T6
+// T6
 #[test]
 fn unknown_command_exits_with_127_and_is_named() {
     let sandbox = Sandbox::new();
@@ -49,7 +48,7 @@ fn unknown_command_exits_with_127_and_is_named() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// T2, T6: nothing needs cleaning up by hand.
+// T2, T6: a key needs no cleaning up by hand after its release.
 #[test]
 fn key_can_be_acquired_again_at_once() {
     let sandbox = Sandbox::new();
@@ -59,7 +58,6 @@ fn key_can_be_acquired_again_at_once() {
     }
 }
 
-// Command: ports and paths are keys too.
 #[test]
 fn port_and_file_keys_are_released_like_names() {
     let sandbox = Sandbox::new();
@@ -86,25 +84,25 @@ mod on_unix {
         code_of(&["sh", "-c", &script].map(str::to_owned)).0
     }
 
-    // Command: 128+n for a signal; T6
+    // T6: release removes the file after a signal, too.
     #[test]
     fn killed_command_exits_with_137() {
         assert_eq!(code_after("KILL"), Some(128 + libc::SIGKILL));
     }
 
-    // Command, T6
+    // T6
     #[test]
     fn terminated_command_exits_with_143() {
         assert_eq!(code_after("TERM"), Some(128 + libc::SIGTERM));
     }
 
-    // Command, T6
+    // T6
     #[test]
     fn crashed_command_exits_with_139() {
         assert_eq!(code_after("SEGV"), Some(128 + libc::SIGSEGV));
     }
 
-    // Command, T6
+    // T6
     #[test]
     fn file_without_execute_permission_exits_with_126_and_is_named() {
         let sandbox = Sandbox::new();
@@ -117,7 +115,7 @@ mod on_unix {
         assert!(!sandbox.has_lock_file("x"));
     }
 
-    // Command, T6: the path exists but is not a program.
+    // T6: the path exists but is not a program.
     #[test]
     fn directory_as_a_command_exits_with_126() {
         let sandbox = Sandbox::new();

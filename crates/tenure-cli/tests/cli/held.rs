@@ -3,7 +3,7 @@
 use crate::process::{Process, until};
 use crate::support::{Owner, Sandbox, exit_with, sleeper, sleeper_with};
 
-// T1: the second command does not run. Command: the exit code is 75 by default.
+// T1: the second command does not run.
 #[test]
 fn second_run_is_refused_with_75_and_starts_nothing() {
     let sandbox = Sandbox::new();
@@ -99,7 +99,6 @@ fn stale_file_is_taken_over_by_exactly_one_of_many_processes() {
     }
 }
 
-// Command: `-E` changes the code.
 #[test]
 fn conflict_exit_code_option_sets_the_code_for_a_held_key() {
     let sandbox = Sandbox::new();
@@ -112,7 +111,6 @@ fn conflict_exit_code_option_sets_the_code_for_a_held_key() {
     }
 }
 
-// Command: with `--quiet` only the exit code reports the refusal.
 #[test]
 fn quiet_refusal_prints_nothing() {
     let sandbox = Sandbox::new();
@@ -125,7 +123,7 @@ fn quiet_refusal_prints_nothing() {
     assert_eq!((refused.text(), refused.stderr), Default::default());
 }
 
-// T5, File store: arguments may be secret and are stored nowhere.
+// T5: arguments may be secret and are stored nowhere.
 #[test]
 fn command_arguments_are_neither_stored_nor_printed() {
     let sandbox = Sandbox::new();

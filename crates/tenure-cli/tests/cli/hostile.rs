@@ -71,7 +71,7 @@ fn hard_link_is_refused() {
     );
 }
 
-// T9: no hang.
+// T9: opening a FIFO without a writer would block.
 #[test]
 fn fifo_is_refused_at_once() {
     let sandbox = sandbox_with_precious_file();
@@ -158,7 +158,7 @@ fn file_in_a_sticky_directory_is_accepted() {
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
 }
 
-// File store: the mode is 0600, whatever the umask.
+// The mode is 0600 with any umask.
 #[test]
 fn lock_file_is_accessible_to_its_owner_only() {
     let sandbox = sandbox_with_precious_file();

@@ -14,7 +14,7 @@ fn orphaned(sandbox: &Sandbox) -> Owner {
     owner
 }
 
-// T1: the command is still running, so a second one is refused.
+// T1: the command still has the lock, so that a second command is refused.
 #[test]
 fn key_stays_held_after_the_wrapper_alone_is_killed() {
     let sandbox = Sandbox::new();
@@ -43,7 +43,6 @@ fn refusal_names_the_command_after_its_wrapper_was_killed() {
     }
 }
 
-// Command: `status` reports only what is proven.
 #[test]
 fn status_reports_that_the_wrapper_has_exited() {
     let sandbox = Sandbox::new();
@@ -62,7 +61,7 @@ fn status_reports_that_the_wrapper_has_exited() {
     );
 }
 
-// T2: no timeout, and nothing to clean up by hand.
+// T2: the key is free without a timeout and without cleaning up by hand.
 #[test]
 fn key_is_free_as_soon_as_the_command_has_exited() {
     let sandbox = Sandbox::new();
@@ -126,8 +125,7 @@ fn leave_a_descendant(sandbox: &Sandbox) -> (Process, u32) {
     (process, descendant)
 }
 
-// Command: the wrapper releases the key when the command exits, even if a descendant still has the
-// descriptor.
+// A descendant of the command may have inherited the descriptor of the lock.
 #[test]
 fn descendant_of_the_command_does_not_keep_the_key() {
     let sandbox = Sandbox::new();

@@ -77,7 +77,7 @@ fn second_owner_is_refused_after_the_directory_is_deleted() {
     assert_eq!(refused.code, Some(75), "a second owner: {refused:?}");
 }
 
-// T1: a renamed lock directory is refused like a deleted one.
+// T1: a second owner is refused even if it creates the lock directory anew.
 #[test]
 fn second_owner_is_refused_after_the_directory_is_renamed() {
     let (refused, _) =
@@ -98,7 +98,6 @@ fn assert_status_reports_file_gone(harm: Harm) {
     assert_eq!(status["record"]["command"]["pid"], owner.command);
 }
 
-// Command: `status` reports only what is proven.
 #[test]
 fn status_of_a_deleted_file_is_held_and_file_gone() {
     assert_status_reports_file_gone(delete);
@@ -108,7 +107,6 @@ fn delete_directory(sandbox: &Sandbox) {
     fs::remove_dir_all(sandbox.locks()).expect("the lock directory is removed");
 }
 
-// Command: the key is reported as held even without its lock directory.
 #[test]
 fn status_of_a_deleted_directory_is_held_and_file_gone() {
     assert_status_reports_file_gone(delete_directory);
@@ -120,13 +118,11 @@ fn stop_ends_the_owner_after_the_directory_is_deleted() {
     assert_stop_ends_the_owner(delete_directory);
 }
 
-// Command
 #[test]
 fn status_of_a_renamed_file_is_held_and_file_gone() {
     assert_status_reports_file_gone(rename);
 }
 
-// Command
 #[test]
 fn status_of_a_replaced_file_is_held_and_file_gone() {
     assert_status_reports_file_gone(replace);

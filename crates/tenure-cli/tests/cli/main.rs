@@ -2,7 +2,8 @@
 //!
 //! Every test has its own directory, and every process that it starts is killed when it ends.
 //! `support` has the command and its owners, `process` starts programs and waits for them, `unix`
-//! sends signals and opens terminals; each other module has the tests of one topic.
+//! sends signals and opens terminals; each other module has the tests of one topic. T1 to T12 in
+//! comments are the promises in docs/promises.md.
 
 #![expect(
     clippy::expect_used,

@@ -13,7 +13,7 @@ use crate::unix::is_root;
 
 const NOBODY: u32 = 65534;
 
-/// A temporary directory that root and another user share, and a copy of the command that both can
+/// Temporary directory that root and another user share, and a copy of the command that both can
 /// execute.
 struct Shared {
     sandbox: Sandbox,
@@ -77,7 +77,7 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("a new mode");
 }
 
-// T1, T5, Where: a key is held if it is held in either directory.
+// T1, T5: a key is held if it is held in either directory.
 #[test]
 fn key_held_by_another_user_is_refused() {
     let Some(shared) = Shared::new() else { return };
@@ -105,7 +105,6 @@ fn key_held_by_another_user_is_refused_under_lock_traffic() {
     }
 }
 
-// Command: `status` shows another user's.
 #[test]
 fn status_shows_that_another_user_holds_the_key() {
     let Some(shared) = Shared::new() else { return };
@@ -126,7 +125,7 @@ fn stop_refuses_the_owner_of_another_user() {
     assert!(owner.process.is_running());
 }
 
-// T8: root may stop the owner of any user, and removes the file of a killed one.
+// T8: root may stop the owner of any user, and removes the lock file of an owner that it killed.
 #[test]
 fn root_kills_the_owner_of_another_user_with_force() {
     let Some(shared) = Shared::new() else { return };
@@ -160,7 +159,7 @@ fn root_removes_the_stale_file_of_another_user() {
     assert!(!shared.file("tenure/name_x.lock").exists());
 }
 
-// T1, Command: following the hint must not admit a second owner.
+// T1: following the hint must not admit a second owner.
 #[test]
 fn unknown_key_is_refused_with_a_safe_hint() {
     let Some(shared) = Shared::new() else { return };
@@ -185,7 +184,7 @@ fn unknown_key_is_refused_with_a_safe_hint() {
     ] {
         assert!(refused.stderr.contains(part), "{part:?} in {refused:?}");
     }
-    assert!(!refused.stderr.contains("remove or repair"), "{refused:?}");
+    assert!(!refused.stderr.contains("repair"), "{refused:?}");
 
     let table = tool("status x");
     assert_eq!(table.code, Some(1), "{table:?}");
@@ -225,7 +224,7 @@ fn refusal_shows_no_stop_command_of_another_user() {
     }
 }
 
-// Where: the user has a lock directory of its own next to another user's.
+// The first lock directory belongs to another user, so that this user gets a second one.
 #[test]
 fn free_key_is_acquired_in_the_users_own_directory() {
     let Some(shared) = Shared::new() else { return };
@@ -238,7 +237,7 @@ fn free_key_is_acquired_in_the_users_own_directory() {
     assert_eq!(refused.code, Some(75), "{refused:?}");
 }
 
-// Where, T1: both users check both directories, whichever user acquired the key first.
+// T1: both users check both directories, whichever user acquired the key first.
 #[test]
 fn root_is_refused_while_the_user_of_the_first_directory_holds_the_key() {
     let Some(shared) = Shared::new() else { return };
@@ -265,7 +264,7 @@ fn tenure_dir_of_another_user_is_refused() {
     assert!(refused.stderr.contains("theirs"), "{refused:?}");
 }
 
-// T9: a directory that only its owner may write.
+// T9: the lock directory may be written only by its owner, who is another user.
 #[test]
 fn directory_without_write_permission_is_refused() {
     let Some(shared) = Shared::new() else { return };

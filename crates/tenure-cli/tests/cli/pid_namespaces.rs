@@ -61,7 +61,7 @@ fn owner_inside_a_namespace_refuses_claims_outside() {
     assert!(refused.stderr.contains(&named), "{named:?} in {refused:?}");
 }
 
-// T3, Command: the kernel reports which process it is.
+// T3: the kernel reports which process has the lock.
 #[test]
 fn status_outside_shows_the_outer_pid_of_an_owner_inside() {
     let sandbox = Sandbox::new();
@@ -102,7 +102,6 @@ fn owner_outside_refuses_claims_inside_a_namespace() {
     assert!(refused.stderr.contains(&by_record), "{refused:?}");
 }
 
-// Command: `status` states what it cannot prove.
 #[test]
 fn status_inside_shows_that_an_owner_outside_is_not_visible() {
     let sandbox = Sandbox::new();
@@ -117,7 +116,7 @@ fn status_inside_shows_that_an_owner_outside_is_not_visible() {
     );
 }
 
-// T8: the pid belongs to another process inside.
+// T8: inside, the recorded pid belongs to another process.
 #[test]
 fn stop_inside_refuses_an_owner_outside() {
     let sandbox = Sandbox::new();
@@ -157,8 +156,7 @@ fn command_inside_keeps_the_key_and_is_named_after_its_wrapper_was_killed() {
     assert_eq!(lock["pid"], lock["record"]["command"]["pid"], "{lock}");
 }
 
-// Command: as the first process of a container the wrapper reaps orphans, and still exits with the
-// code of its command.
+// As the first process of a container, the wrapper inherits orphans and must reap them.
 #[test]
 fn wrapper_that_is_process_1_reaps_orphans() {
     let sandbox = Sandbox::new();

@@ -42,31 +42,26 @@ fn assert_reaches_the_command_once(signal: i32, name: &str) {
     assert!(!sandbox.has_lock_file("x"), "the key was not released");
 }
 
-// Command: signals sent to the wrapper reach the command once.
 #[test]
 fn sigterm_reaches_the_command_once() {
     assert_reaches_the_command_once(libc::SIGTERM, "TERM");
 }
 
-// Command
 #[test]
 fn sighup_reaches_the_command_once() {
     assert_reaches_the_command_once(libc::SIGHUP, "HUP");
 }
 
-// Command
 #[test]
 fn sigusr1_reaches_the_command_once() {
     assert_reaches_the_command_once(libc::SIGUSR1, "USR1");
 }
 
-// Command
 #[test]
 fn sigint_from_a_process_reaches_the_command_once() {
     assert_reaches_the_command_once(libc::SIGINT, "INT");
 }
 
-// Command: the wrapper exits with 128+N if signal N ended the command.
 #[test]
 fn command_ended_by_a_forwarded_signal_exits_with_128_plus_its_number() {
     let sandbox = Sandbox::new();
@@ -78,7 +73,7 @@ fn command_ended_by_a_forwarded_signal_exits_with_128_plus_its_number() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: rarely used signals are forwarded too.
+// Rarely used signals are forwarded too.
 #[cfg(target_os = "linux")]
 #[test]
 fn rare_and_realtime_signals_reach_the_command() {
@@ -101,8 +96,7 @@ fn rare_and_realtime_signals_reach_the_command() {
     }
 }
 
-// Command: a signal that arrives while the command is being started is stored for it. At whatever
-// moment it arrives, the wrapper exits soon and the key is free.
+// A signal that arrives while the command is being started is stored and sent to it afterwards.
 #[test]
 fn signal_during_the_start_is_not_lost() {
     let sandbox = Sandbox::new();
@@ -119,7 +113,7 @@ fn signal_during_the_start_is_not_lost() {
     }
 }
 
-// Command: `nohup tenure run …` protects the command as `nohup` alone would.
+// `nohup tenure run …` protects the command as `nohup` alone would.
 #[test]
 fn signal_ignored_by_the_caller_stays_ignored_in_the_command() {
     let sandbox = Sandbox::new();
@@ -135,7 +129,6 @@ fn signal_ignored_by_the_caller_stays_ignored_in_the_command() {
     assert_eq!(owner.process.finish().code, Some(42));
 }
 
-// Command: a caller that ignores SIGCHLD still gets the exit code.
 #[test]
 fn exit_code_is_returned_even_if_the_caller_ignores_sigchld() {
     let sandbox = Sandbox::new();
@@ -163,7 +156,7 @@ fn signal_masks(sandbox: &Sandbox, ignored: &str, prefix: &str) -> Vec<(String, 
     masks
 }
 
-// Command: the caller decides which signals are blocked or ignored.
+// The caller decides which signals are blocked or ignored.
 #[cfg(target_os = "linux")]
 #[test]
 fn command_has_the_same_signal_masks_as_without_the_wrapper() {
@@ -175,7 +168,7 @@ fn command_has_the_same_signal_masks_as_without_the_wrapper() {
     }
 }
 
-// Command: an ignored SIGPIPE stays ignored, although Rust's start-up code would change it.
+// An ignored SIGPIPE stays ignored, although Rust's start-up code would change it.
 #[cfg(target_os = "linux")]
 #[test]
 fn sigpipe_ignored_by_the_caller_stays_ignored_in_the_command() {

@@ -2,7 +2,6 @@
 
 use crate::support::{Owner, Sandbox, exit_with, json, sleeper};
 
-// Command: an empty list is not an error.
 #[test]
 fn status_without_locks_succeeds_and_creates_nothing() {
     let sandbox = Sandbox::new();
@@ -15,7 +14,6 @@ fn status_without_locks_succeeds_and_creates_nothing() {
     );
 }
 
-// Command: the exit code is 3 if a named key is not held.
 #[test]
 fn status_of_a_free_key_exits_with_3() {
     let sandbox = Sandbox::new();
@@ -24,7 +22,6 @@ fn status_of_a_free_key_exits_with_3() {
     assert!(outcome.text().contains("free"), "{outcome:?}");
 }
 
-// Command: the exit code is 0 if the key is held.
 #[test]
 fn status_of_a_held_key_exits_with_0_and_names_the_owner() {
     let sandbox = Sandbox::new();
@@ -43,7 +40,6 @@ fn status_of_a_held_key_exits_with_0_and_names_the_owner() {
     }
 }
 
-// Command: the exit code is 3 if one of several keys is not held.
 #[test]
 fn status_of_two_keys_exits_with_3_if_one_is_free() {
     let sandbox = Sandbox::new();
@@ -53,7 +49,6 @@ fn status_of_two_keys_exits_with_3_if_one_is_free() {
     assert_eq!(outcome.text().lines().count(), 3, "{outcome:?}");
 }
 
-// Command: without a key, all locks are listed.
 #[test]
 fn status_lists_every_held_key() {
     let sandbox = Sandbox::new();
@@ -84,7 +79,7 @@ fn repeated_status_does_not_refuse_a_run() {
     }
 }
 
-// Command: the JSON has all documented fields.
+// The fields are documented in docs/status-json.md.
 #[test]
 fn json_of_a_held_key_has_all_fields() {
     let sandbox = Sandbox::new();
@@ -117,7 +112,6 @@ fn json_of_a_held_key_has_all_fields() {
     assert!(record["started_at"].as_str().unwrap().ends_with('Z'));
 }
 
-// Command: the document is printed even if the list is empty.
 #[test]
 fn json_without_locks_has_an_empty_list() {
     let sandbox = Sandbox::new();
@@ -127,7 +121,6 @@ fn json_without_locks_has_an_empty_list() {
     assert_eq!(json(&outcome), expected);
 }
 
-// Command
 #[test]
 fn json_of_a_free_key_has_state_free_and_exits_with_3() {
     let sandbox = Sandbox::new();
@@ -136,7 +129,6 @@ fn json_of_a_free_key_has_state_free_and_exits_with_3() {
     assert_eq!(json(&outcome)["locks"][0]["state"], "free");
 }
 
-// File store: the lock record of a port key contains the port as a number.
 #[test]
 fn json_of_a_port_key_contains_the_port() {
     let sandbox = Sandbox::new();
@@ -147,7 +139,6 @@ fn json_of_a_port_key_contains_the_port() {
     assert_eq!(document["locks"][0]["key"], "port 8083");
 }
 
-// Command: colour is used on terminals only.
 #[test]
 fn status_into_a_pipe_has_no_escape_sequences() {
     let sandbox = Sandbox::new();
@@ -159,7 +150,6 @@ fn status_into_a_pipe_has_no_escape_sequences() {
     assert!(!outcome.stdout.contains(&0x1b), "{outcome:?}");
 }
 
-// Command: a closed pipe causes no error message.
 #[test]
 fn status_into_a_closed_pipe_prints_no_error() {
     let sandbox = Sandbox::new();

@@ -21,7 +21,7 @@ fn assert_row((table, status): &(Outcome, Value), state: &str, words: &str, why:
     assert_eq!(status["state"], state, "{status}");
 }
 
-// Command, T7: stale.
+// T7: a file without a lock never blocks a claim.
 #[test]
 fn lock_of_a_crashed_owner_is_stale() {
     let sandbox = Sandbox::new();
@@ -33,7 +33,7 @@ fn lock_of_a_crashed_owner_is_stale() {
     assert_eq!(seen.1["record"]["pid"], owner.wrapper);
 }
 
-// T7, File store: a minimal lock record of another program is accepted.
+// T7: a minimal lock record of another program is accepted.
 #[test]
 fn unheld_record_of_another_program_is_stale() {
     let sandbox = Sandbox::new();
@@ -54,7 +54,7 @@ fn unheld_file_that_names_a_live_process_is_stale() {
     assert_eq!(status["state"], "stale", "{status}");
 }
 
-// Command, T7: the state is unreadable, with the reason.
+// T7: the state is unreadable, with the reason.
 #[test]
 fn invalid_content_is_unreadable() {
     let sandbox = Sandbox::new();
@@ -99,7 +99,7 @@ fn unreadable_file_is_taken_over() {
     }
 }
 
-// Command, T9: the state is unusable, with the reason.
+// T9: the state is unusable, with the reason.
 #[test]
 fn symbolic_link_is_unusable() {
     let sandbox = Sandbox::new();
@@ -113,7 +113,7 @@ fn symbolic_link_is_unusable() {
     );
 }
 
-// Command, T9: no hang.
+// T9: opening a FIFO without a writer would block.
 #[test]
 fn fifo_is_unusable_and_does_not_block() {
     let sandbox = Sandbox::new();
@@ -126,7 +126,7 @@ fn fifo_is_unusable_and_does_not_block() {
     assert_row(&row_and_json(&sandbox), "unusable", "unusable", "FIFO");
 }
 
-// Command, T9
+// T9
 #[test]
 fn directory_is_unusable() {
     let sandbox = Sandbox::new();
@@ -134,7 +134,6 @@ fn directory_is_unusable() {
     assert_row(&row_and_json(&sandbox), "unusable", "unusable", "directory");
 }
 
-// Command: one bad file does not hide the other locks.
 #[test]
 fn bad_file_does_not_hide_other_locks() {
     let sandbox = Sandbox::new();

@@ -22,7 +22,7 @@ fn stop_ends_the_owner_and_frees_the_key() {
     assert_eq!(next.code, Some(0), "{next:?}");
 }
 
-// Command: the owner receives SIGTERM first, so that it can exit cleanly.
+// SIGTERM lets the owner exit cleanly.
 #[test]
 fn stop_sends_sigterm_and_not_sigkill() {
     let sandbox = Sandbox::new();
@@ -36,7 +36,6 @@ fn stop_sends_sigterm_and_not_sigkill() {
     assert_eq!(outcome.text(), "ready\nasked\n");
 }
 
-// Command: stopping a free key is not an error.
 #[test]
 fn stop_of_a_free_key_succeeds() {
     let sandbox = Sandbox::new();
@@ -86,7 +85,6 @@ fn stop_keeps_a_file_that_is_not_a_lock_record() {
     assert_eq!(fs::read(sandbox.lock_file("x")).unwrap(), b"garbage");
 }
 
-// Command: other keys are not affected.
 #[test]
 fn stop_does_not_affect_other_keys() {
     let sandbox = Sandbox::new();
@@ -97,7 +95,6 @@ fn stop_does_not_affect_other_keys() {
     assert_eq!(sandbox.status("y")["pid"], neighbour.wrapper);
 }
 
-// Command
 #[test]
 fn stop_accepts_a_port() {
     let sandbox = Sandbox::new();
@@ -108,7 +105,6 @@ fn stop_accepts_a_port() {
     assert!(!is_alive(owner.command));
 }
 
-// Command
 #[test]
 fn stop_accepts_a_file() {
     let sandbox = Sandbox::new();
@@ -124,7 +120,6 @@ fn stop_accepts_a_file() {
     assert!(!file.exists());
 }
 
-// Command: `--quiet`
 #[test]
 fn quiet_stop_prints_nothing() {
     let sandbox = Sandbox::new();
@@ -135,8 +130,7 @@ fn quiet_stop_prints_nothing() {
     assert!(!is_alive(owner.command));
 }
 
-// T8, File store: another program with the lock and a minimal lock record is proven to be the
-// owner.
+// T8: a program that has the lock and wrote a minimal lock record is proven to be the owner.
 #[cfg(target_os = "linux")]
 #[test]
 fn stop_ends_another_program_with_a_minimal_lock_record() {

@@ -36,7 +36,7 @@ fn assert_contains(outcome: &Outcome, parts: &[&str]) {
     }
 }
 
-// Command: after `--timeout` the exit code is 1, and the hint names `--force`.
+// After `--timeout` the exit code is 1, and the hint names `--force`.
 #[test]
 fn stop_of_an_owner_that_ignores_sigterm_times_out_with_a_hint() {
     let sandbox = Sandbox::new();
@@ -52,7 +52,7 @@ fn stop_of_an_owner_that_ignores_sigterm_times_out_with_a_hint() {
     assert_eq!(sandbox.status("x")["pid"], owner.wrapper);
 }
 
-// T8, Command: `--force` kills both processes and frees the key.
+// T8: `--force` kills both processes and frees the key.
 #[test]
 fn force_kills_the_command_and_the_wrapper() {
     let sandbox = Sandbox::new();
@@ -65,7 +65,7 @@ fn force_kills_the_command_and_the_wrapper() {
     assert_free(&sandbox);
 }
 
-// Command: `--force` sends SIGTERM first.
+// `--force` sends SIGTERM first.
 #[test]
 fn force_sends_sigterm_before_sigkill() {
     let sandbox = Sandbox::new();
@@ -93,7 +93,7 @@ fn force_kills_a_command_whose_wrapper_has_exited() {
     assert_free(&sandbox);
 }
 
-// Command: `status` shows suspended. T1: a suspended process keeps its key.
+// `status` shows suspended. T1: a suspended process keeps its key.
 #[test]
 fn suspended_owner_is_shown_and_keeps_the_key() {
     let sandbox = Sandbox::new();
@@ -110,7 +110,7 @@ fn suspended_owner_is_shown_and_keeps_the_key() {
     assert_eq!(refused.code, Some(75), "{refused:?}");
 }
 
-// Command: the message names the reason and the command that resumes the owner.
+// The message names the reason and the command that resumes the owner.
 #[test]
 fn stop_of_a_suspended_owner_names_the_command_that_resumes_it() {
     let sandbox = Sandbox::new();
@@ -135,7 +135,7 @@ fn suspended_owner_exits_when_resumed_after_a_stop_request() {
     assert_free(&sandbox);
 }
 
-// T8, Command
+// T8
 #[test]
 fn force_kills_a_suspended_owner_and_its_command() {
     let sandbox = Sandbox::new();

@@ -43,7 +43,7 @@ fn assert_contains(outcome: &Outcome, parts: &[&str]) {
     }
 }
 
-// T8: a pid alone proves nothing.
+// T8: a pid in a lock record is no proof of ownership.
 #[test]
 fn process_named_by_a_stale_foreign_record_is_not_signalled() {
     let sandbox = Sandbox::new();
@@ -56,7 +56,7 @@ fn process_named_by_a_stale_foreign_record_is_not_signalled() {
     assert!(unrelated.is_running());
 }
 
-// T8: a complete lock record proves nothing either.
+// T8: a complete lock record is no proof of ownership without the lock.
 #[test]
 fn process_with_the_pid_of_a_dead_owner_is_not_signalled() {
     let sandbox = Sandbox::new();

@@ -12,7 +12,7 @@ fn every_byte() -> Vec<u8> {
     (0..=255).cycle().take(300_000).collect()
 }
 
-// Command: the command has the input and output of the wrapper.
+// The command has the input and output of the wrapper.
 #[test]
 fn all_bytes_of_the_input_reach_the_output() {
     let sandbox = Sandbox::new();
@@ -24,7 +24,6 @@ fn all_bytes_of_the_input_reach_the_output() {
     assert_eq!(outcome.stderr, "");
 }
 
-// Command: `tenure` adds nothing to the output of the command.
 #[test]
 fn stderr_of_the_command_is_kept_apart_from_stdout() {
     let sandbox = Sandbox::new();
@@ -34,7 +33,7 @@ fn stderr_of_the_command_is_kept_apart_from_stdout() {
     assert_eq!(outcome.stderr, "to-err\n");
 }
 
-// Command: `CMD ARGS…` are passed as typed, even if they look like options of `tenure`.
+// `CMD ARGS…` are passed as typed, even if they look like options of `tenure`.
 #[test]
 fn arguments_are_passed_unchanged() {
     let sandbox = Sandbox::new();
@@ -46,7 +45,7 @@ fn arguments_are_passed_unchanged() {
     assert_eq!(outcome.text(), expected);
 }
 
-// Command: arguments may be any bytes.
+// Arguments may be any bytes.
 #[test]
 fn argument_that_is_not_utf8_is_passed_unchanged() {
     let sandbox = Sandbox::new();
@@ -56,7 +55,7 @@ fn argument_that_is_not_utf8_is_passed_unchanged() {
     assert_eq!(outcome.stdout, odd.as_bytes());
 }
 
-// Command: the command has the caller's environment and working directory.
+// The command has the caller's environment and working directory.
 #[test]
 fn environment_and_working_directory_are_those_of_the_caller() {
     let sandbox = Sandbox::new();
@@ -105,7 +104,7 @@ fn takeover_succeeds_with_a_closed_stderr_pipe() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: the exit code is correct even if the message cannot be printed.
+// The exit code is correct even if the message cannot be printed.
 #[test]
 fn refusal_exits_with_75_with_a_closed_stderr_pipe() {
     let sandbox = Sandbox::new();

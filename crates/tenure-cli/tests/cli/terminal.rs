@@ -21,7 +21,7 @@ fn run(sandbox: &Sandbox, script: &str) -> Launch {
     launch.arg(sandbox.path("noted"))
 }
 
-// Command: a signal that the terminal sent to the whole group is not forwarded again.
+// A signal that the terminal sent to the whole group is not forwarded again.
 #[test]
 fn control_c_reaches_the_command_once() {
     const TIMES: usize = 10;
@@ -41,7 +41,7 @@ fn control_c_reaches_the_command_once() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: the signal is forwarded to a command that has left the group.
+// The signal is forwarded to a command that has left the group.
 #[cfg(target_os = "linux")]
 #[test]
 fn control_c_reaches_a_command_that_left_the_group_once() {
@@ -61,7 +61,7 @@ fn control_c_reaches_a_command_that_left_the_group_once() {
     assert_eq!(noted, "interrupt\n");
 }
 
-// Command: the wrapper outlives Ctrl-C, so that it can release the key.
+// The wrapper outlives Ctrl-C, so that it can release the key.
 #[test]
 fn control_c_that_ends_the_command_ends_the_wrapper_with_130() {
     let sandbox = Sandbox::new();
@@ -72,7 +72,7 @@ fn control_c_that_ends_the_command_ends_the_wrapper_with_130() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: a terminal that is closed signals only the session leader, which is the wrapper in `ssh
+// A terminal that is closed signals only the session leader, which is the wrapper in `ssh
 // -t host tenure run …`.
 #[test]
 fn closed_terminal_ends_the_command_too() {
@@ -90,7 +90,7 @@ fn closed_terminal_ends_the_command_too() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: no shell could resume a wrapper that is alone in its session, so it must not stop unless
+// No shell could resume a wrapper that is alone in its session, so it must not stop unless
 // the command stops.
 #[test]
 fn control_z_does_not_stop_a_wrapper_without_a_shell() {
@@ -178,7 +178,7 @@ mod job_control {
         }
     }
 
-    // Command: job control works as it would without the wrapper.
+    // Job control works as it would without the wrapper.
     #[test]
     fn control_z_suspends_the_wrapper_and_the_command_and_fg_resumes_both() {
         let sandbox = Sandbox::new();
@@ -190,7 +190,7 @@ mod job_control {
         assert!(!sandbox.has_lock_file("x"));
     }
 
-    // Command: SIGCONT to the process group, as `kill -CONT %1` sends it, resumes both.
+    // SIGCONT to the process group, as `kill -CONT %1` sends it, resumes both.
     #[test]
     fn sigcont_to_the_group_resumes_wrapper_and_command() {
         let sandbox = Sandbox::new();
@@ -227,14 +227,14 @@ fn status_on_a_terminal(no_color: Option<&str>) -> String {
     terminal.screen()
 }
 
-// Command: a terminal gets colours.
+// A terminal gets colours.
 #[test]
 fn status_on_a_terminal_has_colour() {
     let screen = status_on_a_terminal(None);
     assert!(screen.contains("\x1b["), "{screen:?}");
 }
 
-// Command: NO_COLOR
+// NO_COLOR
 #[test]
 fn no_color_disables_colour_on_a_terminal() {
     let screen = status_on_a_terminal(Some("1"));

@@ -22,7 +22,7 @@ fn assert_names(outcome: &Outcome, part: &str) {
     assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
 }
 
-// Command: without a verb, help is printed and the exit code is 2.
+// Without a verb, help is printed and the exit code is 2.
 #[test]
 fn missing_verb_is_wrong_usage_and_prints_help() {
     let outcome = refused("");
@@ -32,13 +32,12 @@ fn missing_verb_is_wrong_usage_and_prints_help() {
     }
 }
 
-// Command: exit 2 for wrong usage.
+// Exit 2 for wrong usage.
 #[test]
 fn unknown_verb_is_wrong_usage() {
     assert_names(&refused("walk x"), "walk");
 }
 
-// Command
 #[test]
 fn two_keys_are_wrong_usage() {
     assert_names(&refused("run x --port 80 -- true"), "--port");
@@ -47,7 +46,6 @@ fn two_keys_are_wrong_usage() {
     refused("stop x y");
 }
 
-// Command
 #[test]
 fn invalid_port_is_wrong_usage() {
     assert_names(&refused("run --port 70000 -- true"), "70000");
@@ -55,7 +53,7 @@ fn invalid_port_is_wrong_usage() {
     refused("status --port http");
 }
 
-// Command: a key is safe as a file name.
+// A key is safe as a file name.
 #[test]
 fn name_with_a_path_in_it_is_wrong_usage() {
     for words in ["run ../x -- true", "stop ../x", "status ../x"] {
@@ -63,7 +61,6 @@ fn name_with_a_path_in_it_is_wrong_usage() {
     }
 }
 
-// Command
 #[test]
 fn invalid_number_of_seconds_is_wrong_usage() {
     assert_names(&refused("run --wait=soon x -- true"), "soon");
@@ -71,7 +68,7 @@ fn invalid_number_of_seconds_is_wrong_usage() {
     refused("stop --timeout later x");
 }
 
-// Command: the command follows `--` and must not be empty.
+// The command follows `--` and must not be empty.
 #[test]
 fn missing_dashes_or_command_is_wrong_usage() {
     refused("run x true");
@@ -79,19 +76,18 @@ fn missing_dashes_or_command_is_wrong_usage() {
     refused("run x");
 }
 
-// Command
 #[test]
 fn exit_code_above_255_is_wrong_usage() {
     assert_names(&refused("run -E 256 x -- true"), "256");
 }
 
-// Command: `stop` needs a key.
+// `stop` needs a key.
 #[test]
 fn stop_without_a_key_is_wrong_usage() {
     assert_names(&refused("stop"), "NAME");
 }
 
-// Command: help is printed on stdout and has examples.
+// Help is printed on stdout and has examples.
 #[test]
 fn help_succeeds_and_has_examples() {
     let sandbox = Sandbox::new();
@@ -104,7 +100,7 @@ fn help_succeeds_and_has_examples() {
     }
 }
 
-// Command: `--version`
+// `--version`
 #[test]
 fn version_is_printed() {
     let outcome = Sandbox::new().tenure("--version").finish();
@@ -113,7 +109,6 @@ fn version_is_printed() {
     assert_eq!(outcome.text(), expected);
 }
 
-// Command
 #[test]
 fn completion_script_of_each_shell_contains_the_verbs() {
     let sandbox = Sandbox::new();
@@ -127,7 +122,6 @@ fn completion_script_of_each_shell_contains_the_verbs() {
     }
 }
 
-// Command
 #[test]
 fn unknown_shell_is_wrong_usage() {
     let outcome = Sandbox::new().tenure("completions tcl").finish();
@@ -135,7 +129,7 @@ fn unknown_shell_is_wrong_usage() {
     assert!(outcome.stderr.contains("tcl"), "{outcome:?}");
 }
 
-// Command: the most likely mistakes have a hint.
+// The most likely mistakes have a hint.
 #[test]
 fn missing_separator_or_equals_sign_has_a_hint() {
     assert_names(&refused("run backup echo hi"), "comes after `--`");

@@ -40,7 +40,7 @@ fn waiting_run_names_the_owner() {
     assert_eq!(waiter.stdout(), "");
 }
 
-// Command: `--quiet`
+// `--quiet`
 #[test]
 fn quiet_waiting_run_prints_nothing() {
     let sandbox = Sandbox::new();
@@ -53,7 +53,7 @@ fn quiet_waiting_run_prints_nothing() {
     drop(owner);
 }
 
-// T5, Command: the exit code is 75 when the wait times out.
+// T5: the exit code is 75 when the wait times out.
 #[test]
 fn timed_out_wait_exits_with_75_and_names_the_owner() {
     let sandbox = Sandbox::new();
@@ -69,7 +69,7 @@ fn timed_out_wait_exits_with_75_and_names_the_owner() {
     assert!(end.contains("tenure stop x`"), "{refused:?}");
 }
 
-// Command: `-E` also applies to a wait that times out.
+// `-E` also applies to a wait that times out.
 #[test]
 fn timed_out_wait_exits_with_the_conflict_exit_code() {
     let sandbox = Sandbox::new();

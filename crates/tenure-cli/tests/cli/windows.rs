@@ -7,7 +7,7 @@ use std::thread;
 use crate::process::{TIMEOUT, until};
 use crate::support::{Sandbox, sleeper};
 
-// Command, T8: an owner without a stop event can only be killed, and the refusal names `--force`.
+// T8: an owner without a stop event can only be killed, and the refusal names `--force`.
 #[test]
 fn stop_is_refused_and_names_force() {
     let sandbox = Sandbox::new();
@@ -33,7 +33,7 @@ fn force_kills_the_owner_and_frees_the_key() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// Command: the job kills the command with the wrapper. The command's output ends when the last
+// The job kills the command with the wrapper. The command's output ends when the last
 // process that has it has exited.
 #[test]
 fn killing_the_wrapper_kills_the_command() {

@@ -43,7 +43,7 @@ impl LockFile {
 #[derive(Debug)]
 pub(crate) enum GuardAttempt {
     Acquired(DeletionGuard),
-    /// A living owner has it.
+    /// A living owner has the guard.
     #[cfg_attr(
         not(target_os = "linux"),
         expect(

@@ -17,24 +17,24 @@ use super::ClientKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-/// Waiting requests. `L` is what a request waits for, `W` is the handle that wakes it.
+/// Waiting requests. `L` is the key of a lane, `W` is the handle that wakes a request.
 #[derive(Debug)]
 pub(super) struct FairQueue<L, W> {
     lanes: Vec<Lane<L, W>>,
     addresses: HashMap<u64, Address>,
-    /// The addresses. The last one loses a request when the queue is full.
+    /// Ranking of the addresses. The last one loses a request when the queue is full.
     by_count: Ranking,
-    /// The last turn, and the last ticket, that was given.
+    /// Numbers of the last turn and of the last ticket.
     turns: u64,
     tickets: u64,
     waiting: usize,
-    most: usize,
+    max: usize,
 }
 
 #[derive(Debug)]
 struct Lane<L, W> {
     lane: L,
-    /// By the turn of the address; none of them is empty.
+    /// By the turn of the address. No entry is empty.
     addresses: BTreeMap<u64, AddressLine<W>>,
 }
 
@@ -42,7 +42,7 @@ struct Lane<L, W> {
 #[derive(Debug)]
 struct AddressLine<W> {
     address: u64,
-    /// By the turn of the credential; none of the queues is empty.
+    /// By the turn of the credential. No queue is empty.
     credentials: BTreeMap<u64, CredentialLine<W>>,
 }
 
@@ -58,9 +58,8 @@ struct CredentialLine<W> {
 struct Address {
     turn: u64,
     credentials: HashMap<u64, Credential>,
-    /// Its waiting requests.
     tickets: Tickets,
-    /// Its credentials. The last one loses a request if the address does.
+    /// Ranking of the address's credentials. The last one loses a request if the address does.
     by_count: Ranking,
 }
 
@@ -71,7 +70,7 @@ struct Credential {
     tickets: Tickets,
 }
 
-/// Waiting requests, the newest one last.
+/// Tickets of waiting requests, the newest one last.
 #[derive(Debug, Default)]
 struct Tickets(BTreeSet<Ticket>);
 
@@ -80,8 +79,8 @@ struct Tickets(BTreeSet<Ticket>);
 #[derive(Debug, Default)]
 struct Ranking(BTreeSet<(usize, Ticket, u64)>);
 
-/// The position of a request within a lane: the turns of its address and credential, and its place
-/// in their queue.
+/// Position of a request within a lane: the turns of its address and credential, and its index in
+/// their queue.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     address: u64,
@@ -90,7 +89,7 @@ struct Position {
 }
 
 impl<L, W> FairQueue<L, W> {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self {
             lanes: Vec::new(),
             addresses: HashMap::new(),
@@ -98,7 +97,7 @@ impl<L, W> FairQueue<L, W> {
             turns: 0,
             tickets: 0,
             waiting: 0,
-            most,
+            max,
         }
     }
 
@@ -106,16 +105,14 @@ impl<L, W> FairQueue<L, W> {
         self.waiting
     }
 
-    /// Adds a request to the lane for `lane`. In a full queue it takes the place of another request,
-    /// which is returned: of the address with the most waiting requests, the newest of the credential
-    /// with the most.
+    /// Adds a request to the lane `lane`. A full queue evicts another request, which is returned: of
+    /// the address with the most waiting requests, the newest of the credential with the most.
     ///
-    /// If with this request its own address would have the most, it takes the place of a request of
-    /// another credential of this address. So however many credentials a client invents, it takes
-    /// nothing from other addresses.
+    /// If with this request its own address would have the most, a request of another credential of
+    /// this address is evicted. Invented credentials therefore take nothing from other addresses.
     ///
-    /// `None`: the queue is full, and with this request its own credential would have the most there.
-    /// Among equals the request that came last is rejected, and that is this one.
+    /// `None` if the queue is full and with this request its own credential would have the most there.
+    /// Among equals the newest request is rejected, which is this one.
     pub(super) fn join(
         &mut self,
         lane: L,
@@ -125,7 +122,7 @@ impl<L, W> FairQueue<L, W> {
     where
         L: PartialEq,
     {
-        let evicted = if self.waiting < self.most {
+        let evicted = if self.waiting < self.max {
             None
         } else {
             Some(self.evict_for(client)?)
@@ -157,7 +154,7 @@ impl<L, W> FairQueue<L, W> {
         Some((ticket, evicted))
     }
 
-    /// Removes a request that was not served. `None`: it was called or evicted already.
+    /// Removes a request that was not served. `None` if it was served or evicted already.
     pub(super) fn leave(&mut self, client: ClientKey, ticket: Ticket) -> Option<W> {
         let address = self.addresses.get(&client.address)?;
         let credential = address.credentials.get(&client.credential)?;
@@ -178,7 +175,7 @@ impl<L, W> FairQueue<L, W> {
         Some(waiter)
     }
 
-    /// The lane whose first request is the next in turn, of those lanes that `may` be served.
+    /// Index of the lane whose first request is the next in turn, of the lanes for which `may` is true.
     pub(super) fn next(&self, may: impl Fn(&L) -> bool) -> Option<usize> {
         let heads = self.lanes.iter().enumerate().filter_map(|(index, lane)| {
             let (address, in_address) = lane.addresses.first_key_value()?;
@@ -190,19 +187,19 @@ impl<L, W> FairQueue<L, W> {
         heads.min().map(|(_, index)| index)
     }
 
-    /// What the requests of a lane wait for.
+    /// Key of a lane.
     pub(super) fn lane(&mut self, index: usize) -> &mut L {
         &mut self.lanes[index].lane
     }
 
-    /// The same of all lanes.
+    /// Keys of all lanes.
     pub(super) fn lanes(&mut self) -> impl Iterator<Item = &mut L> {
         self.lanes.iter_mut().map(|lane| &mut lane.lane)
     }
 
     /// Takes the first request out of a lane. Its address moves to the end, and within the address
     /// its credential.
-    pub(super) fn call(&mut self, index: usize) -> Option<W> {
+    pub(super) fn pop(&mut self, index: usize) -> Option<W> {
         let lane = self.lanes.get(index)?;
         let (address, in_address) = lane.addresses.first_key_value()?;
         let position = Position {
@@ -216,10 +213,10 @@ impl<L, W> FairQueue<L, W> {
     }
 
     /// Takes every request out of a lane.
-    pub(super) fn call_all(&mut self, index: usize) -> Vec<W> {
+    pub(super) fn pop_all(&mut self, index: usize) -> Vec<W> {
         let addresses = std::mem::take(&mut self.lanes[index].addresses);
         self.forget_lane_if_empty(index);
-        let mut called = Vec::new();
+        let mut popped = Vec::new();
         for in_address in addresses.into_values() {
             let address = in_address.address;
             for line in in_address.credentials.into_values() {
@@ -230,28 +227,28 @@ impl<L, W> FairQueue<L, W> {
                         credential,
                     };
                     self.count_out(client, ticket);
-                    called.push(waiter);
+                    popped.push(waiter);
                 }
             }
         }
-        called
+        popped
     }
 
     /// Removes a request to make room for one of `newcomer`, if another client has more.
     fn evict_for(&mut self, newcomer: ClientKey) -> Option<W> {
-        let (most, _, fullest) = self.by_count.last()?;
+        let (max_count, _, fullest) = self.by_count.last()?;
         let own = self.addresses.get(&newcomer.address);
         let waiting = own.map_or(0, |own| own.tickets.len());
-        let address = if waiting + 1 < most {
+        let address = if waiting + 1 < max_count {
             fullest
         } else {
             newcomer.address
         };
         let evicted = self.addresses.get(&address)?;
-        let (most, ticket, credential) = evicted.by_count.last()?;
+        let (max_count, ticket, credential) = evicted.by_count.last()?;
         if address == newcomer.address {
             let own = evicted.credentials.get(&newcomer.credential);
-            if own.map_or(0, |own| own.tickets.len()) + 1 >= most {
+            if own.map_or(0, |own| own.tickets.len()) + 1 >= max_count {
                 return None;
             }
         }
@@ -376,7 +373,7 @@ impl Ranking {
         self.0.last().copied()
     }
 
-    /// Changes the requests of an address or credential, and its place.
+    /// Changes the tickets of an address or credential, and updates its rank.
     fn update<T>(
         &mut self,
         key: u64,

@@ -1,8 +1,7 @@
-//! The order of waiting requests, by name.
+//! The order of waiting requests. Lanes and requests are names.
 
 use super::*;
 
-/// Lanes and requests by name.
 type Names = FairQueue<&'static str, String>;
 
 /// A client without a credential.
@@ -28,15 +27,15 @@ fn join(fair: &mut Names, lane: &'static str, client: ClientKey, name: &str) -> 
     ticket
 }
 
-fn call(fair: &mut Names, may: impl Fn(&&'static str) -> bool) -> String {
+fn pop(fair: &mut Names, may: impl Fn(&&'static str) -> bool) -> String {
     match fair.next(may) {
-        Some(lane) => fair.call(lane).unwrap(),
+        Some(lane) => fair.pop(lane).unwrap(),
         None => "none".to_owned(),
     }
 }
 
-fn call_any(fair: &mut Names) -> String {
-    call(fair, |_| true)
+fn pop_any(fair: &mut Names) -> String {
+    pop(fair, |_| true)
 }
 
 fn assert_empty(fair: &Names) {
@@ -50,11 +49,11 @@ fn client_with_a_thousand_requests_delays_another_client_by_one() {
     for number in 0..1000 {
         join(&mut fair, "m", at(1), &format!("many {number}"));
     }
-    assert_eq!(call_any(&mut fair), "many 0");
+    assert_eq!(pop_any(&mut fair), "many 0");
     join(&mut fair, "m", at(2), "single");
     join(&mut fair, "m", at(3), "other");
-    let called: Vec<_> = (0..4).map(|_| call_any(&mut fair)).collect();
-    assert_eq!(called, ["many 1", "single", "other", "many 2"]);
+    let popped: Vec<_> = (0..4).map(|_| pop_any(&mut fair)).collect();
+    assert_eq!(popped, ["many 1", "single", "other", "many 2"]);
 }
 
 #[test]
@@ -66,9 +65,9 @@ fn credentials_share_the_turn_of_their_address() {
     }
     join(&mut fair, "m", at(2), "single");
     join(&mut fair, "m", at(2), "single again");
-    let called: Vec<_> = (0..4).map(|_| call_any(&mut fair)).collect();
+    let popped: Vec<_> = (0..4).map(|_| pop_any(&mut fair)).collect();
     let expected = ["invented 0", "single", "invented 1", "single again"];
-    assert_eq!(called, expected);
+    assert_eq!(popped, expected);
 }
 
 #[test]
@@ -80,7 +79,7 @@ fn credentials_of_one_address_take_turns() {
     }
     join(&mut fair, "m", with_key(1, 8), "modest");
     join(&mut fair, "n", with_key(1, 9), "in another lane");
-    let called: Vec<_> = (0..5).map(|_| call_any(&mut fair)).collect();
+    let popped: Vec<_> = (0..5).map(|_| pop_any(&mut fair)).collect();
     let expected = [
         "greedy 0",
         "modest",
@@ -88,7 +87,7 @@ fn credentials_of_one_address_take_turns() {
         "greedy 1",
         "greedy 2",
     ];
-    assert_eq!(called, expected);
+    assert_eq!(popped, expected);
     assert_empty(&fair);
 }
 
@@ -100,14 +99,14 @@ fn clients_take_turns_in_any_number_of_lanes() {
         join(&mut fair, "b", at(1), &format!("1b{round}"));
         join(&mut fair, "b", at(2), &format!("2b{round}"));
     }
-    let called: Vec<_> = (0..6)
-        .map(|_| call(&mut fair, |lane| *lane == "b"))
+    let popped: Vec<_> = (0..6)
+        .map(|_| pop(&mut fair, |lane| *lane == "b"))
         .collect();
-    assert_eq!(called, ["1b0", "2b0", "1b1", "2b1", "1b2", "2b2"]);
-    assert_eq!(call(&mut fair, |lane| *lane == "b"), "none");
+    assert_eq!(popped, ["1b0", "2b0", "1b1", "2b1", "1b2", "2b2"]);
+    assert_eq!(pop(&mut fair, |lane| *lane == "b"), "none");
     join(&mut fair, "a", at(2), "2a");
-    let called: Vec<_> = (0..4).map(|_| call_any(&mut fair)).collect();
-    assert_eq!(called, ["1a0", "2a", "1a1", "1a2"]);
+    let popped: Vec<_> = (0..4).map(|_| pop_any(&mut fair)).collect();
+    assert_eq!(popped, ["1a0", "2a", "1a1", "1a2"]);
     assert_empty(&fair);
 }
 
@@ -116,10 +115,10 @@ fn client_that_returns_after_being_served_goes_to_the_end() {
     let mut fair = Names::new(100);
     join(&mut fair, "m", at(1), "first");
     join(&mut fair, "m", at(2), "second");
-    assert_eq!(call_any(&mut fair), "first");
+    assert_eq!(pop_any(&mut fair), "first");
     join(&mut fair, "m", at(1), "first again");
-    assert_eq!(call_any(&mut fair), "second");
-    assert_eq!(call_any(&mut fair), "first again");
+    assert_eq!(pop_any(&mut fair), "second");
+    assert_eq!(pop_any(&mut fair), "first again");
 }
 
 #[test]
@@ -127,7 +126,7 @@ fn request_that_leaves_is_forgotten() {
     let mut fair = Names::new(3);
     let tickets = ["x", "y", "z"].map(|name| join(&mut fair, "m", at(1), name));
     assert_eq!(fair.leave(at(1), tickets[0]), Some("x".to_owned()));
-    assert_eq!(fair.leave(at(1), tickets[0]), None, "it has left");
+    assert_eq!(fair.leave(at(1), tickets[0]), None, "already left");
     assert_eq!(fair.leave(at(2), tickets[1]), None, "another client's");
     assert_eq!(
         fair.leave(with_key(1, 5), tickets[1]),
@@ -135,11 +134,11 @@ fn request_that_leaves_is_forgotten() {
         "another credential's"
     );
     join(&mut fair, "m", at(2), "now");
-    assert_eq!(call_any(&mut fair), "y");
-    assert_eq!(fair.leave(at(1), tickets[1]), None, "it was called");
+    assert_eq!(pop_any(&mut fair), "y");
+    assert_eq!(fair.leave(at(1), tickets[1]), None, "already served");
     assert_eq!(fair.leave(at(1), tickets[2]), Some("z".to_owned()));
-    assert_eq!(call_any(&mut fair), "now");
-    assert_eq!(call_any(&mut fair), "none");
+    assert_eq!(pop_any(&mut fair), "now");
+    assert_eq!(pop_any(&mut fair), "none");
     assert_empty(&fair);
 }
 
@@ -160,9 +159,9 @@ fn full_queue_evicts_the_newest_request_of_the_address_with_the_most() {
     assert_eq!(join(at(4), "4").unwrap(), "1 middle");
     assert_eq!(join(at(5), "5"), None, "each address has one request");
     assert_eq!(join(at(2), "2 more"), None, "each address has one request");
-    assert_eq!(fair.leave(with_key(1, 10), newest), None, "it was evicted");
-    let called: Vec<_> = (0..5).map(|_| call_any(&mut fair)).collect();
-    assert_eq!(called, ["1 oldest", "2", "3", "4", "none"]);
+    assert_eq!(fair.leave(with_key(1, 10), newest), None, "already evicted");
+    let popped: Vec<_> = (0..5).map(|_| pop_any(&mut fair)).collect();
+    assert_eq!(popped, ["1 oldest", "2", "3", "4", "none"]);
     assert_empty(&fair);
 }
 
@@ -182,9 +181,9 @@ fn full_queue_evicts_the_newest_request_of_the_credential_with_the_most() {
     assert_eq!(join(with_key(1, 11), "light again"), None, "two of each");
     assert_eq!(join(with_key(1, 12), "new").unwrap(), "heavy middle");
     assert_eq!(join(with_key(1, 13), "newer"), None, "one of each");
-    let called: Vec<_> = (0..5).map(|_| call_any(&mut fair)).collect();
+    let popped: Vec<_> = (0..5).map(|_| pop_any(&mut fair)).collect();
     assert_eq!(
-        called,
+        popped,
         ["heavy oldest", "other address", "light", "new", "none"]
     );
     assert_empty(&fair);
@@ -202,9 +201,9 @@ fn invented_credentials_take_nothing_from_another_address() {
             assert_eq!(evicted.unwrap(), "invented");
         }
     }
-    let called: Vec<_> = (0..4).map(|_| call_any(&mut fair)).collect();
+    let popped: Vec<_> = (0..4).map(|_| pop_any(&mut fair)).collect();
     let expected = ["victim 0", "invented", "victim 1", "invented"];
-    assert_eq!(called, expected);
+    assert_eq!(popped, expected);
 }
 
 #[test]
@@ -231,7 +230,7 @@ fn queue_without_room_admits_no_request() {
 }
 
 #[test]
-fn whole_lane_can_be_called_and_the_others_stay() {
+fn whole_lane_can_be_popped_and_the_others_stay() {
     let mut fair = Names::new(9);
     for client in 1..=2 {
         join(&mut fair, "a", at(client), "a1");
@@ -239,9 +238,9 @@ fn whole_lane_can_be_called_and_the_others_stay() {
         join(&mut fair, "b", at(client), &format!("b of {client}"));
     }
     let lane = fair.next(|lane| *lane == "a").unwrap();
-    assert_eq!(fair.call_all(lane), ["a1", "a2", "a1", "a2"]);
+    assert_eq!(fair.pop_all(lane), ["a1", "a2", "a1", "a2"]);
     assert_eq!(fair.len(), 2);
-    assert_eq!(call_any(&mut fair), "b of 1");
-    assert_eq!(call_any(&mut fair), "b of 2");
+    assert_eq!(pop_any(&mut fair), "b of 1");
+    assert_eq!(pop_any(&mut fair), "b of 2");
     assert_empty(&fair);
 }

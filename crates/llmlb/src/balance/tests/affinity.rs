@@ -1,4 +1,4 @@
-//! Prompts go where their beginning was seen.
+//! Prompts are sent to the backend that received their beginning.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,10 +16,10 @@ fn ask(pool: &Pool, blocks: &[u64], tried: &[BackendId]) -> Slot {
 }
 
 #[test]
-fn a_prompt_goes_where_its_longest_known_beginning_was_seen() {
+fn prompt_is_sent_to_the_backend_of_its_longest_known_beginning() {
     let (pool, _) = alike(&[(1, None); 8]);
     for conversation in 0..50_u64 {
-        // All begin with the same block.
+        // All conversations begin with the same block.
         let blocks: Vec<u64> = (0..10).map(|block| block * (conversation + 1)).collect();
         let first = ask(&pool, &blocks[..4], &[]).backend().id;
         for length in [4, 6, 10] {
@@ -29,7 +29,7 @@ fn a_prompt_goes_where_its_longest_known_beginning_was_seen() {
     }
 }
 
-/// A place at this very backend.
+/// A slot at this backend.
 fn ask_at(pool: &Pool, blocks: &[u64], backend: &Backend) -> Slot {
     let ids = pool
         .table()
@@ -42,7 +42,7 @@ fn ask_at(pool: &Pool, blocks: &[u64], backend: &Backend) -> Slot {
 }
 
 #[test]
-fn a_longer_beginning_counts_more_than_a_shorter_one() {
+fn longer_beginning_counts_more_than_a_shorter_one() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
     drop(ask_at(&pool, &[1, 2, 3], &backends[0]));
     drop(ask_at(&pool, &[1, 2], &backends[1]));
@@ -54,15 +54,15 @@ fn a_longer_beginning_counts_more_than_a_shorter_one() {
 }
 
 #[test]
-fn a_backend_with_clearly_more_to_do_than_others_is_not_given_more() {
+fn overloaded_backend_gets_no_prompts_by_affinity() {
     let (pool, backends) = alike(&[(1, None); 4]);
     let home = &backends[2];
     let mut held = vec![ask_at(&pool, &[1, 2], home)];
-    // With nothing elsewhere: one more.
+    // While the others are idle, one more request is allowed.
     held.push(ask(&pool, &[1, 2], &[]));
     assert_eq!(home.outstanding(), 2);
     assert_ne!(ask(&pool, &[1, 2], &[]).backend().id, home.id);
-    // With more elsewhere, more.
+    // With more load on the others, more requests are allowed.
     for backend in &backends {
         while backend.outstanding() < 8 {
             held.push(ask_at(&pool, &[], backend));
@@ -76,12 +76,12 @@ fn a_backend_with_clearly_more_to_do_than_others_is_not_given_more() {
         }
         held.push(next);
     }
-    // The others have 8: the average was 9.25 then, and 1.25 x 9.25 + 1 is less than 13.
+    // The others have 8: the average was 9.25 at the last choice, and 1.25 x 9.25 + 1 is less than 13.
     assert_eq!(home.outstanding(), 13);
 }
 
 #[test]
-fn among_many_the_average_may_be_a_little_old_but_not_more() {
+fn average_of_many_candidates_is_cached_for_two_milliseconds() {
     let (pool, _) = alike(&[(1, None); 100]);
     let route = pool.route(Some("m")).unwrap();
     let mut random = Random::seeded(4);
@@ -94,17 +94,20 @@ fn among_many_the_average_may_be_a_little_old_but_not_more() {
     let is_home = |slot: &Slot| slot.backend().id == id;
     let busy = held.iter().filter(|slot| is_home(slot)).count();
     assert!((5..=13).contains(&busy), "{busy}");
-    // About ten each: that is no more than the others have.
+    // Each backend has about ten requests, so this one may get one more.
     let near = ask(&[1], 2000);
     assert!(is_home(&near));
     drop(held);
     let more = [ask(&[1], 2002), ask(&[1], 2002)];
-    assert!(more.iter().all(is_home), "as it was two milliseconds ago");
-    assert!(!is_home(&ask(&[1], 2003)), "but now the others are idle");
+    assert!(more.iter().all(is_home), "cached average");
+    assert!(
+        !is_home(&ask(&[1], 2003)),
+        "new average: the others are idle"
+    );
 }
 
 #[test]
-fn a_backend_at_its_limit_or_tried_or_failing_is_not_used_for_what_it_knows() {
+fn unavailable_backend_gets_no_prompts_by_affinity() {
     let (pool, _) = alike(&[(1, Some(1)), (1, Some(1))]);
     let held = ask(&pool, &[5, 6], &[]);
     let home = Arc::clone(held.backend());
@@ -125,20 +128,20 @@ fn a_backend_at_its_limit_or_tried_or_failing_is_not_used_for_what_it_knows() {
     );
     learn();
     for _ in 0..3 {
-        home.stats.failed(Moment::now());
+        home.stats.note_failed(Moment::now());
     }
     assert_ne!(ask(&pool, &[5, 6], &[]).backend().id, home.id, "failing");
 }
 
 #[test]
-fn what_a_backend_knew_before_it_went_down_is_not_believed() {
+fn prompts_from_before_a_restart_do_not_count() {
     let (pool, _) = alike(&[(1, None); 8]);
     let blocks: Vec<Vec<u64>> = (0..64).map(|n| vec![n * 1000, n * 1000 + 1]).collect();
     let home = |blocks: &Vec<u64>| ask(&pool, blocks, &[]).backend().id;
     let before: Vec<_> = blocks.iter().map(home).collect();
     for backend in &pool.table().backends {
-        pool.note(backend, down());
-        pool.note(backend, up(&["m"]));
+        pool.set_state(backend, down());
+        pool.set_state(backend, up(&["m"]));
     }
     let after: Vec<_> = blocks.iter().map(home).collect();
     let same = before.iter().zip(&after).filter(|(a, b)| a == b).count();
@@ -147,7 +150,7 @@ fn what_a_backend_knew_before_it_went_down_is_not_believed() {
 }
 
 #[test]
-fn those_who_waited_are_remembered_too() {
+fn prompts_of_requests_that_waited_are_remembered() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -170,11 +173,11 @@ fn those_who_waited_are_remembered_too() {
     assert!(backends.iter().all(|one| one.outstanding() == 0));
 }
 
-/// A backend's cache of prompt blocks, as the KV cache of an LLM server is one: of a prompt it
-/// saves the work for as many blocks from the beginning as it still has.
+/// A simulated prefix cache of a backend. It saves the work for the blocks at the beginning of a
+/// prompt that it still has.
 #[derive(Default)]
 struct Cache {
-    /// When each was used last, and the other way round.
+    /// Time of the last use by block, and the block by that time.
     used: HashMap<u64, u64>,
     order: BTreeMap<u64, u64>,
     uses: u64,
@@ -183,7 +186,7 @@ struct Cache {
 impl Cache {
     const ROOM: usize = 400;
 
-    /// How many blocks of the prompt were there.
+    /// Adds the blocks of a prompt. Returns how many blocks at its beginning the cache had.
     fn take_in(&mut self, prompt: &[u64]) -> usize {
         let known = prompt.iter().take_while(|one| self.used.contains_key(one));
         let known = known.count();
@@ -202,16 +205,16 @@ impl Cache {
     }
 }
 
-/// What came of a simulated day.
+/// Result of a simulation.
 struct Day {
-    /// The share of prompt blocks that a cache had.
+    /// Share of prompt blocks that a cache had.
     hits: f64,
-    /// By how much the busiest choice exceeded 1.25 x average + 1.
+    /// Maximum difference of a chosen backend's load to the bound, 1.25 x average + 1.
     worst: f64,
 }
 
-/// Conversations that grow with every turn, over eight backends with small caches.
-#[expect(clippy::cast_precision_loss, reason = "small numbers")]
+/// Simulates conversations that grow with every turn, on eight backends with small caches.
+#[expect(clippy::cast_precision_loss, reason = "the counts are far below 2^53")]
 fn simulate(seed: u64, with_affinity: bool) -> Day {
     const BACKENDS: usize = 8;
     const CONVERSATIONS: usize = 60;
@@ -228,7 +231,7 @@ fn simulate(seed: u64, with_affinity: bool) -> Day {
         let which = random.below(60) as usize;
         let prompt = &mut conversations[which];
         if prompt.is_empty() || prompt.len() > 40 {
-            // A new one: it begins with one of four system prompts of three blocks.
+            // A new conversation begins with one of four system prompts of three blocks.
             let system = u64::from(random.below(4)) * 10;
             *prompt = vec![system + 1, system + 2, system + 3];
         }
@@ -236,14 +239,14 @@ fn simulate(seed: u64, with_affinity: bool) -> Day {
             next_block += 1;
             prompt.push(next_block);
         }
-        let selection = if with_affinity {
+        let hints = if with_affinity {
             hints(prompt)
         } else {
             hints(&[])
         };
         let outstanding: Vec<_> = backends.iter().map(|one| one.outstanding()).collect();
         let average = outstanding.iter().sum::<usize>() as f64 / BACKENDS as f64;
-        let slot = slot(pool.choose_at(&route, &selection, &[], Moment(turn), &mut random));
+        let slot = slot(pool.choose_at(&route, &hints, &[], Moment(turn), &mut random));
         let backend = usize::from(slot.backend().id.0);
         worst = worst.max(outstanding[backend] as f64 - (1.25 * average + 1.0));
         hits += caches[backend].take_in(prompt);
@@ -261,7 +264,7 @@ fn simulate(seed: u64, with_affinity: bool) -> Day {
 }
 
 #[test]
-fn affinity_raises_the_share_of_prompts_that_are_in_a_cache_and_keeps_the_load_even() {
+fn affinity_raises_the_cache_hit_rate_and_keeps_the_load_even() {
     for seed in [1, 2, 3] {
         let (with, without) = (simulate(seed, true), simulate(seed, false));
         println!(

@@ -1,4 +1,4 @@
-//! Who gets a request.
+//! Selection of a backend.
 
 use super::*;
 use crate::balance::choose::Selection;
@@ -7,11 +7,11 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn fail(backend: &Arc<Backend>, now: Moment) {
     for _ in 0..3 {
-        backend.stats.failed(now);
+        backend.stats.note_failed(now);
     }
 }
 
-/// How often each backend is chosen, of so many requests one after the other.
+/// Number of sequential requests that each backend gets.
 fn counts(pool: &Pool, backends: usize, requests: usize, now: Moment) -> Vec<usize> {
     let mut counts = vec![0; backends];
     let mut random = Random::seeded(5);
@@ -24,20 +24,20 @@ fn counts(pool: &Pool, backends: usize, requests: usize, now: Moment) -> Vec<usi
 }
 
 #[test]
-fn a_slot_counts_until_it_is_dropped() {
+fn slot_counts_until_it_is_dropped() {
     let (pool, a, b) = pool();
     let busy = chosen(&pool, Some("one"));
     assert_eq!((a.outstanding(), a.requests()), (1, 1));
     for _ in 0..5 {
         let name = chosen(&pool, Some("both")).backend().name.clone();
-        assert_eq!(name, b.name, "the idle one");
+        assert_eq!(name, b.name, "the idle backend");
     }
     drop(busy);
     assert_eq!((a.outstanding(), a.requests()), (0, 1));
 }
 
 #[test]
-fn a_backend_at_its_limit_gets_no_more_and_when_all_are_it_is_busy() {
+fn selection_is_busy_when_all_backends_are_at_max_concurrent() {
     let (pool, backends) = alike(&[(1, Some(2)), (1, Some(1))]);
     let slots: Vec<_> = (0..3).map(|_| chosen(&pool, Some("m"))).collect();
     let outstanding: Vec<_> = backends.iter().map(|one| one.outstanding()).collect();
@@ -52,7 +52,7 @@ fn a_backend_at_its_limit_gets_no_more_and_when_all_are_it_is_busy() {
 }
 
 #[test]
-fn who_was_tried_is_not_chosen_again() {
+fn tried_backend_is_not_chosen_again() {
     let (pool, backends) = alike(&[(1, None); 3]);
     let hints = SelectHints::default();
     let mut tried = Vec::new();
@@ -76,7 +76,7 @@ fn who_was_tried_is_not_chosen_again() {
 }
 
 #[test]
-fn work_that_comes_one_by_one_is_shared_by_weight() {
+fn sequential_requests_are_shared_by_weight() {
     let (pool, _) = alike(&[(1, None), (3, None), (6, None)]);
     let counts = counts(&pool, 3, 10_000, Moment(1));
     for (count, share) in counts.iter().zip([1, 3, 6]) {
@@ -85,7 +85,7 @@ fn work_that_comes_one_by_one_is_shared_by_weight() {
 }
 
 #[test]
-fn work_that_comes_all_at_once_is_shared_by_weight() {
+fn concurrent_requests_are_shared_by_weight() {
     let weights = [1, 2, 3, 4];
     let (pool, backends) = alike(&weights.map(|weight| (weight, None)));
     let route = pool.route(Some("m")).unwrap();
@@ -95,7 +95,7 @@ fn work_that_comes_all_at_once_is_shared_by_weight() {
         let choice = pool.choose_at(&route, &SelectHints::default(), &[], Moment(1), &mut random);
         slots.push_back(slot(choice));
         if request >= 200 {
-            // All take equally long.
+            // All requests take equally long.
             slots.pop_front();
         }
     }
@@ -113,12 +113,12 @@ fn work_that_comes_all_at_once_is_shared_by_weight() {
 }
 
 #[test]
-fn a_backend_that_answers_late_gets_less_until_that_is_forgotten() {
+fn slow_backend_gets_fewer_requests_until_its_latency_decays() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
-    backends[0].stats.took(10 * SECOND, Moment(1));
-    backends[1].stats.took(SECOND / 10, Moment(1));
+    backends[0].stats.note_latency(10 * SECOND, Moment(1));
+    backends[1].stats.note_latency(SECOND / 10, Moment(1));
     assert_eq!(counts(&pool, 2, 100, Moment(1)), [0, 100]);
-    // As long as the other has four times as much to do at most.
+    // The fast backend may have four times the load of the slow one.
     let route = pool.route(Some("m")).unwrap();
     let mut random = Random::seeded(1);
     let mut choose =
@@ -128,30 +128,30 @@ fn a_backend_that_answers_late_gets_less_until_that_is_forgotten() {
     assert_eq!(outstanding, [10, 40]);
     drop(slots);
     let later = Moment(200_000);
-    let [slow, quick] = counts(&pool, 2, 1000, later)[..] else {
+    let [slow, fast] = counts(&pool, 2, 1000, later)[..] else {
         panic!()
     };
-    assert!(slow.abs_diff(quick) < 150, "{slow} {quick}");
+    assert!(slow.abs_diff(fast) < 150, "{slow} {fast}");
 }
 
 #[test]
-fn a_backend_that_fails_three_times_gets_nothing_for_a_second_then_one_request() {
+fn backend_with_three_failures_is_ejected_for_a_second_then_gets_a_trial() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
     let bad = &backends[0];
     let (now, later) = (Moment(10_000), Moment(11_000));
-    bad.stats.failed(now);
-    bad.stats.failed(now);
-    assert!(counts(&pool, 2, 100, now)[0] > 0, "twice is not enough");
-    bad.stats.failed(now);
+    bad.stats.note_failed(now);
+    bad.stats.note_failed(now);
+    assert!(counts(&pool, 2, 100, now)[0] > 0, "two failures");
+    bad.stats.note_failed(now);
     assert_eq!(counts(&pool, 2, 100, now), [0, 100]);
     assert_eq!(counts(&pool, 2, 100, Moment(10_999)), [0, 100]);
-    assert_eq!(counts(&pool, 2, 100, later), [1, 99], "a trial, at once");
-    bad.stats.began(later);
+    assert_eq!(counts(&pool, 2, 100, later), [1, 99], "one trial");
+    bad.stats.note_began(later);
     assert!(counts(&pool, 2, 100, later)[0] > 20);
 }
 
 #[test]
-fn those_that_fail_are_used_when_there_is_nobody_else() {
+fn ejected_backends_are_used_if_there_is_no_other() {
     let (pool, backends) = alike(&[(1, None), (1, None), (1, None)]);
     let now = Moment(10_000);
     for one in &backends {
@@ -159,7 +159,7 @@ fn those_that_fail_are_used_when_there_is_nobody_else() {
     }
     let counts = counts(&pool, 3, 300, now);
     assert!(counts.iter().all(|count| *count > 30), "{counts:?}");
-    // Nor is a failing one used as long as another only was not tried yet.
+    // Only one backend was not tried yet. It is used although it is ejected.
     let tried = [backends[0].id, backends[1].id];
     let route = pool.route(Some("m")).unwrap();
     let mut random = Random::seeded(1);
@@ -168,7 +168,7 @@ fn those_that_fail_are_used_when_there_is_nobody_else() {
 }
 
 #[test]
-fn one_that_fails_and_is_at_its_limit_is_busy_not_down() {
+fn ejected_backend_at_max_concurrent_is_busy_not_down() {
     let (pool, backends) = alike(&[(1, Some(1))]);
     let held = chosen(&pool, Some("m"));
     fail(&backends[0], Moment::now());
@@ -181,7 +181,7 @@ fn one_that_fails_and_is_at_its_limit_is_busy_not_down() {
 }
 
 #[test]
-fn waiting_for_one_that_works_is_better_than_using_one_that_fails() {
+fn request_waits_for_a_healthy_backend_rather_than_use_an_ejected_one() {
     let (pool, backends) = alike(&[(1, None), (1, Some(1))]);
     let now = Moment(10_000);
     fail(&backends[0], now);
@@ -195,38 +195,38 @@ fn waiting_for_one_that_works_is_better_than_using_one_that_fails() {
     assert_eq!(trial.backend().id, backends[0].id);
     assert!(
         matches!(choose(Moment(11_000)), Choice::Busy),
-        "one is enough"
+        "one trial at a time"
     );
 }
 
 #[test]
-fn a_backend_that_is_back_is_trusted_again() {
+fn backend_that_comes_up_again_is_not_ejected() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
     fail(&backends[0], Moment::now());
-    assert!(backends[0].ejected() && !backends[1].ejected());
-    pool.note(&backends[0], down());
-    pool.note(&backends[0], up(&["m"]));
-    assert!(!backends[0].ejected());
+    assert!(backends[0].is_ejected() && !backends[1].is_ejected());
+    pool.set_state(&backends[0], down());
+    pool.set_state(&backends[0], up(&["m"]));
+    assert!(!backends[0].is_ejected());
     assert!(counts(&pool, 2, 100, Moment::now())[0] > 20);
 }
 
 #[test]
-fn slots_tell_how_it_went() {
+fn slot_reports_failures_and_latency() {
     let (pool, backends) = alike(&[(1, None)]);
     for _ in 0..3 {
-        assert!(!backends[0].ejected());
-        chosen(&pool, Some("m")).failed();
+        assert!(!backends[0].is_ejected());
+        chosen(&pool, Some("m")).note_failed();
     }
-    assert!(backends[0].ejected());
-    chosen(&pool, Some("m")).began(Some(SECOND));
-    assert!(!backends[0].ejected());
+    assert!(backends[0].is_ejected());
+    chosen(&pool, Some("m")).note_began(Some(SECOND));
+    assert!(!backends[0].is_ejected());
     assert_eq!(backends[0].stats.latency(Moment::now()), 1_000_000);
 }
 
 #[test]
-fn an_id_is_known_at_the_backend_that_issued_it() {
+fn request_with_an_issued_id_is_sent_to_its_issuer() {
     let (pool, a, b) = pool();
-    pool.issued(77, &b);
+    pool.note_issued(77, &b);
     let named = SelectHints {
         issued: Some(77),
         ..SelectHints::default()
@@ -236,10 +236,10 @@ fn an_id_is_known_at_the_backend_that_issued_it() {
             assert_eq!(slot(choose(&pool, model, &named, &[])).backend().id, b.id);
         }
         let tried = choose(&pool, model, &named, &[b.id]);
-        assert!(matches!(tried, Choice::Down), "nobody else knows it");
+        assert!(matches!(tried, Choice::Down), "no other backend has it");
     }
     let other = choose(&pool, Some("one"), &named, &[]);
-    assert_eq!(slot(other).backend().id, a.id, "b does not serve that");
+    assert_eq!(slot(other).backend().id, a.id, "b does not serve `one`");
     let unknown = SelectHints {
         issued: Some(78),
         ..SelectHints::default()
@@ -247,30 +247,30 @@ fn an_id_is_known_at_the_backend_that_issued_it() {
     assert_eq!(slot(choose(&pool, None, &unknown, &[])).backend().id, a.id);
     fail(&b, Moment::now());
     assert_eq!(slot(choose(&pool, None, &named, &[])).backend().id, b.id);
-    pool.note(&b, down());
+    pool.set_state(&b, down());
     assert!(matches!(choose(&pool, None, &named, &[]), Choice::Down));
 }
 
 #[test]
-fn a_request_without_a_model_is_for_the_first_that_is_up() {
+fn request_without_a_model_waits_for_the_first_backend_that_is_up() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, None)]);
     let hints = SelectHints::default();
     let first = chosen(&pool, None);
     assert_eq!(first.backend().id, backends[0].id);
     assert!(matches!(choose(&pool, None, &hints, &[]), Choice::Busy));
     drop(first);
-    // What it is about lies there.
+    // The object that such a request names is stored there.
     fail(&backends[0], Moment::now());
     assert_eq!(chosen(&pool, None).backend().id, backends[0].id);
     let tried = [backends[0].id];
     let next = choose(&pool, None, &hints, &tried);
     assert_eq!(slot(next).backend().id, backends[1].id);
-    pool.note(&backends[0], down());
+    pool.set_state(&backends[0], down());
     assert_eq!(chosen(&pool, None).backend().id, backends[1].id);
 }
 
 #[test]
-fn it_is_known_when_one_that_was_ejected_may_be_tried_again() {
+fn recovery_is_the_time_of_the_next_trial() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, None), (1, None)]);
     let held = chosen(&pool, None);
     let now = Moment(10_000);
@@ -292,21 +292,25 @@ fn it_is_known_when_one_that_was_ejected_may_be_tried_again() {
     assert_eq!(
         recovery(Some("m"), None, &[], now),
         first,
-        "though it is full"
+        "although the backend is full"
     );
     let tried = [backends[0].id];
     assert_eq!(recovery(Some("m"), None, &tried, now), third);
-    assert_eq!(recovery(None, None, &[], now), None, "it is used anyway");
+    assert_eq!(recovery(None, None, &[], now), None, "no model");
     assert_eq!(recovery(Some("m"), Some(2), &[], now), third);
     assert_eq!(recovery(Some("m"), Some(1), &[], now), None);
     let later = Moment(10_600);
-    assert_eq!(recovery(Some("m"), None, &[], later), third, "full is full");
+    assert_eq!(
+        recovery(Some("m"), None, &[], later),
+        third,
+        "the first is full"
+    );
     drop(held);
     assert_eq!(recovery(Some("m"), None, &[], later), Some(later), "now");
 }
 
 #[test]
-fn one_that_works_is_found_among_many_that_do_not() {
+fn free_backend_is_found_among_many_that_are_full() {
     let (pool, backends) = alike(&[(1, Some(1)); 200]);
     let held: Vec<_> = (0..200).map(|_| chosen(&pool, Some("m"))).collect();
     assert!(backends.iter().all(|one| one.outstanding() == 1));
@@ -320,19 +324,19 @@ fn one_that_works_is_found_among_many_that_do_not() {
         drop(slot);
         let found = chosen(&pool, Some("m"));
         assert_eq!(found.backend().id, id);
-        // It stays taken while the next one is tested.
+        // The slot stays in use while the next backend is tested.
         std::mem::forget(found);
     }
 }
 
 #[test]
-fn what_came_up_after_a_route_was_asked_for_is_found_by_it() {
+fn route_finds_a_backend_that_came_up_later() {
     let (pool, a, b) = pool();
-    pool.note(&a, down());
-    pool.note(&b, down());
+    pool.set_state(&a, down());
+    pool.set_state(&b, down());
     let route = pool.route(Some("both")).unwrap();
     let hints = SelectHints::default();
     assert!(matches!(pool.choose(&route, &hints, &[]), Choice::Down));
-    pool.note(&b, up(&["both"]));
+    pool.set_state(&b, up(&["both"]));
     assert_eq!(slot(pool.choose(&route, &hints, &[])).backend().id, b.id);
 }

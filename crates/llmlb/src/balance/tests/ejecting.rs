@@ -1,4 +1,4 @@
-//! Responses that a client may provoke.
+//! Ejection by responses that a client may provoke.
 
 use std::sync::Barrier;
 use std::thread;
@@ -7,7 +7,7 @@ use http::StatusCode;
 
 use super::*;
 
-/// Evidence by this client, with a prompt of its own for each number.
+/// Evidence from this client with this prompt.
 fn evidence(client: u64, prompt: u64) -> Evidence {
     Evidence {
         fault: Fault::Status(StatusCode::INTERNAL_SERVER_ERROR),
@@ -31,10 +31,10 @@ fn evidence_ejects_a_backend_unless_it_is_the_last_one() {
     suspect(&pool, &backends[0]);
     suspect(&pool, &backends[2]);
     suspect(&pool, &backends[1]);
-    let ejected = backends.iter().map(|one| one.ejected());
+    let ejected = backends.iter().map(|one| one.is_ejected());
     assert_eq!(ejected.collect::<Vec<_>>(), [true, false, true]);
-    assert!(!pool.rest(&backends[1], MINUTE));
-    assert!(!backends[1].ejected());
+    assert!(!pool.back_off(&backends[1], MINUTE));
+    assert!(!backends[1].is_ejected());
 }
 
 #[test]
@@ -53,32 +53,32 @@ fn credentials_of_one_address_are_one_client() {
             },
         );
     }
-    assert!(!backends[0].ejected());
+    assert!(!backends[0].is_ejected());
     pool.suspect(&backends[0], evidence(2, 7));
-    assert!(backends[0].ejected());
+    assert!(backends[0].is_ejected());
 }
 
 #[test]
 fn backend_that_is_down_or_ejected_does_not_make_another_dispensable() {
     let (pool, backends) = alike(&[(1, None), (1, None), (1, None)]);
-    pool.note(&backends[1], down());
+    pool.set_state(&backends[1], down());
     for _ in 0..3 {
-        backends[2].stats.failed(Moment::now());
+        backends[2].stats.note_failed(Moment::now());
     }
     suspect(&pool, &backends[0]);
-    assert!(!backends[0].ejected() && !pool.rest(&backends[0], MINUTE));
-    pool.note(&backends[1], up(&["m"]));
-    assert!(pool.rest(&backends[0], MINUTE));
-    assert!(backends[0].ejected());
+    assert!(!backends[0].is_ejected() && !pool.back_off(&backends[0], MINUTE));
+    pool.set_state(&backends[1], up(&["m"]));
+    assert!(pool.back_off(&backends[0], MINUTE));
+    assert!(backends[0].is_ejected());
 }
 
 #[test]
 fn last_backend_of_any_model_or_alias_is_never_ejected_by_evidence() {
     let (pool, a, b) = pool();
     suspect(&pool, &a);
-    assert!(!a.ejected(), "it alone serves `one`");
+    assert!(!a.is_ejected(), "no other backend serves `one`");
     suspect(&pool, &b);
-    assert!(b.ejected());
+    assert!(b.is_ejected());
     let config = PoolConfig {
         aliases: vec![Alias {
             name: "m".to_owned(),
@@ -88,12 +88,12 @@ fn last_backend_of_any_model_or_alias_is_never_ejected_by_evidence() {
     };
     let pool = Pool::new(config, [backend("a"), backend("b")]);
     let backends = pool.table().backends.clone();
-    pool.note(&backends[0], up(&["m", "n"]));
-    pool.note(&backends[1], up(&["m"]));
+    pool.set_state(&backends[0], up(&["m", "n"]));
+    pool.set_state(&backends[1], up(&["m"]));
     suspect(&pool, &backends[0]);
-    assert!(!backends[0].ejected(), "the alias hides the model `m`");
+    assert!(!backends[0].is_ejected(), "the alias hides the model `m`");
     suspect(&pool, &backends[1]);
-    assert!(backends[1].ejected(), "no request can be for it");
+    assert!(backends[1].is_ejected(), "no request can name it");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn two_threads_never_eject_both_backends() {
                 });
             }
         });
-        let ejected = backends.iter().filter(|one| one.ejected()).count();
+        let ejected = backends.iter().filter(|one| one.is_ejected()).count();
         assert_eq!(ejected, 1);
     }
 }
@@ -123,25 +123,25 @@ fn two_threads_never_eject_both_backends() {
 fn insufficient_evidence_does_not_keep_a_backend_on_trial() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
     let stats = &backends[0].stats;
-    // Long ago, so that a trial is due.
+    // Failures of long ago, so that a trial is due.
     for _ in 0..3 {
-        stats.failed(Moment(0));
+        stats.note_failed(Moment(0));
     }
     let later = Moment(10_000);
     assert!(stats.claim_trial(later) && !stats.claim_trial(later));
     pool.suspect(&backends[0], evidence(1, 1));
-    assert!(stats.claim_trial(later), "the next one");
+    assert!(stats.claim_trial(later), "the next trial");
 }
 
 #[test]
-fn success_makes_up_for_evidence() {
+fn success_clears_evidence() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
     for round in 0..10 {
         pool.suspect(&backends[0], evidence(1, round));
         pool.suspect(&backends[0], evidence(2, round));
         backends[0].learned.suspicion.clear();
     }
-    assert!(!backends[0].ejected());
+    assert!(!backends[0].is_ejected());
 }
 
 fn wanting(endpoint: EndpointKey) -> SelectHints<'static> {
@@ -163,7 +163,7 @@ fn backend_that_lacks_an_endpoint_is_used_only_if_no_other_is_left() {
     assert_eq!(held.backend().id, backends[1].id);
     assert!(
         matches!(choose(&pool, Some("m"), &hints, &[]), Choice::Busy),
-        "the one that serves it is worth waiting for"
+        "the request waits for the backend that serves it"
     );
     assert_ne!(
         chosen(&pool, Some("m")).backend().id,
@@ -172,14 +172,17 @@ fn backend_that_lacks_an_endpoint_is_used_only_if_no_other_is_left() {
     );
     let tried = [backends[1].id];
     let other = choose(&pool, Some("m"), &hints, &tried);
-    assert!(matches!(other, Choice::Down), "it would respond 404");
+    assert!(
+        matches!(other, Choice::Down),
+        "the others would respond 404"
+    );
     drop(held);
-    pool.note(&backends[1], down());
+    pool.set_state(&backends[1], down());
     let lacking = slot(choose(&pool, Some("m"), &hints, &[]));
     assert_ne!(lacking.backend().id, backends[1].id);
     drop(lacking);
     // Without a model the first backend is used that serves the endpoint.
-    pool.note(&backends[1], up(&["m"]));
+    pool.set_state(&backends[1], up(&["m"]));
     let first = slot(choose(&pool, None, &hints, &[]));
     assert_eq!(first.backend().id, backends[1].id);
 }
@@ -192,8 +195,8 @@ fn endpoint_is_tried_again_when_the_backend_comes_up_or_serves_it() {
     let missing = || backends[0].note_missing(messages, StatusCode::NOT_FOUND, "/v1/messages");
     missing();
     assert!(lacks());
-    pool.note(&backends[0], down());
-    pool.note(&backends[0], up(&["m"]));
+    pool.set_state(&backends[0], down());
+    pool.set_state(&backends[0], up(&["m"]));
     assert!(!lacks());
     backends[0].note_served(messages);
     missing();

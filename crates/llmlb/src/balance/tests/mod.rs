@@ -1,4 +1,4 @@
-//! What the pool does, without any backends.
+//! Tests of the pool without network.
 
 mod affinity;
 mod choosing;
@@ -19,7 +19,7 @@ use crate::config::{self, BackendUrl};
 
 fn config(name: &str) -> config::Backend {
     let url = BackendUrl::parse(&format!("http://{name}")).unwrap();
-    config::Backend::at(name.to_owned(), url)
+    config::Backend::new(name.to_owned(), url)
 }
 
 fn backend(name: &str) -> Backend {
@@ -34,13 +34,13 @@ fn pool_config() -> PoolConfig {
     }
 }
 
-fn up(models: &[&str]) -> State {
+fn up(models: &[&str]) -> BackendState {
     let described = models.iter().map(|id| Model::configured(id, "test"));
-    State::Up(Arc::new(Models::new(described.collect())))
+    BackendState::Up(Arc::new(Models::new(described.collect())))
 }
 
-fn down() -> State {
-    State::Down("gone".to_owned())
+fn down() -> BackendState {
+    BackendState::Down("gone".to_owned())
 }
 
 /// Two backends: `a` serves `both` and `one`, `b` serves `both`.
@@ -49,8 +49,8 @@ fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
     let [a, b] = &pool.table().backends[..] else {
         panic!("two were given");
     };
-    pool.note(a, up(&["both", "one"]));
-    pool.note(b, up(&["both"]));
+    pool.set_state(a, up(&["both", "one"]));
+    pool.set_state(b, up(&["both"]));
     let (a, b) = (Arc::clone(a), Arc::clone(b));
     (pool, a, b)
 }
@@ -72,7 +72,7 @@ fn alike_with(pool: PoolConfig, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<A
     let pool = Pool::new(pool, made);
     let backends = pool.table().backends.clone();
     for backend in &backends {
-        pool.note(backend, up(&["m"]));
+        pool.set_state(backend, up(&["m"]));
     }
     (pool, backends)
 }
@@ -85,7 +85,7 @@ fn address(address: u64) -> ClientKey {
     }
 }
 
-/// What came of asking for a place.
+/// Selects a backend for a request.
 fn choose(
     pool: &Pool,
     model: Option<&str>,
@@ -95,7 +95,7 @@ fn choose(
     pool.choose(&pool.route(model).unwrap(), hints, tried)
 }
 
-/// A place where there must be one.
+/// Acquires a slot. Panics if there is none.
 #[track_caller]
 fn chosen(pool: &Pool, model: Option<&str>) -> Slot {
     slot(choose(pool, model, &SelectHints::default(), &[]))
@@ -105,12 +105,12 @@ fn chosen(pool: &Pool, model: Option<&str>) -> Slot {
 fn slot(choice: Choice) -> Slot {
     match choice {
         Choice::Slot(slot) => slot,
-        other => panic!("no place: {other:?}"),
+        other => panic!("no slot: {other:?}"),
     }
 }
 
-/// The names of who may serve a model; what else came of asking.
-fn who(pool: &Pool, model: Option<&str>) -> String {
+/// Names of the backends that serve a model, or the reason why there are none.
+fn serving(pool: &Pool, model: Option<&str>) -> String {
     let route = match pool.route(model) {
         Ok(route) => route,
         Err(RouteError::NotYet) => return "not yet".to_owned(),

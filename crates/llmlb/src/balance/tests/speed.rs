@@ -1,4 +1,4 @@
-//! What choosing costs. It is measured, not tested:
+//! Cost of a selection. A measurement, not a test:
 //! `cargo test --release -p llmlb --lib -- --ignored --nocapture choosing_costs`
 
 use std::hint::black_box;
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// Nanoseconds for each of many runs.
+/// Nanoseconds per run: the best average of five series.
 fn nanoseconds(mut run: impl FnMut()) -> f64 {
     const RUNS: u32 = 200_000;
     let mut best = f64::MAX;
@@ -33,7 +33,9 @@ fn choosing_costs_the_same_among_many() {
     for count in [2, 100, 1000] {
         let (pool, backends) = alike(&vec![(1, Some(2)); count]);
         for backend in &backends {
-            backend.stats.took(Duration::from_millis(50), Moment::now());
+            backend
+                .stats
+                .note_latency(Duration::from_millis(50), Moment::now());
         }
         let once = |hints: &SelectHints<'_>| {
             let route = pool.route(black_box(Some("m"))).unwrap();
@@ -44,7 +46,7 @@ fn choosing_costs_the_same_among_many() {
         let busy = nanoseconds(|| once(&plain));
         drop(held);
         let start = Instant::now();
-        pool.note(&backends[0], down());
+        pool.set_state(&backends[0], down());
         let change = start.elapsed().as_micros();
         println!("{count:>5} {free:>7.0} {known:>7.0} {busy:>7.0}   a change: {change} us");
     }

@@ -1,4 +1,4 @@
-//! Everything at once, from many threads.
+//! Concurrent selections, waits and changes on many threads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -12,7 +12,7 @@ const THREADS: u64 = 4;
 const TASKS: u64 = 40;
 const REQUESTS: usize = 100;
 
-/// Serves until `TASKS` tasks on each of `THREADS` threads have made all their requests.
+/// Runs `REQUESTS` requests in each of `TASKS` tasks on each of `THREADS` threads.
 fn storm(run: impl Fn(u64, u64, usize) -> Pin + Send + Sync + Clone + 'static) {
     thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -51,7 +51,7 @@ async fn hold(slot: &Slot, turns: u64) {
     }
 }
 
-fn assert_all_is_over(pool: &Pool) {
+fn assert_idle(pool: &Pool) {
     assert_eq!(pool.waiting(), 0);
     for backend in &pool.table().backends {
         assert_eq!(backend.outstanding(), 0, "{}", backend.name);
@@ -59,11 +59,11 @@ fn assert_all_is_over(pool: &Pool) {
 }
 
 #[test]
-fn no_limit_is_exceeded_everyone_is_served_and_nothing_is_left_over() {
+fn all_requests_are_served_within_the_limits_and_all_slots_are_released() {
     let (pool, backends) = alike(&[(1, Some(1)), (2, Some(3)), (1, Some(2))]);
     let pool = Arc::new(pool);
-    pool.note(&backends[0], up(&["m", "n"]));
-    pool.note(&backends[1], up(&["m", "n"]));
+    pool.set_state(&backends[0], up(&["m", "n"]));
+    pool.set_state(&backends[1], up(&["m", "n"]));
     let (served, waited) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let counts = (Arc::clone(&served), Arc::clone(&waited));
     let shared = Arc::clone(&pool);
@@ -95,30 +95,30 @@ fn no_limit_is_exceeded_everyone_is_served_and_nothing_is_left_over() {
     assert_eq!(served.load(Ordering::Relaxed), all);
     assert!(
         waited.load(Ordering::Relaxed) > all / 10,
-        "there was no storm"
+        "too few requests waited"
     );
     let sent: u64 = backends.iter().map(|one| one.requests()).sum();
     assert_eq!(sent, all as u64);
-    assert_all_is_over(&pool);
+    assert_idle(&pool);
 }
 
 #[test]
-fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
+fn no_slot_is_lost_when_clients_disconnect_and_backends_come_and_go() {
     let (pool, backends) = alike(&[(1, Some(2)), (1, Some(2)), (1, Some(1))]);
     let pool = Arc::new(pool);
     let over = Arc::new(AtomicBool::new(false));
     let changing = {
         let (pool, over) = (Arc::clone(&pool), Arc::clone(&over));
         thread::spawn(move || {
-            // The first one stays, so that there is always somebody.
+            // The first backend stays up, so that no request fails.
             while !over.load(Ordering::Relaxed) {
                 for backend in &backends[1..] {
-                    pool.note(backend, down());
-                    pool.note(backend, up(&["other"]));
+                    pool.set_state(backend, down());
+                    pool.set_state(backend, up(&["other"]));
                     thread::yield_now();
-                    pool.note(backend, up(&["m"]));
+                    pool.set_state(backend, up(&["m"]));
                     for _ in 0..3 {
-                        backend.stats.failed(Moment::now());
+                        backend.stats.note_failed(Moment::now());
                     }
                 }
             }
@@ -136,7 +136,7 @@ fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
             let mut slot = match pool.choose(&route, &hints, &[]) {
                 Choice::Slot(slot) => slot,
                 Choice::Busy if (task + request as u64).is_multiple_of(5) => {
-                    // An impatient one.
+                    // A client that disconnects while it waits.
                     tokio::select! {
                         biased;
                         slot = pool.wait(&route, &hints, &[]) => slot.unwrap(),
@@ -148,12 +148,12 @@ fn nothing_is_lost_when_clients_leave_and_backends_come_and_go() {
             };
             hold(&slot, task % 3).await;
             if request % 7 == 0 {
-                slot.began(Some(Duration::from_micros(task)));
-                slot.ended();
+                slot.note_began(Some(Duration::from_micros(task)));
+                slot.note_ended();
             }
         })
     });
     over.store(true, Ordering::Relaxed);
     changing.join().unwrap();
-    assert_all_is_over(&pool);
+    assert_idle(&pool);
 }

@@ -1,15 +1,15 @@
-//! Waiting for a place.
+//! Waiting for a slot.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use super::*;
 
-/// A future that can be looked at.
-struct Watched<'a>(Pin<Box<dyn Future<Output = Result<Slot, Waited>> + 'a>>);
+/// A future that a test polls by hand.
+struct Watched<'a>(Pin<Box<dyn Future<Output = Result<Slot, WaitError>> + 'a>>);
 
 impl Watched<'_> {
-    fn look(&mut self) -> Poll<Result<Slot, Waited>> {
+    fn look(&mut self) -> Poll<Result<Slot, WaitError>> {
         let mut context = Context::from_waker(Waker::noop());
         self.0.as_mut().poll(&mut context)
     }
@@ -18,7 +18,7 @@ impl Watched<'_> {
     fn expect_slot(&mut self) -> Slot {
         match self.look() {
             Poll::Ready(Ok(slot)) => slot,
-            other => panic!("no place: {other:?}"),
+            other => panic!("no slot: {other:?}"),
         }
     }
 
@@ -43,7 +43,7 @@ fn wait_for<'a>(
     waiting
 }
 
-/// Waits for a place to serve `m`.
+/// Waits for a slot for the model `m`.
 fn wait(pool: &Pool, client: u64) -> Watched<'_> {
     let hints = SelectHints {
         client: address(client),
@@ -53,7 +53,7 @@ fn wait(pool: &Pool, client: u64) -> Watched<'_> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_that_becomes_free_goes_to_who_waits() {
+async fn freed_slot_is_given_to_a_waiting_request() {
     let (pool, backends) = alike(&[(1, Some(1))]);
     let held = chosen(&pool, Some("m"));
     let (mut first, mut second) = (wait(&pool, 1), wait(&pool, 1));
@@ -67,7 +67,7 @@ async fn a_place_that_becomes_free_goes_to_who_waits() {
             choose(&pool, Some("m"), &SelectHints::default(), &[]),
             Choice::Busy
         ),
-        "nobody comes in between"
+        "a new request does not overtake"
     );
     drop(held);
     drop(second.expect_slot());
@@ -75,7 +75,7 @@ async fn a_place_that_becomes_free_goes_to_who_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_became_free_before_one_waited_is_not_missed() {
+async fn slot_freed_before_the_wait_is_not_missed() {
     let (pool, _) = alike(&[(1, Some(1))]);
     let route = pool.route(Some("m")).unwrap();
     let held = chosen(&pool, Some("m"));
@@ -92,7 +92,7 @@ async fn what_became_free_before_one_waited_is_not_missed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_client_with_a_thousand_does_not_hold_up_anothers_one() {
+async fn client_with_a_thousand_requests_delays_another_client_by_one() {
     let (pool, _) = alike(&[(1, Some(2))]);
     let mut held = vec![chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
     let mut many: Vec<_> = (0..1000).map(|_| wait(&pool, 1)).collect();
@@ -108,8 +108,8 @@ async fn one_client_with_a_thousand_does_not_hold_up_anothers_one() {
         held.push(many[round].expect_slot());
         round += 1;
     };
-    assert_eq!(served, 1, "one of the other's went first");
-    // And in turns from then on.
+    assert_eq!(served, 1, "one request of the first client came first");
+    // From then on the clients take turns.
     let mut others: Vec<_> = (0..10).map(|_| wait(&pool, 3)).collect();
     drop(place);
     for other in &mut others {
@@ -121,15 +121,15 @@ async fn one_client_with_a_thousand_does_not_hold_up_anothers_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_place_goes_to_one_who_can_use_it() {
+async fn freed_slot_is_given_to_a_request_that_can_use_it() {
     let mut limited = [config("a"), config("b")];
     for one in &mut limited {
         one.max_concurrent = Some(1);
     }
     let pool = Pool::new(pool_config(), limited.map(Backend::new));
     let backends = pool.table().backends.clone();
-    pool.note(&backends[0], up(&["m", "x"]));
-    pool.note(&backends[1], up(&["x"]));
+    pool.set_state(&backends[0], up(&["m", "x"]));
+    pool.set_state(&backends[1], up(&["x"]));
     let on_a = chosen(&pool, Some("m"));
     let on_b = chosen(&pool, Some("x"));
     let mut for_m = wait(&pool, 1);
@@ -150,14 +150,14 @@ async fn a_place_goes_to_one_who_can_use_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_left_is_forgotten() {
+async fn request_that_left_gets_no_slot() {
     let (pool, backends) = alike(&[(1, Some(1))]);
     let held = chosen(&pool, Some("m"));
     let (left, mut stays) = (wait(&pool, 1), wait(&pool, 2));
     drop(left);
     assert_eq!(pool.waiting(), 1);
     drop(held);
-    // It was called, and left before it looked.
+    // The waiting request was sent a slot, but is not polled yet.
     let mut late = wait(&pool, 3);
     drop(stays.expect_slot());
     assert_eq!(pool.waiting(), 0);
@@ -168,7 +168,7 @@ async fn who_left_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_do_not_wait_nor_does_anyone_for_too_long() {
+async fn queue_is_limited_in_length_and_time() {
     let config = PoolConfig {
         queue: 1,
         ..pool_config()
@@ -182,8 +182,8 @@ async fn too_many_do_not_wait_nor_does_anyone_for_too_long() {
         pool.wait(&route, &hints, &[]),
         pool.wait(&route, &hints, &[])
     );
-    assert_eq!(first.unwrap_err(), Waited::TooLong);
-    assert_eq!(second.unwrap_err(), Waited::Full);
+    assert_eq!(first.unwrap_err(), WaitError::TimedOut);
+    assert_eq!(second.unwrap_err(), WaitError::Full);
     assert_eq!(start.elapsed().as_secs(), 60);
     assert_eq!(pool.waiting(), 0);
     drop(held);
@@ -191,29 +191,29 @@ async fn too_many_do_not_wait_nor_does_anyone_for_too_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_comes_up_or_is_added_serves_those_who_wait() {
+async fn backend_that_comes_up_or_is_added_serves_waiting_requests() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(2))]);
-    pool.note(&backends[1], down());
+    pool.set_state(&backends[1], down());
     let held = chosen(&pool, Some("m"));
     let mut waiting = [1, 2, 3, 4].map(|client| wait(&pool, client));
-    pool.note(&backends[1], up(&["m"]));
+    pool.set_state(&backends[1], up(&["m"]));
     let slots = [waiting[0].expect_slot(), waiting[1].expect_slot()];
     assert!(waiting[2].is_waiting());
     let added = pool.add(backend("new")).unwrap();
     assert!(waiting[2].is_waiting());
-    pool.note(&added, up(&["m"]));
+    pool.set_state(&added, up(&["m"]));
     assert_eq!(waiting[2].expect_slot().backend().name, "new");
     assert_eq!(waiting[3].expect_slot().backend().name, "new");
     drop((held, slots));
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_was_told_of_others_before_waits_for_those_who_serve_it_now() {
+async fn request_with_an_old_route_waits_for_the_current_backends() {
     let (pool, _) = alike(&[(1, Some(1))]);
     let held = chosen(&pool, Some("m"));
     let before = pool.route(Some("m")).unwrap();
     let added = pool.add(backend("new")).unwrap();
-    pool.note(&added, up(&["m"]));
+    pool.set_state(&added, up(&["m"]));
     let slot = pool
         .wait(&before, &SelectHints::default(), &[])
         .await
@@ -223,24 +223,24 @@ async fn one_who_was_told_of_others_before_waits_for_those_who_serve_it_now() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_whose_backends_all_go_down_or_drop_the_model_are_told_at_once() {
+async fn waiting_requests_fail_at_once_when_no_backend_serves_the_model_any_more() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
     let held = [chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
     let (mut one, mut two) = (wait(&pool, 1), wait(&pool, 1));
-    pool.note(&backends[0], down());
+    pool.set_state(&backends[0], down());
     assert!(one.is_waiting() && two.is_waiting());
-    pool.note(&backends[1], up(&["other"]));
-    assert!(matches!(one.look(), Poll::Ready(Err(Waited::Down))));
-    assert!(matches!(two.look(), Poll::Ready(Err(Waited::Down))));
+    pool.set_state(&backends[1], up(&["other"]));
+    assert!(matches!(one.look(), Poll::Ready(Err(WaitError::Down))));
+    assert!(matches!(two.look(), Poll::Ready(Err(WaitError::Down))));
     assert_eq!(pool.waiting(), 0);
     drop(held);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_backend_that_was_ejected_is_tried_by_one_who_waits_as_soon_as_it_may_be() {
+async fn waiting_request_is_the_trial_as_soon_as_it_is_due() {
     let (pool, backends) = alike(&[(1, Some(2)), (1, Some(1))]);
     for _ in 0..3 {
-        backends[0].stats.failed(Moment::now());
+        backends[0].stats.note_failed(Moment::now());
     }
     let held = chosen(&pool, Some("m"));
     assert_eq!(held.backend().id, backends[1].id);
@@ -250,7 +250,7 @@ async fn a_backend_that_was_ejected_is_tried_by_one_who_waits_as_soon_as_it_may_
     let (trial, rest) = tokio::join!(pool.wait(&route, &hints, &[]), async {
         tokio::time::sleep(Duration::from_millis(1010)).await;
         let mut rest = wait(&pool, 9);
-        assert!(rest.is_waiting(), "one is enough");
+        assert!(rest.is_waiting(), "one trial at a time");
         rest
     });
     let (mut trial, mut rest) = (trial.unwrap(), rest);
@@ -260,13 +260,13 @@ async fn a_backend_that_was_ejected_is_tried_by_one_who_waits_as_soon_as_it_may_
         start.elapsed()
     );
     assert_eq!(trial.backend().id, backends[0].id);
-    trial.began(Some(Duration::from_millis(1)));
+    trial.note_began(Some(Duration::from_millis(1)));
     assert_eq!(rest.expect_slot().backend().id, backends[0].id);
     drop(held);
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_waits_hears_of_an_ejection_that_came_later() {
+async fn waiting_request_uses_the_trial_of_a_later_ejection() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
     let held = [chosen(&pool, Some("m")), chosen(&pool, Some("m"))];
     let (bad, good) = if held[0].backend().id == backends[0].id {
@@ -280,8 +280,8 @@ async fn one_who_waits_hears_of_an_ejection_that_came_later() {
     let waiting = pool.wait(&route, &hints, &[]);
     let failing = async {
         tokio::task::yield_now().await;
-        (0..3).for_each(|_| bad.failed());
-        bad.backend().stats.release(); // Its request is over.
+        (0..3).for_each(|_| bad.note_failed());
+        bad.backend().stats.release(); // The failed request ends.
         std::future::pending::<()>().await;
     };
     let slot = tokio::select! {
@@ -294,20 +294,20 @@ async fn one_who_waits_hears_of_an_ejection_that_came_later() {
         "{:?}",
         start.elapsed()
     );
-    // When the other one fails too, both are used at once.
+    // When the other backend fails too, ejected backends are used at once.
     let mut last = wait(&pool, 1);
     assert!(last.is_waiting());
     drop(slot);
-    assert!(last.is_waiting(), "it is on trial");
-    (0..3).for_each(|_| good.failed());
+    assert!(last.is_waiting(), "the trial is running");
+    (0..3).for_each(|_| good.note_failed());
     assert_eq!(last.expect_slot().backend().id, bad.backend().id);
-    bad.backend().stats.occupy(9); // As it was.
+    bad.backend().stats.try_acquire(9); // `held` releases this slot.
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_waits_for_the_issuer_of_an_id_gets_nobody_else() {
+async fn request_with_an_issued_id_waits_for_its_issuer() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
-    pool.issued(5, &backends[1]);
+    pool.note_issued(5, &backends[1]);
     let issued = SelectHints {
         issued: Some(5),
         ..SelectHints::default()
@@ -325,7 +325,7 @@ async fn one_who_waits_for_the_issuer_of_an_id_gets_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_who_names_no_model_waits_for_the_first() {
+async fn request_without_a_model_waits_for_the_first_backend() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
     let first = chosen(&pool, None);
     let second = chosen(&pool, Some("m"));

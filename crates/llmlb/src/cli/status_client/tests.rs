@@ -177,7 +177,10 @@ fn socket_connected_to_itself_is_detected() {
     socket.bind(&any.into()).unwrap();
     let own = socket.local_addr().unwrap();
     let connected = socket.connect(&own).is_ok();
-    assert!(connected || cfg!(not(target_os = "linux")), "Linux lets it");
+    assert!(
+        connected || cfg!(not(target_os = "linux")),
+        "Linux permits it"
+    );
     if connected {
         assert!(is_its_own_peer(&socket.into()).unwrap());
     }

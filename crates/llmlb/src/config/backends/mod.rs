@@ -41,7 +41,7 @@ struct BackendDraft {
 }
 
 impl BackendDraft {
-    fn at(origin: Origin) -> Self {
+    fn new(origin: Origin) -> Self {
         Self {
             url: None,
             name: None,
@@ -131,7 +131,7 @@ fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut ProblemList) -> Vec<
         match BackendUrl::parse(text) {
             Ok(url) => drafts.push(BackendDraft {
                 url: Some((url, origin.clone())),
-                ..BackendDraft::at(origin.clone())
+                ..BackendDraft::new(origin.clone())
             }),
             Err(why) if many => problems.add(origin, "", &format!("URL {}: {why}", index + 1)),
             Err(why) => problems.add(origin, "", &why),

@@ -119,9 +119,10 @@ fn backends_of_a_higher_layer_replace_those_of_a_lower_layer() {
 }
 
 #[test]
-fn demo_ignores_the_backends_but_validates_the_file() {
+fn demo_ignores_the_backends_but_validates_a_named_file() {
     let demo = || Flags {
         demo: true,
+        config: Some("llmlb.toml".into()),
         ..Flags::default()
     };
     let run = LoadCase::with_file("[[backend]]\nurl = \"http://file\"\n")
@@ -129,6 +130,16 @@ fn demo_ignores_the_backends_but_validates_the_file() {
     assert!(run.flags(demo()).good().backends.is_empty());
     let run = LoadCase::with_file("[[backend]]\nurl = \"\"\n").flags(demo());
     assert!(run.problems().starts_with("llmlb.toml:2: backend.url: "));
+}
+
+#[test]
+fn demo_does_not_read_the_default_file() {
+    let demo = Flags {
+        demo: true,
+        ..Flags::default()
+    };
+    let config = LoadCase::with_file("not valid").flags(demo).good();
+    assert_eq!(config.file, None);
 }
 
 #[test]

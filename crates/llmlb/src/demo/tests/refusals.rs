@@ -10,11 +10,11 @@ const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 const EMBEDDINGS: &str = "/v1/embeddings";
 
-fn assert_refused(answered: &DemoResponse, status: u16, param: Option<&str>, code: Option<&str>) {
-    let body = answered.json();
-    assert_eq!(answered.status, status, "{body}");
-    assert_eq!(answered.headers["content-type"], "application/json");
-    assert_eq!(answered.headers["x-demo-backend"], "demo-fast");
+fn assert_refused(response: &DemoResponse, status: u16, param: Option<&str>, code: Option<&str>) {
+    let body = response.json();
+    assert_eq!(response.status, status, "{body}");
+    assert_eq!(response.headers["content-type"], "application/json");
+    assert_eq!(response.headers["x-demo-backend"], "demo-fast");
     let error = body["error"].as_object().unwrap();
     assert_eq!(error.len(), 4, "{body}");
     assert!(!error["message"].as_str().unwrap().is_empty());
@@ -28,8 +28,8 @@ async fn body_that_is_not_a_json_object_is_rejected() {
     let demo = Demo::start(AT_ONCE).await;
     for path in [CHAT, TEXT, EMBEDDINGS] {
         for body in ["", "{", "[]", "\"model\"", "{\"model\": \"demo\"} x"] {
-            let answered = demo.send(Method::POST, path, body).await;
-            assert_refused(&answered, 400, None, None);
+            let response = demo.send(Method::POST, path, body).await;
+            assert_refused(&response, 400, None, None);
         }
     }
 }
@@ -40,22 +40,22 @@ async fn unknown_or_unsuitable_model_is_rejected() {
     let not_found = Some("model_not_found");
     // Other backends have the large model, the fast one does not.
     for model in ["gpt-7", "demo-large", ""] {
-        let answered = demo.post(CHAT, &chat(&json!({"model": model}))).await;
-        assert_refused(&answered, 404, Some("model"), not_found);
+        let response = demo.post(CHAT, &chat(&json!({"model": model}))).await;
+        assert_refused(&response, 404, Some("model"), not_found);
     }
-    let answered = demo.send(Method::GET, "/v1/models/demo-large", "").await;
-    assert_refused(&answered, 404, Some("model"), not_found);
+    let response = demo.send(Method::GET, "/v1/models/demo-large", "").await;
+    assert_refused(&response, 404, Some("model"), not_found);
 
-    let answered = demo
+    let response = demo
         .post(CHAT, &chat(&json!({"model": "demo-embed"})))
         .await;
-    assert_refused(&answered, 400, Some("model"), None);
-    let answered = demo
+    assert_refused(&response, 400, Some("model"), None);
+    let response = demo
         .post(EMBEDDINGS, &json!({"model": "demo", "input": "x"}))
         .await;
-    assert_refused(&answered, 400, Some("model"), None);
-    let answered = demo.post(CHAT, &chat(&json!({"model": 1}))).await;
-    assert_refused(&answered, 400, Some("model"), None);
+    assert_refused(&response, 400, Some("model"), None);
+    let response = demo.post(CHAT, &chat(&json!({"model": 1}))).await;
+    assert_refused(&response, 400, Some("model"), None);
 }
 
 #[tokio::test]
@@ -68,9 +68,9 @@ async fn missing_field_is_rejected() {
         (TEXT, json!({"model": "demo"}), "prompt"),
         (EMBEDDINGS, json!({"model": "demo-embed"}), "input"),
     ] {
-        let answered = demo.post(path, &body).await;
+        let response = demo.post(path, &body).await;
         assert_refused(
-            &answered,
+            &response,
             400,
             Some(param),
             Some("missing_required_parameter"),
@@ -109,8 +109,8 @@ async fn invalid_field_is_rejected() {
         embedding("encoding_format", json!("hex")),
         embedding("encoding_format", json!(1)),
     ] {
-        let answered = demo.post(path, &body).await;
-        assert_refused(&answered, 400, Some(&param), None);
+        let response = demo.post(path, &body).await;
+        assert_refused(&response, 400, Some(&param), None);
     }
     for options in [json!(1), json!({"include_usage": 1})] {
         let body = chat(&json!({"stream": true, "stream_options": options}));
@@ -132,8 +132,8 @@ async fn unknown_path_is_rejected() {
         (Method::POST, "/v1/responses", "{}"),
         (Method::POST, "/v1/chat/completions/", "{}"),
     ] {
-        let answered = demo.send(method, path, body).await;
-        assert_refused(&answered, 404, None, Some("unknown_url"));
+        let response = demo.send(method, path, body).await;
+        assert_refused(&response, 404, None, Some("unknown_url"));
     }
 }
 
@@ -163,9 +163,9 @@ async fn wrong_method_is_rejected_with_the_allowed_one() {
         (Method::POST, "/v1/models", "GET"),
         (Method::DELETE, "/v1/models/demo", "GET"),
     ] {
-        let answered = demo.send(method, path, "").await;
-        assert_refused(&answered, 405, None, Some("method_not_supported"));
-        assert_eq!(answered.headers["allow"], allow);
+        let response = demo.send(method, path, "").await;
+        assert_refused(&response, 405, None, Some("method_not_supported"));
+        assert_eq!(response.headers["allow"], allow);
     }
 }
 

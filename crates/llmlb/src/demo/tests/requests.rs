@@ -42,10 +42,10 @@ async fn each_backend_lists_its_models() {
         ("demo-slow", vec!["demo", "demo-large"]),
     ] {
         let backend = demo.backend(name);
-        let answered = backend.send(Method::GET, "/v1/models", "").await;
-        assert_eq!(answered.headers["x-demo-backend"], name);
-        assert_eq!(answered.headers["content-type"], "application/json");
-        let list = answered.json();
+        let response = backend.send(Method::GET, "/v1/models", "").await;
+        assert_eq!(response.headers["x-demo-backend"], name);
+        assert_eq!(response.headers["content-type"], "application/json");
+        let list = response.json();
         assert_eq!(list["object"], "list");
         let data = list["data"].as_array().unwrap();
         let ids: Vec<_> = data

@@ -23,15 +23,15 @@ fn contents(events: &[Value]) -> Vec<&str> {
 #[tokio::test]
 async fn chat_stream_starts_with_the_role_and_ends_with_the_reason() {
     let demo = Demo::start(AT_ONCE).await;
-    let answered = demo.post(CHAT, &chat(&json!({"stream": true}))).await;
-    assert_eq!(answered.status, 200);
+    let response = demo.post(CHAT, &chat(&json!({"stream": true}))).await;
+    assert_eq!(response.status, 200);
     assert_eq!(
-        answered.headers["content-type"],
+        response.headers["content-type"],
         "text/event-stream; charset=utf-8"
     );
-    assert_eq!(answered.headers["x-demo-backend"], "demo-fast");
+    assert_eq!(response.headers["x-demo-backend"], "demo-fast");
 
-    let events = answered.events();
+    let events = response.events();
     let [first, pieces @ .., last] = events.as_slice() else {
         panic!("{events:?}");
     };

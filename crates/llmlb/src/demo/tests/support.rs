@@ -126,10 +126,10 @@ impl RawConnection {
     }
 
     /// Reads until this many bytes have arrived, or the connection ends.
-    pub(super) async fn read(&self, most: usize) -> String {
-        let mut bytes = vec![0; most];
+    pub(super) async fn read(&self, max: usize) -> String {
+        let mut bytes = vec![0; max];
         let mut length = 0;
-        while length < most {
+        while length < max {
             in_time(self.0.readable()).await.unwrap();
             match self.0.try_read(&mut bytes[length..]) {
                 Ok(0) => break,

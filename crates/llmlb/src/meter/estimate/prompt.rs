@@ -15,10 +15,10 @@ use crate::json::{self, Malformed, Visitor};
 const EMBEDDED_TOKEN: u64 = 2048;
 
 /// Maximum nesting in which attachments are recognized. Strings that are nested deeper count as text.
-const DEEPEST: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 /// Minimum length of a generated image in base64. A shorter `result` of a tool is text.
-const SHORTEST_RESULT: usize = 1024;
+const MIN_RESULT: usize = 1024;
 
 /// Returns the tokens of the JSON value at offset `at`, the value of `messages`, `prompt` or `input`,
 /// and the offset of its end. A number is a token id and counts as one token.
@@ -117,7 +117,7 @@ impl Container {
 /// Visitor that adds up the tokens of a prompt.
 struct PromptWalk {
     /// Meanings of the open objects and lists, the innermost last.
-    containers: [Container; DEEPEST],
+    containers: [Container; MAX_DEPTH],
     depth: usize,
     /// Name of the value that comes next.
     name: Option<FieldName>,
@@ -140,7 +140,7 @@ struct SourceObject {
 impl PromptWalk {
     fn new(name: FieldName) -> Self {
         Self {
-            containers: [Container::Text; DEEPEST],
+            containers: [Container::Text; MAX_DEPTH],
             depth: 0,
             name: Some(name),
             parts: 0,
@@ -192,7 +192,7 @@ impl PromptWalk {
                 self.tokens += 1 + text.len() as u64 / EMBEDDED_TOKEN;
             }
             (Container::Content, Some(FieldName::Result))
-                if text.len() >= SHORTEST_RESULT && is_base64(text) =>
+                if text.len() >= MIN_RESULT && is_base64(text) =>
             {
                 self.tokens += ATTACHMENT;
             }

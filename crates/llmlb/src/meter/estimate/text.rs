@@ -217,7 +217,7 @@ mod tests {
             let (mut text, mut previous) = (String::new(), "");
             for _ in 0..dice.below(300) {
                 // Runs of backslashes are not counted exactly and have a test of their own.
-                let word = dice.of(&WORDS);
+                let word = dice.pick(&WORDS);
                 if !(previous == r"\\" && word.starts_with('\\')) {
                     text.push_str(word);
                     previous = word;
@@ -234,7 +234,7 @@ mod tests {
         let mut dice = Dice::new(2);
         for _ in 0..2000 {
             let words =
-                (0..dice.below(100)).map(|_| dice.of(&[r"\\", r"\u0041", "u0041", r"\n", "a"]));
+                (0..dice.below(100)).map(|_| dice.pick(&[r"\\", r"\u0041", "u0041", r"\n", "a"]));
             let text: String = words.collect();
             let counted = parts(text.as_bytes());
             assert!(counted >= reference(text.as_bytes()), "{text}");
@@ -250,7 +250,7 @@ mod tests {
         let mut dice = Dice::new(3);
         for _ in 0..1000 {
             let bytes: Vec<u8> = (0..dice.below(100))
-                .map(|_| *dice.of(&[&b'\\', &b'u', &b'0', &0x80, &0xC3, &0xF0, &b'a']))
+                .map(|_| *dice.pick(&[&b'\\', &b'u', &b'0', &0x80, &0xC3, &0xF0, &b'a']))
                 .collect();
             assert!(parts(&bytes) <= 24 * bytes.len() as u64);
         }

@@ -202,9 +202,9 @@ fn document(dice: &mut Dice, text: &mut String, deep: usize) {
     text.push('{');
     for place in 0..dice.below(5) {
         if place > 0 {
-            text.push_str(dice.of(&[",", " , ", ",\n"]));
+            text.push_str(dice.pick(&[",", " , ", ",\n"]));
         }
-        text.push_str(dice.of(&[
+        text.push_str(dice.pick(&[
             r#""usage""#,
             r#""response""#,
             r#""message""#,
@@ -215,11 +215,11 @@ fn document(dice: &mut Dice, text: &mut String, deep: usize) {
             r#""\\""#,
             r#""type""#,
         ]));
-        text.push_str(dice.of(&[":", " : ", ": "]));
+        text.push_str(dice.pick(&[":", " : ", ": "]));
         match dice.below(if deep == 0 { 5 } else { 8 }) {
             0 => write!(text, r#"{{"prompt_tokens":{}}}"#, dice.below(50)).unwrap(),
-            1 => text.push_str(dice.of(&["null", "true", "false", "-1.5e3", "7"])),
-            2 => text.push_str(dice.of(&[
+            1 => text.push_str(dice.pick(&["null", "true", "false", "-1.5e3", "7"])),
+            2 => text.push_str(dice.pick(&[
                 r#""\"usage\":{}""#,
                 r#""}\\""#,
                 r#""{[""#,
@@ -227,7 +227,7 @@ fn document(dice: &mut Dice, text: &mut String, deep: usize) {
                 r#""""#,
                 r#""é😀""#,
             ])),
-            3 => text.push_str(dice.of(&["[]", "[ ]", "[1,2]", r#"["]"]"#, "{}"])),
+            3 => text.push_str(dice.pick(&["[]", "[ ]", "[1,2]", r#"["]"]"#, "{}"])),
             4 => text.push_str(&"1".repeat(1 + dice.below(60))),
             5 => {
                 text.push('[');
@@ -259,8 +259,8 @@ fn finder_agrees_with_a_json_parser_on_random_documents() {
         let facts = every_way(&text);
         let found = facts.counts.usage(Api::Chat).map(|usage| usage.prompt);
         assert_eq!(found, expected, "{text}");
-        let is_none = |it: &Value| it.is_null() || *it == false || *it == "";
-        let is_error = value.get("error").is_some_and(|it| !is_none(it));
+        let is_none = |value: &Value| value.is_null() || *value == false || *value == "";
+        let is_error = value.get("error").is_some_and(|error| !is_none(error));
         assert_eq!(facts.is_error, is_error, "{text}");
         with_usage += usize::from(found.is_some());
     }

@@ -1,6 +1,6 @@
 //! Serializes one JSON object on a line, without the allocations of a JSON library.
 
-use super::LONGEST_NAME;
+use super::MAX_NAME;
 
 /// Writes the fields of one JSON object.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl<'a> ObjectWriter<'a> {
         self.plain_string(text);
     }
 
-    /// Writes any text, escaped and truncated to [`LONGEST_NAME`] characters.
+    /// Writes any text, escaped and truncated to [`MAX_NAME`] characters.
     pub(super) fn text(&mut self, name: &str, text: Option<&str>) {
         self.name(name);
         match text {
@@ -143,11 +143,11 @@ impl<'a> ObjectWriter<'a> {
     }
 }
 
-/// Returns the first [`LONGEST_NAME`] characters of a text.
+/// Returns the first [`MAX_NAME`] characters of a text.
 fn truncate(text: &str) -> &str {
-    if text.len() <= LONGEST_NAME {
+    if text.len() <= MAX_NAME {
         return text;
     }
-    let end = text.char_indices().nth(LONGEST_NAME);
+    let end = text.char_indices().nth(MAX_NAME);
     end.map_or(text, |(end, _)| &text[..end])
 }

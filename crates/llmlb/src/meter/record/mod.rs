@@ -26,7 +26,7 @@ use json::ObjectWriter;
 
 /// Maximum number of characters of a name in a record. Clients choose model names, so longer names are
 /// truncated.
-const LONGEST_NAME: usize = 200;
+const MAX_NAME: usize = 200;
 
 /// Usage record of one request that has ended.
 #[derive(Clone, Debug)]

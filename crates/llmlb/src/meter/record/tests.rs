@@ -134,7 +134,7 @@ fn text_of_clients_and_backends_is_escaped_and_truncated() {
             model: Some(&name),
             ..record.clone()
         };
-        assert_eq!(self::value(&record)["model"], long.repeat(LONGEST_NAME));
+        assert_eq!(self::value(&record)["model"], long.repeat(MAX_NAME));
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) use summary::StreamSummary;
 use usage_event::Splice;
 
 /// Maximum length of an event that is removed. A longer event has more content than usage.
-const LONGEST_HIDDEN: usize = 16 * 1024;
+const MAX_HIDDEN: usize = 16 * 1024;
 
 /// Treatment of events that contain usage and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,7 +171,7 @@ impl Sse {
             let end = text.len() - lines.remaining();
             if usage.is_some_and(|at| at < end) {
                 let is_usage_event = self.summary.usage(&text[begin..end]);
-                let is_short = end - begin <= LONGEST_HIDDEN;
+                let is_short = end - begin <= MAX_HIDDEN;
                 if is_usage_event && self.is_hiding() && is_short && is_event(&text[begin..end]) {
                     self.hide(&text[begin..end], base + begin, edit);
                 }

@@ -4,11 +4,11 @@ use super::super::json::Finder;
 use super::lines::{end_after, is_event};
 use super::summary::read;
 use super::usage_event::is_usage_event;
-use super::{LONGEST_HIDDEN, UsageEvents};
+use super::{MAX_HIDDEN, UsageEvents};
 
 /// Maximum length of an event that is buffered. A longer event, such as one with an image, is read in
 /// chunks by a [`Finder`].
-const LONGEST_BUFFERED: usize = 64 * 1024;
+const MAX_BUFFERED: usize = 64 * 1024;
 
 /// The part of an event that has arrived.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl PartialEvent {
         }
         self.bytes.extend_from_slice(more);
         self.is_held = self.is_held && self.may_be_usage_event();
-        if self.bytes.len() > LONGEST_BUFFERED {
+        if self.bytes.len() > MAX_BUFFERED {
             self.long = Some(Box::new(read(&self.bytes)));
             self.bytes = Vec::new();
         }
@@ -84,7 +84,7 @@ impl PartialEvent {
 
     /// True if the event can still turn out to be a usage event, which must be hidden from the client.
     fn may_be_usage_event(&self) -> bool {
-        if self.bytes.len() > LONGEST_HIDDEN || !is_event(&self.bytes) {
+        if self.bytes.len() > MAX_HIDDEN || !is_event(&self.bytes) {
             return false;
         }
         let finder = read(&self.bytes);

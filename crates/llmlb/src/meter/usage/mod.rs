@@ -20,7 +20,7 @@ use crate::endpoint::Api;
 use crate::json;
 
 /// Maximum count of tokens that is believed. A larger number in a report is an error of the backend.
-const MOST: u64 = 1_000_000_000;
+const MAX_TOKENS: u64 = 1_000_000_000;
 
 /// Origin of the numbers of a [`TokenUsage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -261,6 +261,6 @@ fn count(value: &[u8]) -> Option<u64> {
     let digit = |byte: &u8| byte.is_ascii_digit().then(|| u64::from(byte - b'0'));
     let (first, rest) = whole.split_first().filter(|_| is_integral)?;
     rest.iter().try_fold(digit(first)?, |count, byte| {
-        Some(count * 10 + digit(byte)?).filter(|count| *count <= MOST)
+        Some(count * 10 + digit(byte)?).filter(|count| *count <= MAX_TOKENS)
     })
 }

@@ -37,7 +37,7 @@ impl RequestIdentity {
         let record_id = ids.next();
         Self {
             client,
-            id: id::of_request(headers, &record_id),
+            id: id::request_id(headers, &record_id),
             record_id,
             method,
             path,

@@ -1,4 +1,4 @@
-//! TokenUsage and size of a response.
+//! Token usage and size of a response.
 
 use std::time::Instant;
 
@@ -15,9 +15,9 @@ pub(crate) struct Metering {
     pub(super) is_stream: bool,
     /// Estimated number of tokens of the prompt, used if the backend does not report it.
     pub(super) prompt_tokens: u64,
-    /// Reads the usage in the response; `None` before there is one, and if nothing is metered.
+    /// Reads the usage in the response; `None` before the response begins, and if metering is off.
     pub(crate) tap: Option<UsageTap>,
-    /// TokenUsage in the record, once there is one.
+    /// Token usage in the record, once the record is final.
     pub(crate) usage: Option<TokenUsage>,
     /// Time of the first byte of the response's body.
     pub(crate) first_byte: Option<Instant>,
@@ -54,8 +54,8 @@ impl Metering {
         self.bytes += length as u64;
     }
 
-    /// Reads a chunk of the response. Returns what the client gets of it, and whether the response
-    /// has its end mark.
+    /// Reads a chunk of the response. Returns the bytes for the client, and true if the response has its
+    /// end mark.
     pub(super) fn pass(&mut self, data: Bytes) -> (Bytes, bool) {
         let Some(tap) = &mut self.tap else {
             self.count(data.len());
@@ -69,7 +69,7 @@ impl Metering {
         (passed, saw_end)
     }
 
-    /// Reads a response that is complete. Returns what the client gets of it.
+    /// Reads a response that is complete. Returns the bytes for the client.
     pub(super) fn pass_whole(&mut self, data: Bytes) -> Bytes {
         if data.is_empty() {
             let rest = self.finish();
@@ -85,13 +85,13 @@ impl Metering {
         passed
     }
 
-    /// Ends the response. Returns what was held back of it.
+    /// Ends the response. Returns the bytes that were held back.
     pub(super) fn finish(&mut self) -> Bytes {
         self.tap.as_mut().map(UsageTap::finish).unwrap_or_default()
     }
 
-    /// TokenUsage of a request on this API, reported or estimated. `is_delivered` is true if a backend
-    /// received the request.
+    /// Returns the usage of a request on this API, reported or estimated. `is_delivered` is true if a
+    /// backend received the request.
     pub(super) fn measure(&self, api: Api, is_delivered: bool) -> TokenUsage {
         let prompt = self.prompt_tokens;
         match &self.tap {

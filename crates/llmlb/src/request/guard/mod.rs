@@ -25,9 +25,9 @@ pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
 pub(crate) use route::{AfterFailure, RequestRoute};
 
-/// Reason of a request that ends because its tunnel carries nothing.
+/// Reason of a request that ends because its tunnel is idle.
 const TUNNEL_IDLE: &str = "tunnel_idle";
-/// Reason of a request that ends because its client does not take the response.
+/// Reason of a request that ends because its client does not read the response.
 const SEND_TIMEOUT: &str = "send_timeout";
 
 /// A request, from its head to the last byte of its response. A guard that is dropped before the end
@@ -43,7 +43,7 @@ pub(crate) struct RequestGuard {
     /// Reason of a refusal, or the limit by which this server ended the request.
     pub(crate) code: Option<&'static str>,
     pub(crate) end: End,
-    /// Set when the request is settled: its record is final.
+    /// Set when the record is final.
     pub(crate) outcome: Option<Outcome>,
     in_flight: Option<InFlight>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct RequestGuard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// The response has not ended: a client that disconnects now cancels the request.
-    Left,
+    Unfinished,
     Complete,
     /// The backend ended its response early.
     Cut,
@@ -95,19 +95,19 @@ impl RequestGuard {
             metering: Metering::default(),
             status: 0,
             code: None,
-            end: End::Left,
+            end: End::Unfinished,
             outcome: None,
             in_flight: None,
         }
     }
 
     /// Counts the request as in flight until the guard is dropped.
-    pub(crate) fn in_flight(&mut self, in_flight: InFlight) {
+    pub(crate) fn set_in_flight(&mut self, in_flight: InFlight) {
         self.in_flight = Some(in_flight);
     }
 
     /// Notes the content of the request.
-    pub(crate) fn parsed(&mut self, parsed: &ParsedRequest) {
+    pub(crate) fn note_parsed(&mut self, parsed: &ParsedRequest) {
         self.route.model.clone_from(&parsed.model);
         self.metering.is_stream = parsed.stream;
         self.metering.prompt_tokens = parsed.prompt_tokens;
@@ -125,13 +125,13 @@ impl RequestGuard {
     }
 
     /// Notes that the client gets the response of this backend.
-    pub(crate) fn answered(&mut self, backend: &Arc<Backend>, status: StatusCode) {
-        self.route.answered(backend);
+    pub(crate) fn note_response(&mut self, backend: &Arc<Backend>, status: StatusCode) {
+        self.route.note_response(backend);
         self.status = status.as_u16();
     }
 
     /// Notes a response of llmlb's own.
-    pub(crate) fn answered_here(&mut self, response: &Response<Full<Bytes>>) {
+    pub(crate) fn note_own_response(&mut self, response: &Response<Full<Bytes>>) {
         self.status = response.status().as_u16();
         self.end = End::Complete;
         self.note_own_body(response);
@@ -145,24 +145,25 @@ impl RequestGuard {
     }
 
     /// Notes that the tunnel carried nothing for too long.
-    pub(crate) fn idled(&mut self) {
+    pub(crate) fn note_tunnel_idle(&mut self) {
         self.code = Some(TUNNEL_IDLE);
     }
 
     /// Notes that the client did not read its response in time.
-    pub(crate) fn not_taken(&mut self) {
-        if self.end == End::Left {
+    pub(crate) fn note_send_timeout(&mut self) {
+        if self.end == End::Unfinished {
             self.code = Some(SEND_TIMEOUT);
         }
     }
 
-    /// True if dropping the guard now means that the client cancelled the request. Some clients close
-    /// a stream after its end mark, when the request is settled.
-    pub(crate) fn is_left(&self) -> bool {
-        self.end == End::Left && self.outcome.is_none()
+    /// True if dropping the guard now means that the client cancelled the request. After the end mark of
+    /// a stream the record is final, and some clients then close the stream.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.end == End::Unfinished && self.outcome.is_none()
     }
 
-    pub(crate) fn refused(&mut self, refusal: &Refusal) {
+    /// Notes that the request is not served.
+    pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
         self.status = refusal.status.as_u16();
         self.code = Some(refusal.code);
         self.end = End::Refused;
@@ -179,8 +180,8 @@ impl RequestGuard {
         self.metering.count(length);
     }
 
-    /// Reads a chunk of the response. Returns what the client gets of it. The record is persisted if
-    /// these are the last bytes.
+    /// Reads a chunk of the response. Returns the bytes for the client. The record is persisted if these
+    /// are the last bytes.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         let (passed, saw_end) = self.metering.pass(data);
         // Clients treat the end mark as the end of the stream.
@@ -190,8 +191,8 @@ impl RequestGuard {
         passed
     }
 
-    /// Ends the response and persists the record. Returns what was held back of the response, which the
-    /// client gets if the response is complete.
+    /// Ends the response and persists the record. Returns the bytes that were held back, which the client
+    /// gets if the response is complete.
     pub(crate) fn finish(&mut self, end: End) -> Bytes {
         let rest = self.metering.finish();
         if end == End::Complete {
@@ -202,7 +203,7 @@ impl RequestGuard {
         rest
     }
 
-    /// Reads a response that is complete. Returns what the client gets of it after
+    /// Reads a response that is complete. Returns the bytes for the client, which must be sent after
     /// [`RequestGuard::persisted`].
     pub(crate) fn pass_whole(&mut self, data: Bytes) -> Bytes {
         let passed = self.metering.pass_whole(data);
@@ -210,24 +211,24 @@ impl RequestGuard {
         passed
     }
 
-    /// Settles the request as it is, and waits until its record is persisted.
+    /// Makes the record final, and waits until it is persisted.
     pub(crate) async fn persisted(&mut self) {
-        if let Some(record) = self.settle(self.end) {
+        if let Some(record) = self.finalize(self.end) {
             let commits = &self.accounting.commits;
             let ticket = commits.add(record);
             poll_fn(|cx| commits.poll_persisted(ticket, cx)).await;
         }
     }
 
-    /// Settles the request and persists its record at once.
+    /// Makes the record final and persists it at once.
     fn persist(&mut self, end: End) {
-        if let Some(record) = self.settle(end) {
+        if let Some(record) = self.finalize(end) {
             self.accounting.commits.persist(record);
         }
     }
 
     /// Makes the record final. Returns it the first time.
-    fn settle(&mut self, end: End) -> Option<spool::Record> {
+    fn finalize(&mut self, end: End) -> Option<spool::Record> {
         if self.outcome.is_some() {
             return None;
         }
@@ -255,7 +256,7 @@ impl RequestGuard {
             is_stream: metering.is_stream(),
             status: (self.status > 0).then_some(self.status),
             outcome,
-            reason: self.code.filter(|_| end == End::Left),
+            reason: self.code.filter(|_| end == End::Unfinished),
             attempts: &route.attempts(),
             usage,
             ms: identity.ms_until(Instant::now()),
@@ -272,8 +273,8 @@ impl RequestGuard {
             End::Complete if self.metering.is_complete() => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,
             // The server aborts the request.
-            End::Left if self.accounting.abort.is_cancelled() => Outcome::Cut,
-            End::Left => Outcome::Cancelled,
+            End::Unfinished if self.accounting.abort.is_cancelled() => Outcome::Cut,
+            End::Unfinished => Outcome::Cancelled,
             End::Refused if self.code == Some(OVERLOADED) => Outcome::Refused,
             End::Refused if self.status >= 500 => Outcome::Failed,
             End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
@@ -285,22 +286,22 @@ impl RequestGuard {
     /// end that its client could await, and a request that this server ended has a code.
     fn is_cancelled_work(&self) -> bool {
         let is_tunnel = self.status == StatusCode::SWITCHING_PROTOCOLS.as_u16();
-        self.is_left() && self.route.is_delivered() && self.code.is_none() && !is_tunnel
+        self.is_unfinished() && self.route.is_delivered() && self.code.is_none() && !is_tunnel
     }
 }
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         let is_cancelled_work = self.is_cancelled_work();
-        // No response is left to wait for the record, so the next group takes it.
-        if let Some(record) = self.settle(self.end) {
+        // No response waits for this record, so the next commit group persists it.
+        if let Some(record) = self.finalize(self.end) {
             self.accounting.commits.add(record);
         }
         if is_cancelled_work {
             let cancelled = &self.accounting.cancelled;
             cancelled.note(self.identity.client, Instant::now());
         }
-        // Monitoring requests the server's own pages again and again.
+        // Successful requests for the server's own pages are not logged: monitoring sends many.
         if self.identity.endpoint.is_logged() || self.end != End::Complete {
             self.accounting.access_log.write(self);
         }

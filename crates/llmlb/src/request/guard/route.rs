@@ -6,7 +6,7 @@ use crate::balance::Backend;
 use crate::meter::record::Attempt;
 use crate::upstream::AddressShare;
 
-/// The way of a request to its backend.
+/// Backends and models of a request.
 #[derive(Debug, Default)]
 pub(crate) struct RequestRoute {
     /// Model as the client names it.
@@ -22,7 +22,7 @@ pub(crate) struct RequestRoute {
     pub(super) address_share: Option<AddressShare>,
 }
 
-/// An attempt at a backend that gave no usable response.
+/// An attempt that yielded no usable response.
 #[derive(Debug)]
 pub(crate) struct FailedAttempt {
     pub(crate) backend: Arc<Backend>,
@@ -39,20 +39,20 @@ pub(crate) enum AfterFailure {
 }
 
 impl RequestRoute {
-    /// Notes that the request is sent to a backend, which has another name for the model if one is
-    /// given.
-    pub(crate) fn sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
+    /// Notes that the request is sent to a backend. `model` is the backend's own name of the model, if
+    /// that differs.
+    pub(crate) fn note_sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
         self.backend = Some(Arc::clone(backend));
         self.served_model = model.map(str::to_owned);
     }
 
     /// Notes that the backend received the request, or part of it.
-    pub(crate) fn delivered(&mut self) {
+    pub(crate) fn note_delivered(&mut self) {
         self.is_delivered = true;
     }
 
     /// Notes that the attempt at this backend failed.
-    pub(crate) fn failed(&mut self, backend: &Arc<Backend>, why: &str, after: AfterFailure) {
+    pub(crate) fn note_failed(&mut self, backend: &Arc<Backend>, why: &str, after: AfterFailure) {
         self.backend = None;
         self.is_delivered &= after == AfterFailure::Abandoned;
         self.failed.push(FailedAttempt {
@@ -62,7 +62,7 @@ impl RequestRoute {
     }
 
     /// Notes that the client gets the response of this backend.
-    pub(super) fn answered(&mut self, backend: &Arc<Backend>) {
+    pub(super) fn note_response(&mut self, backend: &Arc<Backend>) {
         self.backend = Some(Arc::clone(backend));
         // A held response of an earlier attempt is used after all.
         self.failed

@@ -53,8 +53,8 @@ fn exposed(found: &Metadata, path: &Path) -> io::Result<Option<Exposed>> {
         return Ok(Some(exposed));
     }
     let real = fs::canonicalize(path)?;
-    let there = fs::metadata(&real)?;
-    if (there.dev(), there.ino()) != (found.dev(), found.ino()) {
+    let current = fs::metadata(&real)?;
+    if (current.dev(), current.ino()) != (found.dev(), found.ino()) {
         return Ok(Some(Exposed::Replaced));
     }
     for directory in [parent(path), parent(&real)] {

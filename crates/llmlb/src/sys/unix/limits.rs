@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Highest limit that macOS accepts (`OPEN_MAX`), although it reports no maximum.
-const LARGEST_ON_MACOS: u64 = 10_240;
+const MAX_ON_MACOS: u64 = 10_240;
 /// Directory in which every Unix lists a process's own descriptors.
 const OWN_DESCRIPTORS: &str = "/dev/fd";
 
@@ -15,7 +15,7 @@ const OWN_DESCRIPTORS: &str = "/dev/fd";
 pub(crate) fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     let before = limit.current;
-    for wanted in [limit.maximum, Some(LARGEST_ON_MACOS)] {
+    for wanted in [limit.maximum, Some(MAX_ON_MACOS)] {
         if before.is_none() || wanted.is_some_and(|wanted| before >= Some(wanted)) {
             return;
         }

@@ -1,4 +1,4 @@
-"""Reads requests as programs on aiohttp do, behind aiohttp's own server."""
+"""Reader with aiohttp and its server."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What the readers written in Python share: the endpoints and the shape of a reading."""
+"""Code shared by the readers in Python: the endpoints and the format of a reading."""
 
 import json
 import pathlib
@@ -9,7 +9,7 @@ ENDPOINTS = json.loads((pathlib.Path(__file__).parent.parent / "endpoints.json")
 
 
 def model_of(document):
-    """Returns the `model` of a JSON request. Raises ValueError where a typed server rejects it."""
+    """Returns the `model` of a JSON request. Raises ValueError if a typed server would reject it."""
     if not isinstance(document, dict):
         raise ValueError("not an object")
     return text_or_nothing(document.get("model"))
@@ -27,12 +27,12 @@ def reading(endpoint, model):
 
 
 def listener():
-    """Returns a listening socket, and announces its port to the process that started this one."""
+    """Returns a listening socket and prints its port for the parent process."""
     listening = socket.create_server(("127.0.0.1", 0), backlog=1024)
     print(listening.getsockname()[1], flush=True)
     return listening
 
 
 def exit_with_parent():
-    """Blocks until the process that started this one has closed the pipe to it."""
+    """Blocks until the parent process has closed its pipe to this process."""
     sys.stdin.buffer.read()

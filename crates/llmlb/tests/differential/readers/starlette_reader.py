@@ -1,4 +1,4 @@
-"""Reads requests as vLLM, FastAPI and other programs on Starlette do, behind uvicorn."""
+"""Reader with Starlette on uvicorn, as in vLLM and FastAPI."""
 
 import os
 import threading

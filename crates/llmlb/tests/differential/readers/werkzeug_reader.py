@@ -1,4 +1,4 @@
-"""Reads requests as Flask and other programs on Werkzeug do, behind Werkzeug's own server."""
+"""Reader with Werkzeug and its server, as in Flask."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-//! A client that asks for anything, and sometimes does not wait for the end.
+//! A client that sends random requests and sometimes disconnects before the response is complete.
 
 use std::io::{BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,41 +8,41 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::answers::questions;
+use crate::responses::bodies_of_every_api;
 use testkit::{Head, Http1, random::Random};
 
-/// What becomes of a request on purpose.
+/// Intended end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fate {
-    /// It is to be answered.
-    Answer,
-    /// The client leaves.
-    Leave,
-    /// The backend hangs up.
+    /// Client reads a complete response.
+    Complete,
+    /// Client disconnects.
+    Disconnect,
+    /// Backend closes the connection within the response.
     Cut,
 }
 
-/// What a client saw of a request.
+/// End of a request as its client saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Saw {
-    /// A backend's whole answer.
-    Whole,
-    /// It left.
-    Left,
-    /// An answer that broke off.
-    Broken,
-    /// A whole answer that is the server's own.
+pub(super) enum Seen {
+    /// Complete response of a backend.
+    Complete,
+    /// Client disconnected.
+    Disconnected,
+    /// Response was incomplete.
+    Incomplete,
+    /// Complete response of llmlb itself.
     Refused,
-    /// Nothing: the connection broke before an answer.
+    /// Connection failed before a response.
     Nothing,
 }
 
-/// A request that was sent, under an id of its own.
+/// One request that was sent, with an id of its own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) fate: Fate,
     pub(super) is_stream: bool,
-    pub(super) saw: Saw,
+    pub(super) seen: Seen,
 }
 
 pub(super) struct Client {
@@ -64,66 +64,66 @@ impl Client {
         }
     }
 
-    /// Asks one thing, again under another id as long as the connection breaks.
-    pub(super) fn ask(&mut self, gives_up: &AtomicBool) -> Vec<(String, Sent)> {
+    /// Sends one random request. While it does not end as intended, it is sent again with another id.
+    pub(super) fn run(&mut self, gives_up: &AtomicBool) -> Vec<(String, Sent)> {
         let fate = match self.random.below(100) {
-            0..10 => Fate::Leave,
+            0..10 => Fate::Disconnect,
             10..15 => Fate::Cut,
-            _ => Fate::Answer,
+            _ => Fate::Complete,
         };
-        let mut all = questions();
+        let mut all = bodies_of_every_api();
         let choice = self.random.below(all.len() as u64);
-        let (path, api, mut question) = all.swap_remove(usize::try_from(choice).unwrap());
-        // Whoever leaves is mostly tired of a long story.
-        let streamed = if fate == Fate::Leave { 8 } else { 5 };
+        let (path, api, mut request_body) = all.swap_remove(usize::try_from(choice).unwrap());
+        // Clients disconnect mostly within streams.
+        let streamed = if fate == Fate::Disconnect { 8 } else { 5 };
         let is_stream = api != "embeddings" && self.random.below(10) < streamed;
-        question["model"] = json!("m");
-        question["stream"] = json!(is_stream);
+        request_body["model"] = json!("m");
+        request_body["stream"] = json!(is_stream);
         let tokens = self.random.below(40) + 1;
-        let wishes = match fate {
-            Fate::Leave => format!("[tokens {}] [pace 2]", tokens + 20),
+        let directives = match fate {
+            Fate::Disconnect => format!("[tokens {}] [pace 2]", tokens + 20),
             Fate::Cut => format!("[tokens {tokens}] [cut {}]", self.random.below(tokens)),
-            Fate::Answer => format!("[tokens {tokens}]"),
+            Fate::Complete => format!("[tokens {tokens}]"),
         };
         for field in ["prompt", "input"] {
-            if question.get(field).is_some() {
-                question[field] = json!(wishes);
+            if request_body.get(field).is_some() {
+                request_body[field] = json!(directives);
             }
         }
-        if question.get("messages").is_some() {
-            question["messages"][0]["content"] = json!(wishes);
+        if request_body.get("messages").is_some() {
+            request_body["messages"][0]["content"] = json!(directives);
         }
-        let body = question.to_string();
+        let body = request_body.to_string();
         let mut tries = Vec::new();
         loop {
             self.ids += 1;
             let id = format!("c{}-{}", self.number, self.ids);
-            let saw = self.send(&id, path, &body, (fate, is_stream));
+            let seen = self.send(&id, path, &body, (fate, is_stream));
             let is_over = match fate {
-                Fate::Answer => saw == Saw::Whole,
-                Fate::Cut => saw == Saw::Broken,
-                Fate::Leave => saw != Saw::Nothing,
+                Fate::Complete => seen == Seen::Complete,
+                Fate::Cut => seen == Seen::Incomplete,
+                Fate::Disconnect => seen != Seen::Nothing,
             };
             tries.push((
                 id,
                 Sent {
                     fate,
                     is_stream,
-                    saw,
+                    seen,
                 },
             ));
             if is_over || gives_up.load(Ordering::SeqCst) {
                 return tries;
             }
-            // The server is being started again.
+            // The server may be restarting.
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    fn send(&mut self, id: &str, path: &str, body: &str, how: (Fate, bool)) -> Saw {
-        let (fate, is_stream) = how;
+    fn send(&mut self, id: &str, path: &str, body: &str, plan: (Fate, bool)) -> Seen {
+        let (fate, is_stream) = plan;
         let Some(mut connection) = self.connected() else {
-            return Saw::Nothing;
+            return Seen::Nothing;
         };
         let request = format!(
             "POST {path} HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\n\
@@ -131,32 +131,32 @@ impl Client {
             body.len()
         );
         if connection.get_mut().write_all(request.as_bytes()).is_err() {
-            return Saw::Nothing;
+            return Seen::Nothing;
         }
-        if fate == Fate::Leave {
-            return self.leave(connection, is_stream);
+        if fate == Fate::Disconnect {
+            return self.disconnect(connection, is_stream);
         }
         let Some(head) = Head::read(&mut connection) else {
-            return Saw::Nothing;
+            return Seen::Nothing;
         };
         if head.body(&mut connection).is_err() {
-            return Saw::Broken;
+            return Seen::Incomplete;
         }
         self.connection = Some(connection);
         if head.status() == 200 {
-            Saw::Whole
+            Seen::Complete
         } else {
-            Saw::Refused
+            Seen::Refused
         }
     }
 
-    /// Leaves before the answer, or after something of it.
-    fn leave(&mut self, mut connection: BufReader<TcpStream>, is_stream: bool) -> Saw {
+    /// Disconnects before the response or after a part of it.
+    fn disconnect(&mut self, mut connection: BufReader<TcpStream>, is_stream: bool) -> Seen {
         if self.random.below(3) == 0 {
             thread::sleep(Duration::from_micros(self.random.below(3000)));
-            return Saw::Left;
+            return Seen::Disconnected;
         }
-        // A plain answer is over after the first.
+        // A plain response may end after the first read.
         let pieces = if is_stream {
             self.random.below(4) + 1
         } else {
@@ -164,14 +164,14 @@ impl Client {
         };
         for _ in 0..pieces {
             match connection.read(&mut [0; 512]) {
-                Ok(0) | Err(_) => return Saw::Nothing,
+                Ok(0) | Err(_) => return Seen::Nothing,
                 Ok(_) => {}
             }
         }
-        Saw::Left
+        Seen::Disconnected
     }
 
-    /// The connection of the last request, if that may be used again, or a new one.
+    /// Returns the connection of the last request if it can be reused, or a new connection.
     fn connected(&mut self) -> Option<BufReader<TcpStream>> {
         if let Some(connection) = self.connection.take() {
             return Some(connection);

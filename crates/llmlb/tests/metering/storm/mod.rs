@@ -1,8 +1,8 @@
-//! Many clients, some of whom leave; backends that hang up; a server that is killed again and
-//! again: in the end the receiver's totals are what the backends made. (L9)
+//! Many clients of which some disconnect, backends that cut responses, and a server that is killed
+//! several times: in the end the receiver's totals are the tokens that the backends produced. (L9)
 
 mod client;
-mod reckoning;
+mod report;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -10,16 +10,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use crate::ask::Over;
+use crate::requests::SetOnDrop;
 use client::{Client, Sent};
-use reckoning::Reckoning;
+use report::Report;
 use testkit::{
     LlmlbServer, Sandbox, UsageReceiver,
     api_server::{Backend, Reports, Sort},
     free_port, until,
 };
 
-/// How many clients there are at a time.
+/// Number of concurrent clients.
 const CLIENTS: usize = 8;
 
 fn from_env(name: &str) -> Option<usize> {
@@ -27,20 +27,20 @@ fn from_env(name: &str) -> Option<usize> {
 }
 
 #[test]
-fn the_receiver_has_what_the_backends_made_for_every_whole_answer_once() {
+fn receiver_has_the_tokens_of_every_complete_response_once() {
     let requests = from_env("METERING_REQUESTS").unwrap_or(500);
     let kills = from_env("METERING_KILLS").unwrap_or(2);
     let seed = from_env("METERING_SEED").unwrap_or(1);
     let world = World::start();
-    let sent = world.weather(requests, kills, seed);
-    let found = Reckoning::of(&world, &sent, kills);
+    let sent = world.storm(requests, kills, seed);
+    let found = Report::of(&world, &sent, kills);
     println!("{found}");
     assert!(found.problems().is_empty(), "{:#?}", found.problems());
 }
 
-/// A server before three backends, and a receiver to which it delivers.
+/// Three backends, the port of the server in front of them, and a receiver of usage records.
 struct World {
-    place: Sandbox,
+    sandbox: Sandbox,
     port: u16,
     backends: Vec<Backend>,
     receiver: UsageReceiver,
@@ -55,7 +55,7 @@ impl World {
             key: None,
         };
         Self {
-            place: testkit::sandbox!(),
+            sandbox: testkit::sandbox!(),
             port: free_port(),
             backends: ["a", "b", "c"]
                 .map(sort)
@@ -70,23 +70,23 @@ impl World {
         let flags: Vec<_> = self
             .backends
             .iter()
-            .map(|one| format!("--backend {}", one.mock.url()))
+            .map(|backend| format!("--backend {}", backend.mock.url()))
             .collect();
         let mut command: Command =
-            self.place
+            self.sandbox
                 .command(&format!("serve -p {} {}", self.port, flags.join(" ")));
         command
             .env("LLMLB_USAGE_URL", &self.receiver.url)
             .env("LLMLB_USAGE_EVERY", "1s");
-        self.place.serve_with(&mut command)
+        self.sandbox.serve_with(&mut command)
     }
 
-    /// Clients ask until they have so many answers; the server is killed so often on the way. Every
-    /// request that was sent, and what its client saw.
-    fn weather(&self, requests: usize, kills: usize, seed: usize) -> BTreeMap<String, Sent> {
+    /// Runs clients until this number of requests has ended as intended, and kills the server this
+    /// number of times meanwhile. Returns every request that was sent, by its id.
+    fn storm(&self, requests: usize, kills: usize, seed: usize) -> BTreeMap<String, Sent> {
         let mut server = self.serve();
         let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        // Something went wrong.
+        // Set when the test has failed: clients stop then.
         let is_over = AtomicBool::new(false);
         let sent = Mutex::new(BTreeMap::new());
         thread::scope(|scope| {
@@ -95,13 +95,13 @@ impl World {
                 let mut client = Client::new(server.address, number, seed);
                 scope.spawn(move || {
                     while begun.fetch_add(1, Ordering::SeqCst) < requests {
-                        let tries = client.ask(is_over);
+                        let tries = client.run(is_over);
                         sent.lock().unwrap().extend(tries);
                         done.fetch_add(1, Ordering::SeqCst);
                     }
                 });
             }
-            let over = Over(&is_over);
+            let over = SetOnDrop(&is_over);
             for kill in 1..=kills {
                 let when = requests * kill / (kills + 1);
                 until_done(&done, when);
@@ -112,22 +112,22 @@ impl World {
             drop(over);
         });
         server.until_in_flight(0);
-        let stopped = self.place.run(&format!("stop -p {}", self.port));
+        let stopped = self.sandbox.run(&format!("stop -p {}", self.port));
         assert_eq!(stopped.code, Some(0), "{stopped:?}");
-        // What the last run did not get done.
-        self.receiver.deliver(&self.place);
+        // Delivers the records that the last run of the server did not deliver.
+        self.receiver.deliver(&self.sandbox);
         sent.into_inner().unwrap()
     }
 }
 
-/// Waits until so many are done. They may take their time, as long as they get on.
+/// Waits until this number of requests has ended. The deadline restarts with each of them.
 fn until_done(done: &AtomicUsize, wanted: usize) {
     loop {
         let before = done.load(Ordering::SeqCst);
         if before >= wanted {
             return;
         }
-        until("the clients get on", || {
+        until("another request has ended", || {
             done.load(Ordering::SeqCst) > before
         });
     }

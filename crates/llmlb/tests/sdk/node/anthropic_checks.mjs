@@ -1,4 +1,4 @@
-// Anthropic's client for Node, unmodified. The arguments: what there is, as JSON; and which checks.
+// Anthropic's client for Node, unmodified. Arguments: URLs and key as JSON, and a filter of checks.
 
 import "./anthropic_errors.mjs";
 import "./anthropic_messages.mjs";

@@ -1,18 +1,18 @@
-// Anthropic's client as everybody uses it, but for a note of what it sends.
+// Anthropic's client with its defaults, apart from a hook that records every request.
 
 import Anthropic from "@anthropic-ai/sdk";
-import { KEY, URL, rememberingFetch } from "./harness.mjs";
+import { KEY, URL, recordingFetch } from "./harness.mjs";
 
 export const client = new Anthropic({
     baseURL: URL,
     apiKey: KEY,
     maxRetries: 0,
     timeout: 30_000,
-    fetch: rememberingFetch,
+    fetch: recordingFetch,
 });
 
-// What every request for a message has.
-export const ask = (content = "Hello", model = "chat", more = {}) => ({
+// Returns the fields of a request for a message.
+export const messageRequest = (content = "Hello", model = "chat", more = {}) => ({
     model,
     max_tokens: 4096,
     messages: [{ role: "user", content }],

@@ -1,8 +1,8 @@
-// Errors are of the class that programs wait for, and say what the backend said.
+// Errors have the class that programs expect and the message of the backend.
 
 import assert from "node:assert/strict";
 import Anthropic from "@anthropic-ai/sdk";
-import { ask, client } from "./anthropic_client.mjs";
+import { messageRequest, client } from "./anthropic_client.mjs";
 import { check, fails } from "./harness.mjs";
 
 const KINDS = [
@@ -15,8 +15,8 @@ const KINDS = [
 check("errors of a backend", async () => {
     for (const [status, kind, name] of KINDS) {
         for (const more of [{}, { stream: true }]) {
-            const question = ask(`[status ${status}]`, "chat", more);
-            const error = await fails(kind, () => client.messages.create(question));
+            const request = messageRequest(`[status ${status}]`, "chat", more);
+            const error = await fails(kind, () => client.messages.create(request));
             assert.deepEqual([error.status, error.error.error.type], [status, name]);
             assert.equal(error.error.error.message, "This is what you asked for.");
             assert.equal(error.error.request_id, "req_of_the_backend");
@@ -25,25 +25,25 @@ check("errors of a backend", async () => {
 });
 
 check("rejected key of a backend is not the client's", async () => {
-    const act = () => client.messages.create(ask("[status 401]"));
+    const act = () => client.messages.create(messageRequest("[status 401]"));
     const error = await fails(Anthropic.InternalServerError, act);
     assert.deepEqual([error.status, error.error.error.type], [502, "api_error"]);
 });
 
-check("too many requests says when to come back", async () => {
-    const act = () => client.messages.create(ask("[status 429]"));
+check("rate limit error has retry after", async () => {
+    const act = () => client.messages.create(messageRequest("[status 429]"));
     const error = await fails(Anthropic.RateLimitError, act);
     assert.equal(error.headers.get("retry-after"), "7");
 });
 
 check(
-    "a model that is not there",
+    "unknown model is an error with the models",
     async () => {
-        const { max_tokens, ...question } = ask("Hello", "claude-99");
+        const { max_tokens, ...request } = messageRequest("Hello", "claude-99");
         for (const act of [
-            () => client.messages.create({ ...question, max_tokens }),
-            () => client.messages.create({ ...question, max_tokens, stream: true }),
-            () => client.messages.countTokens(question),
+            () => client.messages.create({ ...request, max_tokens }),
+            () => client.messages.create({ ...request, max_tokens, stream: true }),
+            () => client.messages.countTokens(request),
         ]) {
             const error = await fails(Anthropic.NotFoundError, act);
             const body = error.error;
@@ -57,10 +57,10 @@ check(
 );
 
 check(
-    "a refusal has the client's own id",
+    "error of the server has the client's request id",
     async () => {
         const headers = { "x-request-id": "mine" };
-        const act = () => client.messages.create(ask("Hello", "claude-99"), { headers });
+        const act = () => client.messages.create(messageRequest("Hello", "claude-99"), { headers });
         const error = await fails(Anthropic.NotFoundError, act);
         assert.equal(error.error.request_id, "mine");
         assert.equal(error.headers.get("x-llmlb-backend"), null);

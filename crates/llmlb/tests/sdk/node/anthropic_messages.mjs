@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import Anthropic, { toFile } from "@anthropic-ai/sdk";
-import { ask, client } from "./anthropic_client.mjs";
-import { BYTES, KEY, KEYS, TEXT, TOKENS, WAYS, check, everythingArrived } from "./harness.mjs";
+import { messageRequest, client } from "./anthropic_client.mjs";
+import { BYTES, KEY, KEYS, TEXT, TOKENS, FORMS, check, everythingArrived } from "./harness.mjs";
 import { fails, produced, together, untilBroken } from "./harness.mjs";
 
 async function hasUsage(usage, backend) {
@@ -15,30 +15,30 @@ async function hasUsage(usage, backend) {
 }
 
 check("messages", async () => {
-    const answer = await client.messages.create(ask('Hello, 🌍 and "quotes"'));
+    const answer = await client.messages.create(messageRequest('Hello, 🌍 and "quotes"'));
     assert.deepEqual([answer.content[0].text, answer.stop_reason], [TEXT, "end_turn"]);
     await hasUsage(answer.usage, "first");
-    const cut = await client.messages.create(ask("Hello", "chat", { max_tokens: 3 }));
+    const cut = await client.messages.create(messageRequest("Hello", "chat", { max_tokens: 3 }));
     assert.deepEqual([cut.stop_reason, cut.usage.output_tokens], ["max_tokens", 3]);
-    assert.equal((await client.messages.create(ask("[gzip]"))).content[0].text, TEXT);
+    assert.equal((await client.messages.create(messageRequest("[gzip]"))).content[0].text, TEXT);
 });
 
-check("messages go where the model is", async () => {
+check("messages go to a backend with the model", async () => {
     const places = { chat: "first", "acme/chat:7b": "first", other: "second" };
     for (const [model, backend] of Object.entries(places)) {
-        assert.equal((await client.messages.create(ask("Hello", model))).model, model);
+        assert.equal((await client.messages.create(messageRequest("Hello", model))).model, model);
         assert.deepEqual(await everythingArrived(), [backend]);
     }
 });
 
 check("messages streamed", async () => {
-    for (const way of WAYS) {
-        const stream = await client.messages.create(ask(way, "chat", { stream: true }));
+    for (const form of FORMS) {
+        const stream = await client.messages.create(messageRequest(form, "chat", { stream: true }));
         const events = [];
         for await (const event of stream) {
             events.push(event);
         }
-        // Pings are the client's own business.
+        // Clients may show pings or hide them.
         const kinds = events.map(({ type }) => type).filter((type) => type !== "ping");
         assert.deepEqual(kinds, [
             "message_start",
@@ -55,9 +55,9 @@ check("messages streamed", async () => {
 });
 
 check("messages streamed with the helper", async () => {
-    // Backends that tell usage more than once tell sums so far.
+    // Backends that report usage more than once report cumulative sums.
     for (const [model, backend] of [["chat", "first"], ["so-far", "so-far"], ["twice", "twice"]]) {
-        const stream = client.messages.stream(ask("Hello", model));
+        const stream = client.messages.stream(messageRequest("Hello", model));
         assert.equal(await stream.finalText(), TEXT);
         await hasUsage((await stream.finalMessage()).usage, backend);
     }
@@ -65,14 +65,14 @@ check("messages streamed with the helper", async () => {
 
 check("beta messages", async () => {
     const betas = ["token-efficient-tools-2025-02-19"];
-    const answer = await client.beta.messages.create(ask("Hello", "chat", { betas }));
+    const answer = await client.beta.messages.create(messageRequest("Hello", "chat", { betas }));
     assert.equal(answer.content[0].text, TEXT);
 });
 
-check("tokens are counted", async () => {
-    const { max_tokens, ...question } = ask("How many?", "other");
-    const counted = await client.messages.countTokens(question);
-    await client.messages.create({ max_tokens, ...question });
+check("token count matches the usage of the message", async () => {
+    const { max_tokens, ...request } = messageRequest("How many?", "other");
+    const counted = await client.messages.countTokens(request);
+    await client.messages.create({ max_tokens, ...request });
     assert.equal(counted.input_tokens, (await produced("second")).prompt);
 });
 
@@ -98,41 +98,41 @@ check("files", async () => {
 });
 
 check("headers", async () => {
-    const { data, response } = await client.messages.create(ask("Hello", "other")).withResponse();
+    const { data, response } = await client.messages.create(messageRequest("Hello", "other")).withResponse();
     const made = await produced("second");
     const headers = Object.fromEntries(response.headers);
     assert.equal(headers["x-llmlb-backend"], "second");
-    assert.ok(made.request_id, "the backend was not told an id");
+    assert.ok(made.request_id, "the backend received no request id");
     assert.equal(headers["x-request-id"], made.request_id);
     assert.match(headers["x-upstream-request-id"], /^req_second_/);
-    // What Anthropic's clients look at is the backend's own, for those who ask its support.
+    // Anthropic's clients show the id of the backend, which its support needs.
     assert.match(data._request_id, /^req_second_/);
 });
 
-check("the client's keys stay with the server", async () => {
-    // Other versions use other headers. That none arrives is looked at after each check.
+check("keys of the client are not forwarded", async () => {
+    // Other versions use other headers. The harness checks after each check that no key was forwarded.
     const headers = Object.fromEntries(KEYS.map((name) => [name, KEY]));
     for (const model of ["chat", "other"]) {
-        await client.messages.create(ask("Hello", model), { headers });
+        await client.messages.create(messageRequest("Hello", model), { headers });
     }
 });
 
-check("many at a time", async () => {
+check("many concurrent requests", async () => {
     const one = async (number) => {
         const text = `number ${number} of many`;
-        const question = ask(`[say ${text}]`, ["chat", "other", "shared"][number % 3]);
+        const request = messageRequest(`[say ${text}]`, ["chat", "other", "shared"][number % 3]);
         if (number % 2) {
-            assert.equal((await client.messages.create(question)).content[0].text, text);
+            assert.equal((await client.messages.create(request)).content[0].text, text);
         } else {
-            assert.equal(await client.messages.stream(question).finalText(), text);
+            assert.equal(await client.messages.stream(request).finalText(), text);
         }
     };
     await together(60, one);
 });
 
-check("a client that has read enough", async () => {
-    const question = ask("[tokens 1000000] [pace 1]", "chat", { max_tokens: 1_000_000, stream: true });
-    for await (const event of await client.messages.create(question)) {
+check("client that closes a stream cancels it at the backend", async () => {
+    const request = messageRequest("[tokens 1000000] [pace 1]", "chat", { max_tokens: 1_000_000, stream: true });
+    for await (const event of await client.messages.create(request)) {
         if (event.type === "content_block_delta") {
             break;
         }
@@ -140,7 +140,7 @@ check("a client that has read enough", async () => {
     await untilBroken("first");
 });
 
-check("an answer that breaks off is an error", async () => {
-    await assert.rejects(client.messages.create(ask("[cut 3]")));
-    await assert.rejects(client.messages.stream(ask("[cut 3]")).finalMessage());
+check("response cut by the backend is an error", async () => {
+    await assert.rejects(client.messages.create(messageRequest("[cut 3]")));
+    await assert.rejects(client.messages.stream(messageRequest("[cut 3]")).finalMessage());
 });

@@ -1,51 +1,51 @@
-// What the checks of the clients for Node share.
+// Harness of the checks of the clients for Node.
 //
 // After each check, every request that a client sent must have arrived at one backend, once, byte
 // for byte, and without the client's key.
 
 import assert from "node:assert/strict";
 
-export const about = JSON.parse(process.argv[2]);
-export const URL = about.url;
+export const setup = JSON.parse(process.argv[2]);
+export const URL = setup.url;
 export const KEY = "key-of-the-client";
-// What a backend says, unless told otherwise; and in how many tokens.
+// Default text of a backend, and its number of tokens.
 export const TEXT = 'Grüße, 世界 🌍.\n\ndata: [DONE] "usage" {} \\!';
 export const TOKENS = 12;
-// Ways in which an answer may come: as it is, cut anywhere, compressed, both.
-export const WAYS = ["", "[ragged]", "[gzip]", "[gzip] [ragged]"];
-// A file that looks like anything but a file.
+// Forms of a response, requested in the prompt: plain, in small pieces, compressed, both.
+export const FORMS = ["", "[ragged]", "[gzip]", "[gzip] [ragged]"];
+// Content of a file that looks like parts of a form and JSON.
 export const BYTES = Buffer.concat([
     Buffer.from(Array.from({ length: 102_400 }, (_, at) => at % 256)),
-    Buffer.from('\r\n--boundary\r\n{"model":"nobody"}\r\n\r\n\0\0'),
+    Buffer.from('\r\n--boundary\r\n{"model":"unserved"}\r\n\r\n\0\0'),
 ]);
-// What a backend sends as a picture or a recording.
+// Image or audio that a backend sends.
 export const PICTURE = Buffer.from(Array.from({ length: 4096 }, (_, at) => at % 256));
 
-// Headers that concern the client and the server alone.
+// Headers that are not forwarded unchanged.
 export const KEYS = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
-const BETWEEN_TWO = [...KEYS, "host", "connection", "accept-encoding", "content-length"];
+const NOT_FORWARDED = [...KEYS, "host", "connection", "accept-encoding", "content-length"];
 
 const checks = [];
 const sent = [];
-const seen = Object.fromEntries(Object.keys(about.backends).map((name) => [name, 0]));
+const counts = Object.fromEntries(Object.keys(setup.backends).map((name) => [name, 0]));
 
-// Marks a check. `answeredHere`: how many requests the server itself answers. `maybeSentAgain`: a
-// backend refuses what the server added to a request.
-export function check(name, act, { answeredHere = 0, maybeSentAgain = false } = {}) {
-    checks.push({ name, act, answeredHere, maybeSentAgain });
+// Marks a check. `answeredHere`: number of requests that the server itself responds to.
+// `mayBeRetried`: a backend rejects the option that the server adds to a request.
+export function check(name, act, { answeredHere = 0, mayBeRetried = false } = {}) {
+    checks.push({ name, act, answeredHere, mayBeRetried });
 }
 
 export async function run() {
     const chosen = checks.filter(({ name }) => name.includes(process.argv[3] ?? ""));
     const failed = [];
-    for (const { name, act, answeredHere, maybeSentAgain } of chosen) {
+    for (const { name, act, answeredHere, mayBeRetried } of chosen) {
         try {
             await act();
-            await everythingArrived(answeredHere, maybeSentAgain);
-            // Behind the last of these is where it hangs, if it does.
-            console.log(`holds: ${name}`);
+            await everythingArrived(answeredHere, mayBeRetried);
+            // The last line of the output shows which check hangs.
+            console.log(`passed: ${name}`);
         } catch (error) {
-            tell(name, error);
+            report(name, error);
             failed.push(name);
             await received();
             sent.length = 0;
@@ -55,19 +55,19 @@ export async function run() {
         console.error(`${failed.length} of ${chosen.length} checks failed: ${failed.join(", ")}`);
         process.exit(1);
     }
-    console.log(`all ${chosen.length} checks hold`);
+    console.log(`all ${chosen.length} checks passed`);
 }
 
-// Says what failed, and where in the checks.
-function tell(name, error) {
+// Prints the error of a check and its lines in the checks.
+function report(name, error) {
     console.error(`FAILED: ${name}: ${error}`);
-    const places = (error.stack ?? "").matchAll(/\w+_(?!checks)\w+\.mjs:\d+/g);
-    for (const [place] of places) {
-        console.error(`  ${place}`);
+    const lines = (error.stack ?? "").matchAll(/\w+_(?!checks)\w+\.mjs:\d+/g);
+    for (const [line] of lines) {
+        console.error(`  ${line}`);
     }
 }
 
-// The error of this very class that an act ends with.
+// Returns the error of an act, which must be of exactly this class.
 export async function fails(kind, act) {
     let result;
     try {
@@ -79,7 +79,7 @@ export async function fails(kind, act) {
     assert.fail(`no ${kind.name} but ${JSON.stringify(result)}`);
 }
 
-// Acts so many times at once. What fails does not leave others behind that disturb the next check.
+// Runs this number of acts concurrently and waits for all of them, so that none disturbs the next check.
 export async function together(count, act) {
     const acts = Array.from({ length: count }, (_, number) => act(number));
     const failed = (await Promise.allSettled(acts)).find(({ reason }) => reason);
@@ -88,11 +88,11 @@ export async function together(count, act) {
     }
 }
 
-// Clients send with this, so that it is known what they send.
-export async function rememberingFetch(url, init) {
+// `fetch` of the clients, which records every request.
+export async function recordingFetch(url, init) {
     const request = new Request(url, init);
     if (!request.url.startsWith(URL)) {
-        // `data:,` is how they find out what `fetch` can do.
+        // Clients request `data:,` to detect features of `fetch`.
         return fetch(request);
     }
     const body = Buffer.from(await request.clone().arrayBuffer());
@@ -102,65 +102,65 @@ export async function rememberingFetch(url, init) {
     return fetch(request);
 }
 
-async function ask(backend, what) {
-    return (await fetch(`${about.backends[backend]}/mock/${what}`)).json();
+async function query(backend, resource) {
+    return (await fetch(`${setup.backends[backend]}/mock/${resource}`)).json();
 }
 
-// The requests that arrived since the last call.
+// Returns the requests that backends received since the last call.
 async function received() {
-    const news = [];
-    for (const backend of Object.keys(seen)) {
-        const arrived = await ask(backend, `requests?after=${seen[backend]}`);
-        seen[backend] += arrived.length;
-        for (const one of arrived) {
-            news.push({ ...one, backend, body: Buffer.from(one.body, "hex") });
+    const arrivals = [];
+    for (const backend of Object.keys(counts)) {
+        const arrived = await query(backend, `requests?after=${counts[backend]}`);
+        counts[backend] += arrived.length;
+        for (const request of arrived) {
+            arrivals.push({ ...request, backend, body: Buffer.from(request.body, "hex") });
         }
     }
-    return news;
+    return arrivals;
 }
 
-// What a backend produced for the last request.
+// Returns the ledger entry of the last request of a backend.
 export async function produced(backend) {
-    return (await ask(backend, "produced")).at(-1);
+    return (await query(backend, "produced")).at(-1);
 }
 
-// Waits until a backend has noticed that nobody listens.
+// Waits until a backend has noticed that its connection is closed.
 export async function untilBroken(backend) {
     const deadline = Date.now() + 30_000;
     while ((await produced(backend)).state !== "broken") {
-        assert.ok(Date.now() < deadline, `${backend} goes on`);
+        assert.ok(Date.now() < deadline, `${backend} still sends`);
         await new Promise((resolve) => setTimeout(resolve, 5));
     }
 }
 
-// Looks at what was sent since the last call, and says where it went.
-export async function everythingArrived(answeredHere = 0, maybeSentAgain = false) {
-    const news = await received();
+// Checks that the requests sent since the last call arrived, and returns their backends.
+export async function everythingArrived(answeredHere = 0, mayBeRetried = false) {
+    const arrivals = await received();
     const rest = sent.splice(0).filter(
         ({ method, target }) => method !== "GET" || !target.startsWith("/v1/models"),
     );
     const matched = [];
-    for (const one of news) {
-        for (const [name, value] of one.headers) {
-            assert.ok(!value.includes(KEY), `the client's key arrived at ${one.backend} in ${name}`);
+    for (const request of arrivals) {
+        for (const [name, value] of request.headers) {
+            assert.ok(!value.includes(KEY), `the client's key arrived at ${request.backend} in ${name}`);
         }
-        const at = rest.findIndex((other) => isSame(other, one));
-        if (at < 0 && maybeSentAgain && matched.some((other) => isSame(other, one))) {
-            // What was added to it was refused; this is the request as it came.
-            assert.ok(!one.body.includes("include_usage"));
+        const at = rest.findIndex((other) => isSame(other, request));
+        if (at < 0 && mayBeRetried && matched.some((other) => isSame(other, request))) {
+            // The backend rejected the added option; this is the retry without it.
+            assert.ok(!request.body.includes("include_usage"));
             continue;
         }
-        assert.ok(at >= 0, `nobody sent ${one.method} ${one.target} ${one.body} to ${one.backend}`);
-        const arrived = Object.fromEntries(one.headers);
+        assert.ok(at >= 0, `no client sent ${request.method} ${request.target} ${request.body} to ${request.backend}`);
+        const arrived = Object.fromEntries(request.headers);
         for (const [name, value] of Object.entries(rest[at].headers)) {
-            if (!BETWEEN_TWO.includes(name)) {
+            if (!NOT_FORWARDED.includes(name)) {
                 assert.equal(arrived[name], value, name);
             }
         }
         matched.push(...rest.splice(at, 1));
     }
     assert.equal(rest.length, answeredHere, "requests that did not arrive");
-    return news.map(({ backend }) => backend);
+    return arrivals.map(({ backend }) => backend);
 }
 
 function isSame(sent, arrived) {
@@ -170,14 +170,14 @@ function isSame(sent, arrived) {
     if (sent.body.equals(arrived.body)) {
         return true;
     }
-    // The one thing that the server may add, where it can be added.
+    // The server may add only the usage option, and only to these requests.
     const mayDiffer =
         sent.target.endsWith("/completions") && arrived.body.includes("include_usage");
     return mayDiffer && withoutOption(sent.body) === withoutOption(arrived.body);
 }
 
 function withoutOption(body) {
-    const { stream_options, ...asked } = JSON.parse(body);
+    const { stream_options, ...request } = JSON.parse(body);
     const { include_usage, ...options } = stream_options ?? {};
-    return JSON.stringify([asked, options]);
+    return JSON.stringify([request, options]);
 }

@@ -1,13 +1,13 @@
-// Chat, completions, headers, and many requests at a time.
+// Chat, completions, headers and concurrent requests.
 
 import assert from "node:assert/strict";
 import OpenAI from "openai";
 import { TEXT, TOKENS, check, everythingArrived } from "./harness.mjs";
 import { fails, produced, together, untilBroken } from "./harness.mjs";
-import { all, client, says } from "./openai_client.mjs";
+import { all, client, userMessage } from "./openai_client.mjs";
 
-const HELLO = says('Say hello to the world, which is 🌍 and "quoted"');
-const create = (ask) => client.chat.completions.create(ask);
+const HELLO = userMessage('Say hello to the world, which is 🌍 and "quoted"');
+const create = (fields) => client.chat.completions.create(fields);
 
 check("chat", async () => {
     const answer = await create({ model: "chat", messages: HELLO, temperature: 0.5, seed: 7 });
@@ -23,7 +23,7 @@ check("chat", async () => {
     assert.equal(cut.usage.completion_tokens, 3);
 });
 
-check("chat goes where the model is", async () => {
+check("chat goes to a backend with the model", async () => {
     const places = { chat: "first", "acme/chat:7b": "first", other: "second" };
     for (const [model, backend] of Object.entries(places)) {
         assert.equal((await create({ model, messages: HELLO })).model, model);
@@ -31,14 +31,14 @@ check("chat goes where the model is", async () => {
     }
 });
 
-check("chat compressed", async () => {
-    const answer = await create({ model: "chat", messages: says("[gzip] hello") });
+check("compressed chat response", async () => {
+    const answer = await create({ model: "chat", messages: userMessage("[gzip] hello") });
     assert.equal(answer.choices[0].message.content, TEXT);
 });
 
-check("chat with much to read", async () => {
+check("chat with a long prompt", async () => {
     const words = "Viele Wörter 多くの言葉 ".repeat(10_000);
-    const answer = await create({ model: "chat", messages: says(`${words}[say enough]`) });
+    const answer = await create({ model: "chat", messages: userMessage(`${words}[say enough]`) });
     assert.equal(answer.choices[0].message.content, "enough");
 });
 
@@ -56,10 +56,10 @@ check("headers", async () => {
     const made = await produced("first");
     const headers = Object.fromEntries(response.headers);
     assert.equal(data.choices[0].message.content, TEXT);
-    // The limits of the operator's account at a backend are not the client's.
+    // Rate limits of the operator's account at a backend are not forwarded to clients.
     assert.equal(headers["x-ratelimit-remaining-requests"], undefined);
     assert.equal(headers["x-llmlb-backend"], "first");
-    assert.ok(made.request_id, "the backend was not told an id");
+    assert.ok(made.request_id, "the backend received no request id");
     assert.equal(headers["x-request-id"], made.request_id);
     assert.deepEqual([data._request_id, request_id], [made.request_id, made.request_id]);
     assert.match(headers["x-upstream-request-id"], /^req_first_/);
@@ -67,7 +67,7 @@ check("headers", async () => {
     assert.notEqual(again._request_id, request_id);
 });
 
-check("an id of the client's own stays", async () => {
+check("request id of the client is kept", async () => {
     const answer = await client.chat.completions.create(
         { model: "other", messages: HELLO },
         { headers: { "X-Request-ID": "my-own/id:42" } },
@@ -76,15 +76,15 @@ check("an id of the client's own stays", async () => {
     assert.equal((await produced("second")).request_id, "my-own/id:42");
 });
 
-check("many at a time", async () => {
+check("many concurrent requests", async () => {
     const one = async (number) => {
         const text = `number ${number} of many`;
         const model = ["chat", "other", "shared"][number % 3];
-        const ask = { model, messages: says(`[say ${text}]`) };
+        const fields = { model, messages: userMessage(`[say ${text}]`) };
         if (number % 2) {
-            assert.equal((await create(ask)).choices[0].message.content, text);
+            assert.equal((await create(fields)).choices[0].message.content, text);
         } else {
-            const chunks = await all(create({ ...ask, stream: true }));
+            const chunks = await all(create({ ...fields, stream: true }));
             const said = chunks.map((chunk) => chunk.choices[0].delta.content ?? "").join("");
             assert.equal(said, text);
         }
@@ -92,8 +92,8 @@ check("many at a time", async () => {
     await together(60, one);
 });
 
-check("a client that has read enough", async () => {
-    const messages = says("[tokens 1000000] [pace 1]");
+check("client that closes a stream cancels it at the backend", async () => {
+    const messages = userMessage("[tokens 1000000] [pace 1]");
     const stream = await create({ model: "chat", messages, stream: true });
     let count = 0;
     for await (const _ of stream) {
@@ -104,20 +104,20 @@ check("a client that has read enough", async () => {
     await untilBroken("first");
 });
 
-check("a client that aborts", async () => {
-    const messages = says("[tokens 1000000] [pace 1]");
+check("client that aborts cancels the request at the backend", async () => {
+    const messages = userMessage("[tokens 1000000] [pace 1]");
     const stream = await create({ model: "other", messages, stream: true });
     await stream[Symbol.asyncIterator]().next();
     stream.controller.abort();
     await untilBroken("second");
 });
 
-check("an answer that breaks off is an error", async () => {
-    const ask = { model: "chat", messages: says("[cut 3]") };
-    await assert.rejects(create(ask));
+check("response cut by the backend is an error", async () => {
+    const fields = { model: "chat", messages: userMessage("[cut 3]") };
+    await assert.rejects(create(fields));
     const got = [];
     const reading = async () => {
-        for await (const chunk of await create({ ...ask, stream: true })) {
+        for await (const chunk of await create({ ...fields, stream: true })) {
             got.push(chunk.choices[0].delta.content);
         }
     };
@@ -125,7 +125,7 @@ check("an answer that breaks off is an error", async () => {
     assert.deepEqual(got, ["", "Grüße", ",", " 世界"]);
 });
 
-check("an error is the client's own", async () => {
+check("error has a class of the client", async () => {
     const error = await fails(OpenAI.NotFoundError, () => client.models.retrieve("gpt-99"));
     assert.ok(error instanceof OpenAI.APIError);
 });

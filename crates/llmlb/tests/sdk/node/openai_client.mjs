@@ -1,19 +1,19 @@
-// OpenAI's client as everybody uses it, but for a note of what it sends.
+// OpenAI's client with its defaults, apart from a hook that records every request.
 
 import OpenAI from "openai";
-import { KEY, URL, rememberingFetch } from "./harness.mjs";
+import { KEY, URL, recordingFetch } from "./harness.mjs";
 
 export const client = new OpenAI({
     baseURL: `${URL}/v1`,
     apiKey: KEY,
     maxRetries: 0,
     timeout: 30_000,
-    fetch: rememberingFetch,
+    fetch: recordingFetch,
 });
 
-export const says = (content) => [{ role: "user", content }];
+export const userMessage = (content) => [{ role: "user", content }];
 
-// Everything that a stream has.
+// Returns all chunks of a stream.
 export async function all(stream) {
     const chunks = [];
     for await (const chunk of await stream) {

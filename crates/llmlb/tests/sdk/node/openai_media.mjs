@@ -1,9 +1,9 @@
-// Models, embeddings, audio, images, and what nobody has heard of yet.
+// Models, embeddings, audio, images and unknown endpoints.
 
 import assert from "node:assert/strict";
 import OpenAI, { toFile } from "openai";
-import { KEY, KEYS, PICTURE, about, check, fails } from "./harness.mjs";
-import { all, client, says } from "./openai_client.mjs";
+import { KEY, KEYS, PICTURE, setup, check, fails } from "./harness.mjs";
+import { all, client, userMessage } from "./openai_client.mjs";
 
 const MODELS = ["acme/chat:7b", "chat", "embed", "other", "shared"];
 const PECULIAR = ["never", "refuses", "so-far", "twice", "with-the-reason"];
@@ -19,10 +19,10 @@ check("models", async () => {
 });
 
 check("embeddings", async () => {
-    const ask = { model: "embed", input: ["a cat", "two cats"] };
+    const fields = { model: "embed", input: ["a cat", "two cats"] };
     const vector = Array.from({ length: 8 }, (_, at) => at / 8);
     for (const more of [{}, { encoding_format: "float" }]) {
-        const { data, usage } = await client.embeddings.create({ ...ask, ...more });
+        const { data, usage } = await client.embeddings.create({ ...fields, ...more });
         const vectors = data.map(({ embedding }) => [...embedding]);
         assert.deepEqual(vectors, [vector, vector.map((number) => number + 1)]);
         assert.ok(usage.prompt_tokens > 0);
@@ -40,21 +40,21 @@ check("speech", async () => {
     assert.ok(PICTURE.equals(Buffer.from(await spoken.arrayBuffer())));
 });
 
-check("a recording goes where the model is", async () => {
+check("audio goes to a backend with the model", async () => {
     for (const model of ["chat", "other", "chat", "other"]) {
-        // The model stands behind the file.
+        // The model field follows the file in the form.
         const file = await toFile(PICTURE, "talk.mp3");
-        const heard = await client.audio.transcriptions.create({ file, model });
-        assert.equal(heard.text, `4096 bytes of talk.mp3, heard by ${model}`);
+        const transcript = await client.audio.transcriptions.create({ file, model });
+        assert.equal(transcript.text, `4096 bytes of talk.mp3, heard by ${model}`);
     }
 });
 
 check(
-    "a recording for a model that is not there",
+    "audio for an unknown model is an error",
     async () => {
         const file = await toFile(PICTURE, "talk.mp3");
-        const ask = { file, model: "whisper-99" };
-        const act = () => client.audio.transcriptions.create(ask);
+        const fields = { file, model: "whisper-99" };
+        const act = () => client.audio.transcriptions.create(fields);
         const error = await fails(OpenAI.NotFoundError, act);
         assert.deepEqual([error.code, error.param], ["model_not_found", "model"]);
     },
@@ -68,7 +68,7 @@ check("images", async () => {
     }
 });
 
-check("a picture goes where the model is", async () => {
+check("image goes to a backend with the model", async () => {
     for (const model of ["chat", "other", "chat", "other"]) {
         const image = [await toFile(PICTURE, "cat.png"), await toFile(PICTURE, "dog.png")];
         const { data } = await client.images.edit({ image, prompt: "A hat", model });
@@ -76,7 +76,7 @@ check("a picture goes where the model is", async () => {
     }
 });
 
-check("what nobody has heard of", async () => {
+check("unknown endpoints are forwarded", async () => {
     const body = { model: "other", wanted: ["ö", 1.5, null] };
     const answer = await client.post("/brand/new", { body, query: { a: "b c" } });
     assert.deepEqual([answer.backend, answer.method], ["second", "POST"]);
@@ -87,17 +87,17 @@ check("what nobody has heard of", async () => {
     }
 });
 
-check("the client's keys stay with the server", async () => {
-    // Clients of other makers use other headers. That none arrives is looked at after each check.
+check("keys of the client are not forwarded", async () => {
+    // Other clients use other headers. The harness checks after each check that no key was forwarded.
     const headers = Object.fromEntries(KEYS.map((name) => [name, KEY]));
     for (const model of ["chat", "other"]) {
         await client.embeddings.create({ model, input: "Hello" }, { headers });
     }
 });
 
-check("the backend's key stays with the server", async () => {
-    const ask = { model: "chat", messages: says("Hello") };
-    const response = await client.chat.completions.create(ask).asResponse();
+check("key of a backend is not forwarded", async () => {
+    const fields = { model: "chat", messages: userMessage("Hello") };
+    const response = await client.chat.completions.create(fields).asResponse();
     const text = JSON.stringify([...response.headers]) + (await response.text());
-    assert.ok(!text.includes(about.secret));
+    assert.ok(!text.includes(setup.secret));
 });

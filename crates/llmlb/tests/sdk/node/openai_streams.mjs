@@ -1,22 +1,22 @@
-// A stream has the usage that the client asked for, and no other: whatever the server asks for.
+// A stream has usage only if the client asked for it, although the server asks the backend for it.
 
 import assert from "node:assert/strict";
 import OpenAI from "openai";
-import { TEXT, TOKENS, WAYS, check, fails, produced } from "./harness.mjs";
-import { all, client, says } from "./openai_client.mjs";
+import { TEXT, TOKENS, FORMS, check, fails, produced } from "./harness.mjs";
+import { all, client, userMessage } from "./openai_client.mjs";
 
-const ASKED = { stream_options: { include_usage: true } };
+const WITH_USAGE = { stream_options: { include_usage: true } };
 
-async function chatStream(model, way = "", more = {}) {
-    const ask = { model, messages: says(`Hello ${way}`), stream: true, ...more };
-    const chunks = await all(client.chat.completions.create(ask));
+async function chatStream(model, form = "", more = {}) {
+    const fields = { model, messages: userMessage(`Hello ${form}`), stream: true, ...more };
+    const chunks = await all(client.chat.completions.create(fields));
     assert.equal(chunks.map((one) => one.choices[0]?.delta.content ?? "").join(""), TEXT);
     return chunks;
 }
 
-async function textStream(model, way = "", more = {}) {
-    const ask = { model, prompt: `Hello ${way}`, stream: true, ...more };
-    const chunks = await all(client.completions.create(ask));
+async function textStream(model, form = "", more = {}) {
+    const fields = { model, prompt: `Hello ${form}`, stream: true, ...more };
+    const chunks = await all(client.completions.create(fields));
     assert.equal(chunks.map((one) => one.choices[0]?.text ?? "").join(""), TEXT);
     return chunks;
 }
@@ -45,8 +45,8 @@ async function endsWithUsage(chunks, backend) {
 
 check("stream without usage", async () => {
     for (const stream of [chatStream, textStream]) {
-        for (const way of WAYS) {
-            hasNoUsage(await stream("chat", way));
+        for (const form of FORMS) {
+            hasNoUsage(await stream("chat", form));
         }
         hasNoUsage(await stream("chat", "", { stream_options: { include_usage: false } }));
         hasNoUsage(await stream("chat", "", { stream_options: { include_obfuscation: false } }));
@@ -55,8 +55,8 @@ check("stream without usage", async () => {
 
 check("stream with usage", async () => {
     for (const stream of [chatStream, textStream]) {
-        for (const way of WAYS) {
-            const chunks = await stream("chat", way, ASKED);
+        for (const form of FORMS) {
+            const chunks = await stream("chat", form, WITH_USAGE);
             await endsWithUsage(chunks, "first");
             assert.equal(withUsage(chunks).length, 1);
         }
@@ -64,21 +64,21 @@ check("stream with usage", async () => {
 });
 
 check("stream helper", async () => {
-    const ask = { model: "chat", messages: says("Hello") };
-    const without = client.chat.completions.stream(ask);
+    const fields = { model: "chat", messages: userMessage("Hello") };
+    const without = client.chat.completions.stream(fields);
     assert.equal(await without.finalContent(), TEXT);
     assert.equal((await without.finalChatCompletion()).usage ?? null, null);
-    const asked = client.chat.completions.stream({ ...ask, ...ASKED });
+    const asked = client.chat.completions.stream({ ...fields, ...WITH_USAGE });
     assert.equal((await asked.finalChatCompletion()).usage.completion_tokens, TOKENS);
 });
 
-check("stream leaves no trace of what was not asked for", async () => {
-    for (const way of WAYS) {
-        const ask = { model: "chat", messages: says(`Hello ${way}`), stream: true };
-        const answer = await client.chat.completions.create(ask).asResponse();
+check("stream has no trace of usage that was not asked for", async () => {
+    for (const form of FORMS) {
+        const fields = { model: "chat", messages: userMessage(`Hello ${form}`), stream: true };
+        const answer = await client.chat.completions.create(fields).asResponse();
         assert.match(answer.headers.get("content-type"), /^text\/event-stream/);
         const events = (await answer.text()).split("\n\n");
-        // The role, the words, the reason, the end; and nothing behind the last of them.
+        // Role, words, finish reason and [DONE], and nothing after the last empty line.
         assert.equal(events.length, 1 + TOKENS + 1 + 1 + 1);
         assert.deepEqual(events.splice(-2), ["data: [DONE]", ""]);
         for (const event of events) {
@@ -88,48 +88,48 @@ check("stream leaves no trace of what was not asked for", async () => {
 });
 
 check(
-    "stream from one that refuses the option",
+    "stream of a backend that rejects the option",
     async () => {
         for (let times = 0; times < 3; times++) {
             hasNoUsage(await chatStream("refuses"));
             hasNoUsage(await textStream("refuses"));
         }
     },
-    { maybeSentAgain: true },
+    { mayBeRetried: true },
 );
 
-check("stream option that the client sent is refused", async () => {
-    const error = await fails(OpenAI.BadRequestError, () => chatStream("refuses", "", ASKED));
+check("rejected stream option of the client is an error", async () => {
+    const error = await fails(OpenAI.BadRequestError, () => chatStream("refuses", "", WITH_USAGE));
     assert.match(error.message, /stream_options/);
 });
 
-check("stream from one that never tells", async () => {
+check("stream of a backend that never reports usage", async () => {
     for (const stream of [chatStream, textStream]) {
         hasNoUsage(await stream("never"));
-        // Nobody makes up what the backend did not say.
-        hasNoUsage(await stream("never", "", ASKED));
+        // The server does not invent usage that the backend did not report.
+        hasNoUsage(await stream("never", "", WITH_USAGE));
     }
-    const ask = { model: "never", messages: says("Hello") };
-    assert.equal((await client.chat.completions.create(ask)).usage, undefined);
+    const fields = { model: "never", messages: userMessage("Hello") };
+    assert.equal((await client.chat.completions.create(fields)).usage, undefined);
 });
 
-check("stream from one that tells so far", async () => {
-    for (const way of WAYS) {
-        const chunks = await chatStream("so-far", way);
+check("stream of a backend that reports cumulative usage", async () => {
+    for (const form of FORMS) {
+        const chunks = await chatStream("so-far", form);
         endsWithTheReason(chunks);
         const counts = chunks.map(({ usage }) => usage.completion_tokens);
         assert.deepEqual(counts, [...Array(TOKENS + 1).keys(), TOKENS]);
-        const asked = await chatStream("so-far", way, ASKED);
+        const asked = await chatStream("so-far", form, WITH_USAGE);
         await endsWithUsage(asked, "so-far");
         assert.deepEqual(asked.map(({ usage }) => usage.completion_tokens), [...counts, TOKENS]);
     }
 });
 
-check("stream from one that tells twice", async () => {
+check("stream of a backend that reports usage twice", async () => {
     for (const stream of [chatStream, textStream]) {
-        for (const way of WAYS) {
-            hasNoUsage(await stream("twice", way));
-            const last = (await stream("twice", way, ASKED)).slice(-3);
+        for (const form of FORMS) {
+            hasNoUsage(await stream("twice", form));
+            const last = (await stream("twice", form, WITH_USAGE)).slice(-3);
             assert.deepEqual(last.map(({ choices }) => choices.length), [1, 0, 0]);
             assert.deepEqual(
                 last.slice(1).map(({ usage }) => usage.completion_tokens),
@@ -139,12 +139,12 @@ check("stream from one that tells twice", async () => {
     }
 });
 
-check("stream from one that tells with the reason", async () => {
-    for (const way of WAYS) {
-        const chunks = await chatStream("with-the-reason", way);
+check("stream of a backend that reports usage with the finish reason", async () => {
+    for (const form of FORMS) {
+        const chunks = await chatStream("with-the-reason", form);
         endsWithTheReason(chunks);
         assert.deepEqual(withUsage(chunks), chunks.slice(-1));
-        const asked = await chatStream("with-the-reason", way, ASKED);
+        const asked = await chatStream("with-the-reason", form, WITH_USAGE);
         await endsWithUsage(asked, "with-the-reason");
         assert.deepEqual(withUsage(asked), asked.slice(-2));
     }

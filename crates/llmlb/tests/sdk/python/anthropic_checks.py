@@ -1,4 +1,4 @@
-"""Anthropic's client for Python, unmodified. The arguments: what there is, as JSON; and which checks."""
+"""Anthropic's client for Python, unmodified. Arguments: URLs and key as JSON, and a filter of checks."""
 
 import anthropic_errors  # noqa: F401
 import anthropic_messages  # noqa: F401

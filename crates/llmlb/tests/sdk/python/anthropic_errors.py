@@ -1,8 +1,8 @@
-"""Errors are of the class that programs wait for, and say what the backend said."""
+"""Errors have the class that programs expect and the message of the backend."""
 
 import anthropic
 
-from anthropic_client import ask, client
+from anthropic_client import message_request, client
 from harness import check, eq, fails
 
 KINDS = [
@@ -18,8 +18,8 @@ KINDS = [
 def errors_of_a_backend():
     for status, kind, name in KINDS:
         for more in ({}, {"stream": True}):
-            question = ask(f"[status {status}]", **more)
-            error = fails(kind, lambda: client.messages.create(**question))
+            request = message_request(f"[status {status}]", **more)
+            error = fails(kind, lambda: client.messages.create(**request))
             eq((error.status_code, error.type), (status, name))
             eq(error.body["error"]["message"], "This is what you asked for.")
             eq(error.body["request_id"], "req_of_the_backend")
@@ -27,24 +27,24 @@ def errors_of_a_backend():
 
 @check
 def rejected_key_of_a_backend_is_not_the_clients():
-    question = ask("[status 401]")
-    error = fails(anthropic.InternalServerError, lambda: client.messages.create(**question))
+    request = message_request("[status 401]")
+    error = fails(anthropic.InternalServerError, lambda: client.messages.create(**request))
     eq((error.status_code, error.type), (502, "api_error"))
 
 
 @check
-def too_many_requests_says_when_to_come_back():
-    error = fails(anthropic.RateLimitError, lambda: client.messages.create(**ask("[status 429]")))
+def rate_limit_error_has_retry_after():
+    error = fails(anthropic.RateLimitError, lambda: client.messages.create(**message_request("[status 429]")))
     eq(error.response.headers["retry-after"], "7")
 
 
 @check(answered_here=3)
-def a_model_that_is_not_there():
-    question = ask(model="claude-99")
-    counting = {name: question[name] for name in ("model", "messages")}
+def unknown_model_is_an_error_with_the_models():
+    request = message_request(model="claude-99")
+    counting = {name: request[name] for name in ("model", "messages")}
     for act in [
-        lambda: client.messages.create(**question),
-        lambda: client.messages.create(**question, stream=True),
+        lambda: client.messages.create(**request),
+        lambda: client.messages.create(**request, stream=True),
         lambda: client.messages.count_tokens(**counting),
     ]:
         error = fails(anthropic.NotFoundError, act)
@@ -56,8 +56,8 @@ def a_model_that_is_not_there():
 
 
 @check(answered_here=1)
-def a_refusal_has_the_clients_own_id():
-    question = ask(model="claude-99", extra_headers={"x-request-id": "mine"})
-    error = fails(anthropic.NotFoundError, lambda: client.messages.create(**question))
+def error_of_the_server_has_the_clients_request_id():
+    request = message_request(model="claude-99", extra_headers={"x-request-id": "mine"})
+    error = fails(anthropic.NotFoundError, lambda: client.messages.create(**request))
     eq(error.body["request_id"], "mine")
     assert "x-llmlb-backend" not in error.response.headers

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import anthropic
 
-from anthropic_client import ask, async_client, client
-from harness import KEY, KEYS, TEXT, TOKENS, WAYS, check, eq, everything_arrived, fails
+from anthropic_client import message_request, async_client, client
+from harness import KEY, KEYS, TEXT, TOKENS, FORMS, check, eq, everything_arrived, fails
 from harness import produced, until_broken
 
-BYTES = bytes(range(256)) * 400 + b'\r\n--boundary\r\n{"model":"nobody"}\r\n\r\n' + bytes(3)
+BYTES = bytes(range(256)) * 400 + b'\r\n--boundary\r\n{"model":"unserved"}\r\n\r\n' + bytes(3)
 
 
 def has_usage(usage, backend):
@@ -21,29 +21,29 @@ def has_usage(usage, backend):
 
 @check
 def messages():
-    answer = client.messages.create(**ask('Hello, 🌍 and "quotes"', system="Be kind."))
+    answer = client.messages.create(**message_request('Hello, 🌍 and "quotes"', system="Be kind."))
     eq((answer.content[0].text, answer.stop_reason), (TEXT, "end_turn"))
     has_usage(answer.usage, "first")
-    cut = client.messages.create(**ask(max_tokens=3))
+    cut = client.messages.create(**message_request(max_tokens=3))
     eq((cut.stop_reason, cut.usage.output_tokens), ("max_tokens", 3))
-    eq(client.messages.create(**ask("[gzip]")).content[0].text, TEXT)
+    eq(client.messages.create(**message_request("[gzip]")).content[0].text, TEXT)
 
 
 @check
-def messages_go_where_the_model_is():
+def messages_go_to_a_backend_with_the_model():
     for model, backend in [("chat", "first"), ("acme/chat:7b", "first"), ("other", "second")]:
-        eq(client.messages.create(**ask(model=model)).model, model)
+        eq(client.messages.create(**message_request(model=model)).model, model)
         eq(everything_arrived(), [backend])
 
 
 @check
 def messages_streamed():
-    for way in WAYS:
-        events = list(client.messages.create(**ask(f"Hello {way}"), stream=True))
+    for form in FORMS:
+        events = list(client.messages.create(**message_request(f"Hello {form}"), stream=True))
         kinds = [event.type for event in events]
         first = ["message_start", "content_block_start"]
         last = ["content_block_stop", "message_delta", "message_stop"]
-        # Pings are the client's own business.
+        # Clients may show pings or hide them.
         kinds = [kind for kind in kinds if kind != "ping"]
         eq(kinds, [*first, *["content_block_delta"] * TOKENS, *last])
         deltas = [event.delta.text for event in events if event.type == "content_block_delta"]
@@ -53,25 +53,25 @@ def messages_streamed():
 
 @check
 def messages_streamed_with_the_helper():
-    # Backends that tell usage more than once tell sums so far.
+    # Backends that report usage more than once report cumulative sums.
     for model in ["chat", "so-far", "twice"]:
-        with client.messages.stream(**ask(model=model)) as stream:
+        with client.messages.stream(**message_request(model=model)) as stream:
             eq("".join(stream.text_stream), TEXT)
             has_usage(stream.get_final_message().usage, "first" if model == "chat" else model)
 
 
 @check
 def beta_messages():
-    answer = client.beta.messages.create(**ask(), betas=["token-efficient-tools-2025-02-19"])
+    answer = client.beta.messages.create(**message_request(), betas=["token-efficient-tools-2025-02-19"])
     eq(answer.content[0].text, TEXT)
 
 
 @check
-def tokens_are_counted():
-    question = ask("How many?", "other")
-    del question["max_tokens"]
-    counted = client.messages.count_tokens(**question)
-    client.messages.create(**ask("How many?", "other"))
+def token_count_matches_the_usage_of_the_message():
+    request = message_request("How many?", "other")
+    del request["max_tokens"]
+    counted = client.messages.count_tokens(**request)
+    client.messages.create(**message_request("How many?", "other"))
     eq(counted.input_tokens, produced("second")["prompt"])
 
 
@@ -95,32 +95,32 @@ def files():
 
 @check
 def headers():
-    raw = client.messages.with_raw_response.create(**ask(model="other"))
+    raw = client.messages.with_raw_response.create(**message_request(model="other"))
     made = produced("second")
     eq(raw.headers["x-llmlb-backend"], "second")
-    assert made["request_id"], "the backend was not told an id"
+    assert made["request_id"], "the backend received no request id"
     eq(raw.headers["x-request-id"], made["request_id"])
     assert raw.headers["x-upstream-request-id"].startswith("req_second_"), raw.headers
-    # What Anthropic's clients look at is the backend's own, for those who ask its support.
+    # Anthropic's clients show the id of the backend, which its support needs.
     assert raw.parse()._request_id.startswith("req_second_"), raw.headers
 
 
 @check
-def the_clients_keys_stay_with_the_server():
-    # Other versions use other headers. That none arrives is looked at after each check.
+def keys_of_the_client_are_not_forwarded():
+    # Other versions use other headers. The harness checks after each check that no key was forwarded.
     for model in ["chat", "other"]:
-        client.messages.create(**ask(model=model), extra_headers=dict.fromkeys(KEYS, KEY))
+        client.messages.create(**message_request(model=model), extra_headers=dict.fromkeys(KEYS, KEY))
 
 
 @check
-def many_threads():
+def requests_of_many_threads():
     def one(number):
         text = f"number {number} of many"
-        question = ask(f"[say {text}]", ("chat", "other", "shared")[number % 3])
+        request = message_request(f"[say {text}]", ("chat", "other", "shared")[number % 3])
         if number % 2:
-            answer = client.messages.create(**question).content[0].text
+            answer = client.messages.create(**request).content[0].text
         else:
-            with client.messages.stream(**question) as stream:
+            with client.messages.stream(**request) as stream:
                 answer = stream.get_final_text()
         eq(answer, text)
 
@@ -129,16 +129,16 @@ def many_threads():
 
 
 @check
-async def many_at_a_time():
+async def many_concurrent_requests():
     async with async_client() as client:
 
         async def one(number):
             text = f"number {number} of many"
-            question = ask(f"[say {text}]", "shared")
+            request = message_request(f"[say {text}]", "shared")
             if number % 2:
-                answer = (await client.messages.create(**question)).content[0].text
+                answer = (await client.messages.create(**request)).content[0].text
             else:
-                async with client.messages.stream(**question) as stream:
+                async with client.messages.stream(**request) as stream:
                     answer = await stream.get_final_text()
             eq(answer, text)
 
@@ -146,20 +146,20 @@ async def many_at_a_time():
 
 
 @check
-def a_client_that_has_read_enough():
-    with client.messages.stream(**ask("[tokens 1000000] [pace 1]")) as stream:
+def client_that_closes_a_stream_cancels_it_at_the_backend():
+    with client.messages.stream(**message_request("[tokens 1000000] [pace 1]")) as stream:
         next(stream.text_stream)
     until_broken("first")
 
 
 @check
-def an_answer_that_breaks_off_is_an_error():
-    fails(anthropic.APIConnectionError, lambda: client.messages.create(**ask("[cut 3]")))
+def response_cut_by_the_backend_is_an_error():
+    fails(anthropic.APIConnectionError, lambda: client.messages.create(**message_request("[cut 3]")))
     got = []
     try:
-        with client.messages.stream(**ask("[cut 3]")) as stream:
+        with client.messages.stream(**message_request("[cut 3]")) as stream:
             got.extend(stream.text_stream)
     except Exception as error:
         assert "Remote" in repr(error) or "Connection" in repr(error), repr(error)
     else:
-        raise AssertionError(f"it looks whole: {got}")
+        raise AssertionError(f"the response looks complete: {got}")

@@ -29,7 +29,7 @@ assert finish == "stop", finish
 assert usage.completion_tokens == len([piece for piece in pieces if piece]), usage
 assert len("".join(pieces)) > 50
 
-# A client that has read enough.
+# A client closes a stream that is not complete.
 stream = client.chat.completions.create(model="demo", messages=hello, stream=True)
 for _, chunk in zip(range(3), stream):
     pass
@@ -47,14 +47,14 @@ for a, b in zip(floats.data[0].embedding, vectors.data[0].embedding, strict=True
 
 try:
     client.chat.completions.create(model="gpt-99", messages=hello)
-    raise AssertionError("gpt-99 exists?")
+    raise AssertionError("gpt-99 was served")
 except openai.NotFoundError as error:
     assert error.code == "model_not_found", error
     assert "Available: demo, demo-embed, demo-large" in error.message, error
 
 try:
     client.chat.completions.create(model="demo", messages=[])
-    raise AssertionError("no messages?")
+    raise AssertionError("a chat without messages was served")
 except openai.BadRequestError as error:
     assert error.param == "messages", error
 

@@ -1,4 +1,4 @@
-"""What the checks of the Python clients share.
+"""Harness of the checks of the Python clients.
 
 After each check, every request that a client sent must have arrived at one backend, once, byte for
 byte, and without the client's key.
@@ -12,30 +12,30 @@ import time
 import traceback
 import urllib.request
 
-ABOUT = json.loads(sys.argv[1])
-URL = ABOUT["url"]
+SETUP = json.loads(sys.argv[1])
+URL = SETUP["url"]
 KEY = "key-of-the-client"
-# What a backend says, unless told otherwise; and in how many tokens.
+# Default text of a backend, and its number of tokens.
 TEXT = 'Grüße, 世界 🌍.\n\ndata: [DONE] "usage" {} \\!'
 TOKENS = 12
-# Ways in which an answer may come: as it is, cut anywhere, compressed, both.
-WAYS = ["", "[ragged]", "[gzip]", "[gzip] [ragged]"]
+# Forms of a response, requested in the prompt: plain, in small pieces, compressed, both.
+FORMS = ["", "[ragged]", "[gzip]", "[gzip] [ragged]"]
 
-# Headers that concern the client and the server alone.
+# Headers that are not forwarded unchanged.
 KEYS = ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"]
-BETWEEN_TWO = {*KEYS, "host", "connection", "accept-encoding", "content-length", "transfer-encoding"}
+NOT_FORWARDED = {*KEYS, "host", "connection", "accept-encoding", "content-length", "transfer-encoding"}
 
 _checks = []
 _sent = []
-_seen = dict.fromkeys(ABOUT["backends"], 0)
+_counts = dict.fromkeys(SETUP["backends"], 0)
 
 
-def check(function=None, *, answered_here=0, may_be_sent_again=False):
-    """Marks a check. `answered_here`: how many requests the server itself answers.
-    `may_be_sent_again`: a backend refuses what the server added to a request."""
+def check(function=None, *, answered_here=0, may_be_retried=False):
+    """Marks a check. `answered_here`: number of requests that the server itself responds to.
+    `may_be_retried`: a backend rejects the option that the server adds to a request."""
 
     def mark(function):
-        _checks.append((function, answered_here, may_be_sent_again))
+        _checks.append((function, answered_here, may_be_retried))
         return function
 
     return mark(function) if function else mark
@@ -43,42 +43,42 @@ def check(function=None, *, answered_here=0, may_be_sent_again=False):
 
 def run():
     only = sys.argv[2] if len(sys.argv) > 2 else ""
-    chosen = [one for one in _checks if only in one[0].__name__]
+    chosen = [entry for entry in _checks if only in entry[0].__name__]
     failed = []
-    for function, answered_here, may_be_sent_again in chosen:
+    for function, answered_here, may_be_retried in chosen:
         try:
             result = function()
             if inspect.isawaitable(result):
                 asyncio.run(result)
-            everything_arrived(answered_here, may_be_sent_again)
-            # Behind the last of these is where it hangs, if it does.
-            print(f"holds: {function.__name__}", flush=True)
+            everything_arrived(answered_here, may_be_retried)
+            # The last line of the output shows which check hangs.
+            print(f"passed: {function.__name__}", flush=True)
         except Exception as error:
-            tell(function.__name__, error)
+            report(function.__name__, error)
             failed.append(function.__name__)
             received()
             _sent.clear()
     if failed:
         sys.exit(f"{len(failed)} of {len(chosen)} checks failed: {', '.join(failed)}")
-    print(f"all {len(chosen)} checks hold")
+    print(f"all {len(chosen)} checks passed")
 
 
-def tell(name, error):
-    """Says what failed, and where in the checks."""
+def report(name, error):
+    """Prints the error of a check and its lines in the checks."""
     print(f"FAILED: {name}: {type(error).__name__}: {error}", file=sys.stderr)
-    for place in traceback.extract_tb(error.__traceback__):
-        if place.filename.startswith(sys.path[0]) and place.name not in ("run", "eq", "fails"):
-            file = place.filename.removeprefix(sys.path[0])
-            print(f"  {file}:{place.lineno}: {place.line}", file=sys.stderr)
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename.startswith(sys.path[0]) and frame.name not in ("run", "eq", "fails"):
+            file = frame.filename.removeprefix(sys.path[0])
+            print(f"  {file}:{frame.lineno}: {frame.line}", file=sys.stderr)
 
 
-def eq(found, wanted):
-    if found != wanted:
-        raise AssertionError(f"\n  found  {found!r}\n  wanted {wanted!r}")
+def eq(found, expected):
+    if found != expected:
+        raise AssertionError(f"\n  found    {found!r}\n  expected {expected!r}")
 
 
 def fails(kind, act):
-    """The error of this very class that an act ends with."""
+    """Returns the error of an act, which must be of exactly this class."""
     try:
         result = act()
     except kind as error:
@@ -87,74 +87,74 @@ def fails(kind, act):
     raise AssertionError(f"no {kind.__name__} but {result!r}")
 
 
-def remember(request):
-    """To be called with every request that a client sends."""
-    _note(request, request.read())
+def record(request):
+    """Records a request that a client sends."""
+    _record(request, request.read())
 
 
-async def remember_async(request):
-    _note(request, await request.aread())
+async def record_async(request):
+    _record(request, await request.aread())
 
 
-def _note(request, body):
+def _record(request, body):
     headers = {name.lower(): value for name, value in request.headers.items()}
     _sent.append((request.method, request.url.raw_path.decode(), headers, body))
 
 
-def ask(backend, what):
-    with urllib.request.urlopen(f"{ABOUT['backends'][backend]}/mock/{what}") as answer:
+def query(backend, resource):
+    with urllib.request.urlopen(f"{SETUP['backends'][backend]}/mock/{resource}") as answer:
         return json.load(answer)
 
 
 def received():
-    """The requests that arrived since the last call."""
-    news = []
-    for backend, count in _seen.items():
-        arrived = ask(backend, f"requests?after={count}")
-        _seen[backend] += len(arrived)
-        for one in arrived:
-            one["backend"] = backend
-            one["body"] = bytes.fromhex(one["body"])
-            news.append(one)
-    return news
+    """Returns the requests that backends received since the last call."""
+    arrivals = []
+    for backend, count in _counts.items():
+        arrived = query(backend, f"requests?after={count}")
+        _counts[backend] += len(arrived)
+        for request in arrived:
+            request["backend"] = backend
+            request["body"] = bytes.fromhex(request["body"])
+            arrivals.append(request)
+    return arrivals
 
 
 def produced(backend):
-    """What a backend produced for the last request."""
-    return ask(backend, "produced")[-1]
+    """Returns the ledger entry of the last request of a backend."""
+    return query(backend, "produced")[-1]
 
 
 def until_broken(backend):
-    """Waits until a backend has noticed that nobody listens."""
+    """Waits until a backend has noticed that its connection is closed."""
     deadline = time.monotonic() + 30
     while produced(backend)["state"] != "broken":
-        assert time.monotonic() < deadline, f"it goes on: {produced(backend)}"
+        assert time.monotonic() < deadline, f"the backend still sends: {produced(backend)}"
         time.sleep(0.005)
 
 
-def everything_arrived(answered_here=0, may_be_sent_again=False):
-    """Looks at what was sent since the last call, and says where it went."""
-    news = received()
-    sent = [one for one in _sent if not (one[0] == "GET" and one[1].startswith("/v1/models"))]
+def everything_arrived(answered_here=0, may_be_retried=False):
+    """Checks that the requests sent since the last call arrived, and returns their backends."""
+    arrivals = received()
+    sent = [entry for entry in _sent if not (entry[0] == "GET" and entry[1].startswith("/v1/models"))]
     _sent.clear()
     matched = []
-    for one in news:
-        for name, value in one["headers"]:
-            assert KEY not in value, f"the client's key arrived at {one['backend']} in {name}"
-        match = next((other for other in sent if is_same(other, one)), None)
-        if not match and may_be_sent_again and any(is_same(other, one) for other in matched):
-            # What was added to it was refused; this is the request as it came.
-            assert b"include_usage" not in one["body"]
+    for request in arrivals:
+        for name, value in request["headers"]:
+            assert KEY not in value, f"the client's key arrived at {request['backend']} in {name}"
+        match = next((other for other in sent if is_same(other, request)), None)
+        if not match and may_be_retried and any(is_same(other, request) for other in matched):
+            # The backend rejected the added option; this is the retry without it.
+            assert b"include_usage" not in request["body"]
             continue
-        assert match, f"nobody sent {one['method']} {one['target']} {one['body']}"
-        arrived = dict(one["headers"])
+        assert match, f"no client sent {request['method']} {request['target']} {request['body']}"
+        arrived = dict(request["headers"])
         for name, value in match[2].items():
-            if name not in BETWEEN_TWO:
+            if name not in NOT_FORWARDED:
                 eq((name, arrived.get(name)), (name, value))
         sent.remove(match)
         matched.append(match)
     eq(len(sent), answered_here)
-    return [one["backend"] for one in news]
+    return [request["backend"] for request in arrivals]
 
 
 def is_same(sent, arrived):
@@ -163,13 +163,13 @@ def is_same(sent, arrived):
         return False
     if body == arrived["body"]:
         return True
-    # The one thing that the server may add, where it can be added.
+    # The server may add only the usage option, and only to these requests.
     may_differ = target.endswith("/completions") and b"include_usage" in arrived["body"]
     return may_differ and without_option(body) == without_option(arrived["body"])
 
 
 def without_option(body):
-    asked = json.loads(body)
-    options = asked.pop("stream_options", None) or {}
+    request = json.loads(body)
+    options = request.pop("stream_options", None) or {}
     options.pop("include_usage", None)
-    return {**asked, "stream_options": options}
+    return {**request, "stream_options": options}

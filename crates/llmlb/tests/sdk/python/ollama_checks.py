@@ -1,4 +1,4 @@
-"""Ollama's client for Python, unmodified. Argument: where the server is."""
+"""Ollama's client for Python, unmodified. Argument: URL of the server."""
 
 import sys
 
@@ -24,7 +24,7 @@ assert client.embed(model="llama3", input="a cat").embeddings == [[0.1]]
 
 try:
     client.chat(model="gpt-99", messages=hello)
-    raise AssertionError("gpt-99 exists?")
+    raise AssertionError("gpt-99 was served")
 except ollama.ResponseError as error:
     assert error.status_code == 404, error
     assert "Available: llama3:latest." in error.error, error

@@ -1,4 +1,4 @@
-"""Chat, completions, headers, and many requests at a time."""
+"""Chat, completions, headers and concurrent requests."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import openai
 
 from harness import TEXT, TOKENS, check, eq, everything_arrived, fails, produced, until_broken
-from openai_client import async_client, client, says
+from openai_client import async_client, client, user_message
 
-HELLO = says('Say hello to the world, which is 🌍 and "quoted"')
+HELLO = user_message('Say hello to the world, which is 🌍 and "quoted"')
 
 
 @check
@@ -26,22 +26,22 @@ def chat():
 
 
 @check
-def chat_goes_where_the_model_is():
+def chat_goes_to_a_backend_with_the_model():
     for model, backend in [("chat", "first"), ("acme/chat:7b", "first"), ("other", "second")]:
         eq(client.chat.completions.create(model=model, messages=HELLO).model, model)
         eq(everything_arrived(), [backend])
 
 
 @check
-def chat_compressed():
-    answer = client.chat.completions.create(model="chat", messages=says("[gzip] hello"))
+def compressed_chat_response():
+    answer = client.chat.completions.create(model="chat", messages=user_message("[gzip] hello"))
     eq(answer.choices[0].message.content, TEXT)
 
 
 @check
-def chat_with_much_to_read():
+def chat_with_a_long_prompt():
     words = "Viele Wörter 多くの言葉 " * 10_000
-    answer = client.chat.completions.create(model="chat", messages=says(words + "[say enough]"))
+    answer = client.chat.completions.create(model="chat", messages=user_message(words + "[say enough]"))
     eq(answer.choices[0].message.content, "enough")
 
 
@@ -58,10 +58,10 @@ def headers():
     made = produced("first")
     answer = raw.parse()
     eq(answer.choices[0].message.content, TEXT)
-    # The limits of the operator's account at a backend are not the client's.
+    # Rate limits of the operator's account at a backend are not forwarded to clients.
     assert "x-ratelimit-remaining-requests" not in raw.headers, raw.headers
     eq(raw.headers["x-llmlb-backend"], "first")
-    assert made["request_id"], "the backend was not told an id"
+    assert made["request_id"], "the backend received no request id"
     eq(raw.headers["x-request-id"], made["request_id"])
     eq(answer._request_id, made["request_id"])
     assert raw.headers["x-upstream-request-id"].startswith("req_first_"), raw.headers
@@ -71,7 +71,7 @@ def headers():
 
 
 @check
-def an_id_of_the_clients_own_stays():
+def request_id_of_the_client_is_kept():
     answer = client.chat.completions.create(
         model="other", messages=HELLO, extra_headers={"X-Request-ID": "my-own/id:42"}
     )
@@ -80,15 +80,15 @@ def an_id_of_the_clients_own_stays():
 
 
 @check
-def many_threads():
+def requests_of_many_threads():
     def one(number):
         text = f"number {number} of many"
         model = ("chat", "other", "shared")[number % 3]
-        ask = {"model": model, "messages": says(f"[say {text}]")}
+        fields = {"model": model, "messages": user_message(f"[say {text}]")}
         if number % 2:
-            answer = client.chat.completions.create(**ask).choices[0].message.content
+            answer = client.chat.completions.create(**fields).choices[0].message.content
         else:
-            stream = client.chat.completions.create(**ask, stream=True)
+            stream = client.chat.completions.create(**fields, stream=True)
             answer = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
         eq(answer, text)
 
@@ -97,16 +97,16 @@ def many_threads():
 
 
 @check
-async def many_at_a_time():
+async def many_concurrent_requests():
     async with async_client() as client:
 
         async def one(number):
             text = f"number {number} of many"
-            ask = {"model": "shared", "messages": says(f"[say {text}]")}
+            fields = {"model": "shared", "messages": user_message(f"[say {text}]")}
             if number % 2:
-                answer = (await client.chat.completions.create(**ask)).choices[0].message.content
+                answer = (await client.chat.completions.create(**fields)).choices[0].message.content
             else:
-                stream = await client.chat.completions.create(**ask, stream=True)
+                stream = await client.chat.completions.create(**fields, stream=True)
                 answer = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
             eq(answer, text)
 
@@ -115,34 +115,34 @@ async def many_at_a_time():
 
 
 @check
-def a_client_that_has_read_enough():
-    ask = {"model": "chat", "messages": says("[tokens 1000000] [pace 1]"), "stream": True}
-    with client.chat.completions.create(**ask) as stream:
+def client_that_closes_a_stream_cancels_it_at_the_backend():
+    fields = {"model": "chat", "messages": user_message("[tokens 1000000] [pace 1]"), "stream": True}
+    with client.chat.completions.create(**fields) as stream:
         for _, _chunk in zip(range(3), stream):
             pass
     until_broken("first")
 
 
 @check
-async def an_async_client_that_has_read_enough():
-    ask = {"model": "other", "messages": says("[tokens 1000000] [pace 1]"), "stream": True}
+async def async_client_that_closes_a_stream_cancels_it_at_the_backend():
+    fields = {"model": "other", "messages": user_message("[tokens 1000000] [pace 1]"), "stream": True}
     async with async_client() as client:
-        stream = await client.chat.completions.create(**ask)
+        stream = await client.chat.completions.create(**fields)
         await anext(stream)
         await stream.close()
         until_broken("second")
 
 
 @check
-def an_answer_that_breaks_off_is_an_error():
-    ask = {"model": "chat", "messages": says("[cut 3]")}
-    fails(openai.APIConnectionError, lambda: client.chat.completions.create(**ask))
+def response_cut_by_the_backend_is_an_error():
+    fields = {"model": "chat", "messages": user_message("[cut 3]")}
+    fails(openai.APIConnectionError, lambda: client.chat.completions.create(**fields))
     got = []
     try:
-        for chunk in client.chat.completions.create(**ask, stream=True):
+        for chunk in client.chat.completions.create(**fields, stream=True):
             got.append(chunk.choices[0].delta.content)
     except Exception as error:
         assert "Remote" in repr(error) or "Connection" in repr(error), repr(error)
     else:
-        raise AssertionError(f"it looks whole: {got}")
+        raise AssertionError(f"the response looks complete: {got}")
     eq(got, ["", "Grüße", ",", " 世界"])

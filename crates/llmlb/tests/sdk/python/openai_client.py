@@ -1,28 +1,28 @@
-"""OpenAI's client as everybody uses it, but for a note of what it sends."""
+"""OpenAI's client with its defaults, apart from a hook that records every request."""
 
 import openai
 
-from harness import KEY, URL, remember, remember_async
+from harness import KEY, URL, record, record_async
 
 client = openai.OpenAI(
     base_url=f"{URL}/v1",
     api_key=KEY,
     max_retries=0,
     timeout=30,
-    http_client=openai.DefaultHttpxClient(event_hooks={"request": [remember]}),
+    http_client=openai.DefaultHttpxClient(event_hooks={"request": [record]}),
 )
 
 
 def async_client():
-    """One for each check: it belongs to the loop that it was made in."""
+    """Returns a new client. Each check needs its own: a client belongs to the event loop that created it."""
     return openai.AsyncOpenAI(
         base_url=f"{URL}/v1",
         api_key=KEY,
         max_retries=0,
         timeout=30,
-        http_client=openai.DefaultAsyncHttpxClient(event_hooks={"request": [remember_async]}),
+        http_client=openai.DefaultAsyncHttpxClient(event_hooks={"request": [record_async]}),
     )
 
 
-def says(text):
+def user_message(text):
     return [{"role": "user", "content": text}]

@@ -1,10 +1,10 @@
-"""Models, embeddings, audio, images, and what nobody has heard of yet."""
+"""Models, embeddings, audio, images and unknown endpoints."""
 
 import base64
 
 import openai
 
-from harness import ABOUT, KEY, KEYS, check, eq, fails
+from harness import SETUP, KEY, KEYS, check, eq, fails
 from openai_client import client
 
 MODELS = {"chat", "embed", "acme/chat:7b", "shared", "other"}
@@ -25,9 +25,9 @@ def models():
 
 @check
 def embeddings():
-    ask = {"model": "embed", "input": ["a cat", "two cats"]}
-    packed = client.embeddings.create(**ask)
-    floats = client.embeddings.create(**ask, encoding_format="float")
+    fields = {"model": "embed", "input": ["a cat", "two cats"]}
+    packed = client.embeddings.create(**fields)
+    floats = client.embeddings.create(**fields, encoding_format="float")
     vector = [number / 8 for number in range(8)]
     for answer in (packed, floats):
         eq([one.embedding for one in answer.data], [vector, [1 + one for one in vector]])
@@ -44,23 +44,23 @@ def moderations():
 def speech():
     spoken = client.audio.speech.create(model="other", voice="alloy", input="Hello")
     eq(spoken.content, BYTES)
-    ask = {"model": "chat", "voice": "alloy", "input": "Hello"}
-    with client.audio.speech.with_streaming_response.create(**ask) as spoken:
+    fields = {"model": "chat", "voice": "alloy", "input": "Hello"}
+    with client.audio.speech.with_streaming_response.create(**fields) as spoken:
         eq(spoken.headers["content-type"], "audio/mpeg")
         eq(b"".join(spoken.iter_bytes(chunk_size=100)), BYTES)
 
 
 @check
-def a_recording_goes_where_the_model_is():
+def audio_goes_to_a_backend_with_the_model():
     for model in ["chat", "other"] * 2:
-        heard = client.audio.transcriptions.create(model=model, file=("talk.mp3", BYTES))
-        eq(heard.text, f"4096 bytes of talk.mp3, heard by {model}")
+        transcript = client.audio.transcriptions.create(model=model, file=("talk.mp3", BYTES))
+        eq(transcript.text, f"4096 bytes of talk.mp3, heard by {model}")
 
 
 @check(answered_here=1)
-def a_recording_for_a_model_that_is_not_there():
-    ask = {"model": "whisper-99", "file": ("talk.mp3", BYTES)}
-    error = fails(openai.NotFoundError, lambda: client.audio.transcriptions.create(**ask))
+def audio_for_an_unknown_model_is_an_error():
+    fields = {"model": "whisper-99", "file": ("talk.mp3", BYTES)}
+    error = fails(openai.NotFoundError, lambda: client.audio.transcriptions.create(**fields))
     eq((error.code, error.param), ("model_not_found", "model"))
 
 
@@ -72,7 +72,7 @@ def images():
 
 
 @check
-def a_picture_goes_where_the_model_is():
+def image_goes_to_a_backend_with_the_model():
     for model in ["chat", "other"] * 2:
         pictures = [("cat.png", BYTES), ("dog.png", BYTES[:100])]
         made = client.images.edit(model=model, image=pictures, prompt="A hat")
@@ -80,9 +80,9 @@ def a_picture_goes_where_the_model_is():
 
 
 @check
-def what_nobody_has_heard_of():
-    ask = {"model": "other", "wanted": ["ö", 1.50, None]}
-    answer = client.post("/brand/new", body=ask, cast_to=object, options={"params": {"a": "b c"}})
+def unknown_endpoints_are_forwarded():
+    fields = {"model": "other", "wanted": ["ö", 1.50, None]}
+    answer = client.post("/brand/new", body=fields, cast_to=object, options={"params": {"a": "b c"}})
     eq((answer["backend"], answer["method"]), ("second", "POST"))
     assert answer["path"] in ("/v1/brand/new?a=b%20c", "/v1/brand/new?a=b+c"), answer
     for send in (client.get, client.delete, client.put, client.patch):
@@ -91,16 +91,16 @@ def what_nobody_has_heard_of():
 
 
 @check
-def the_clients_keys_stay_with_the_server():
-    # Clients of other makers use other headers. That none arrives is looked at after each check.
+def keys_of_the_client_are_not_forwarded():
+    # Other clients use other headers. The harness checks after each check that no key was forwarded.
     keys = dict.fromkeys(KEYS, KEY)
     for model in ["chat", "other"]:
         client.embeddings.create(model=model, input="Hello", extra_headers=keys)
 
 
 @check
-def the_backends_key_stays_with_the_server():
+def key_of_a_backend_is_not_forwarded():
     raw = client.chat.completions.with_raw_response.create(
         model="chat", messages=[{"role": "user", "content": "Hello"}]
     )
-    assert ABOUT["secret"] not in raw.text + repr(raw.headers)
+    assert SETUP["secret"] not in raw.text + repr(raw.headers)

@@ -30,11 +30,11 @@ use super::super::unix::file::{Directory, Writers, above_standard};
 pub(crate) use super::waiter::Waiter;
 use super::{attest, process, socket_name, socket_owner};
 
-/// Maximum number of waiting processes with an open connection. The kernel blocks further ones in
-/// `connect`.
+/// Maximum number of waiting processes with an open connection. The kernel blocks further processes
+/// in `connect`.
 const BACKLOG: i32 = 1024;
-/// Attempts to bind a name whose owner does not listen: it may be about to listen, or be releasing
-/// the name.
+/// Number of attempts to bind a name whose owner does not listen: the owner may be about to listen,
+/// or be releasing the name.
 const BIND_TRIES: u32 = 8;
 const BIND_PAUSE: Duration = Duration::from_micros(500);
 /// Uid that a user namespace shows for users outside of it (`overflowuid`).

@@ -181,7 +181,7 @@ fn event_is_held_back_only_while_it_may_be_a_usage_event() {
 #[test]
 fn event_too_long_for_a_usage_event_is_forwarded_before_it_ends() {
     let mut sse = Sse::new(Api::Chat, Hide);
-    let begin = format!("data: {{\"id\":\"{}", "x".repeat(LONGEST_HIDDEN - 20));
+    let begin = format!("data: {{\"id\":\"{}", "x".repeat(MAX_HIDDEN - 20));
     assert_eq!(sse.pass(Bytes::from(begin.clone())), "");
     let more = "x".repeat(20);
     assert_eq!(sse.pass(Bytes::from(more.clone())), begin + &more);
@@ -205,7 +205,7 @@ fn chunk_without_usage_is_not_copied_even_when_hiding() {
 fn event(dice: &mut Dice, ends: &[&str]) -> String {
     let mut text = String::new();
     for _ in 0..dice.below(4) {
-        text.push_str(dice.of(&[
+        text.push_str(dice.pick(&[
             "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3}}",
             "data: {\"choices\":[],\"usage\":{}}",
             "data: {\"choices\":[{}],\"usage\":{\"prompt_tokens\":4}}",
@@ -219,9 +219,9 @@ fn event(dice: &mut Dice, ends: &[&str]) -> String {
             "\u{feff}",
             "id: \"usage\"",
         ]));
-        text.push_str(dice.of(ends));
+        text.push_str(dice.pick(ends));
     }
-    text.push_str(dice.of(&["\n", "\r\n", "\r", "\n\n", "\r\n\r\n", "\r\r"]));
+    text.push_str(dice.pick(&["\n", "\r\n", "\r", "\n\n", "\r\n\r\n", "\r\r"]));
     text
 }
 

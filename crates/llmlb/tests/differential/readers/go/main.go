@@ -1,4 +1,4 @@
-// Reads requests as Ollama, LocalAI and other programs in Go do: net/http with cleaned paths,
+// Reader with the standard library of Go, as in Ollama and LocalAI: net/http with cleaned paths,
 // encoding/json, which ignores the case of names, and mime/multipart.
 package main
 

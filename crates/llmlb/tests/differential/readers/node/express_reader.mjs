@@ -1,5 +1,5 @@
-// Reads requests as programs on Express do: routes without regard to case and trailing slashes,
-// JSON by body-parser, forms by busboy (the parser inside multer).
+// Reader with Express: routes ignore case and trailing slashes, body-parser parses JSON, and busboy (the
+// parser of multer) parses forms.
 
 import { readFileSync } from "node:fs";
 import busboy from "busboy";
