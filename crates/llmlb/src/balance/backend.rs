@@ -221,8 +221,7 @@ impl Backend {
 
     /// Which program or service it is, if that is known.
     pub(crate) fn kind(&self) -> Option<Kind> {
-        let number = self.kind.load(Ordering::Relaxed);
-        Kind::ALL.get(usize::from(number)).copied()
+        Kind::from_number(self.kind.load(Ordering::Relaxed))
     }
 
     /// Takes note of what it was found to be: another program may listen there by now. What the
