@@ -180,7 +180,7 @@ impl Http {
             }
             ureq::Error::HostNotFound => "its host is not known".to_owned(),
             // What a plain HTTP server answers to a TLS client.
-            ureq::Error::Rustls(error) if error.to_string().contains("corrupt message") => {
+            ureq::Error::Rustls(rustls::Error::InvalidMessage(_)) => {
                 "it does not speak TLS; is it http:// and not https://?".to_owned()
             }
             ureq::Error::Io(error) => {
