@@ -258,7 +258,7 @@ fn start_exporter(
         let to = usage.url.as_ref().map(config::Receiver::shown);
         return Ok((None, Some(Arc::new(exporter::ExportState::broken(to, why)))));
     };
-    let exporter = Exporter::start(usage, &data)?;
+    let exporter = Exporter::start(config, &data)?;
     let state = exporter.state();
     Ok((Some(exporter), Some(state)))
 }

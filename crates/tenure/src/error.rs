@@ -133,6 +133,18 @@ impl Error {
         )
     }
 
+    /// Reason why `stop` did not end the owner, without the key: for programs that name the key in
+    /// words of their own. `None` for errors other than those of `stop`.
+    pub fn stop_reason(&self) -> Option<String> {
+        match &*self.kind {
+            Kind::StopRefused { why, .. } | Kind::ForceRequired { why, .. } => Some(why.clone()),
+            Kind::StillRunning { pid, why, .. } => {
+                Some(format!("pid {pid} was asked to stop and {why}"))
+            }
+            _ => None,
+        }
+    }
+
     /// Holder of the key, if the key is held by another process.
     pub fn holder(&self) -> Option<&Holder> {
         match &*self.kind {
@@ -241,6 +253,29 @@ fn describe(error: &io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stop_reason_is_the_message_without_the_key() {
+        let (key, why) = ("serve port 8000".to_owned(), "it is held, but ..".to_owned());
+        let refused = Error::new(Kind::StopRefused { key, why });
+        assert_eq!(refused.stop_reason().as_deref(), Some("it is held, but .."));
+        assert_eq!(
+            refused.to_string(),
+            "serve port 8000 was not stopped: it is held, but .."
+        );
+
+        let (key, why) = ("serve port 8000".to_owned(), "had not ended after 1 s".to_owned());
+        let running = Error::new(Kind::StillRunning { key, pid: 7, why });
+        let reason = "pid 7 was asked to stop and had not ended after 1 s";
+        assert_eq!(running.stop_reason().as_deref(), Some(reason));
+        assert_eq!(
+            running.to_string(),
+            format!("serve port 8000 is still held: {reason}")
+        );
+
+        let other = Error::hostile(Path::new("/x"), "it is a link");
+        assert_eq!(other.stop_reason(), None);
+    }
 
     #[test]
     fn io_error_names_the_operation_and_the_path_without_the_error_number() {

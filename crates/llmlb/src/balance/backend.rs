@@ -221,8 +221,7 @@ impl Backend {
 
     /// Program or service that runs at the backend, if it is known.
     pub(crate) fn kind(&self) -> Option<Kind> {
-        let number = self.kind.load(Ordering::Relaxed);
-        Kind::ALL.get(usize::from(number)).copied()
+        Kind::from_number(self.kind.load(Ordering::Relaxed))
     }
 
     /// Notes the kind that a probe found. It can change, because another program may run there now. A

@@ -136,8 +136,8 @@ mod tests {
             report.lines().next().unwrap().ends_with("my.toml is valid"),
             "{report}"
         );
-        for setting in settings::ALL {
-            assert!(report.contains(setting.name), "{report}");
+        for setting in settings::all() {
+            assert!(report.contains(setting.name()), "{report}");
         }
         let port = report
             .lines()
@@ -194,10 +194,7 @@ mod tests {
     fn every_documented_flag_exists_on_the_command_line() {
         let command = Args::command();
         let serve = command.find_subcommand("serve").unwrap();
-        for flag in settings::ALL
-            .iter()
-            .filter_map(|setting| setting.flag.as_ref())
-        {
+        for flag in settings::all().filter_map(|setting| setting.flag()) {
             let long = |arg: &&clap::Arg| arg.get_long() == flag.long.strip_prefix("--");
             let arg = serve.get_arguments().find(long).expect(flag.long);
             let short = arg.get_short().map(|short| format!("-{short}"));

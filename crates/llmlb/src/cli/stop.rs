@@ -132,7 +132,7 @@ fn stop_in(
         }
         Err(error) => {
             let by_force = error.is_force_required();
-            let failure = Failure::new(exit::FAILED, refusal(port, &error.to_string()));
+            let failure = Failure::new(exit::FAILED, refusal(port, &error));
             let is_init = server.as_ref().is_some_and(|server| server.pid == Some(1));
             Err(if is_init {
                 failure.hint(
@@ -267,13 +267,11 @@ fn cleaned(pid: Option<u32>, reused: bool) -> String {
     }
 }
 
-/// Replaces tenure's name of the key in an error by llmlb's.
-fn refusal(port: u16, error: &str) -> String {
-    let key = lock::key(port).to_string();
-    let after = |words: &str| error.strip_prefix(&format!("{key} {words}: "));
-    match after("is still held").or_else(|| after("was not stopped")) {
+/// Returns the message for an error of tenure. It names the server instead of tenure's key.
+fn refusal(port: u16, error: &tenure::Error) -> String {
+    match error.stop_reason() {
         Some(why) => format!("The server on port {port} was not stopped: {why}"),
-        None => error.to_owned(),
+        None => error.to_string(),
     }
 }
 
@@ -360,19 +358,21 @@ mod tests {
 
     #[test]
     fn refusal_names_the_server_instead_of_the_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::in_dir(dir.path());
+        let key = lock::key(8000);
+        let _held = store.claim(&key).try_acquire().unwrap();
+        // The owner is this process, which `stop` does not signal.
+        let refused = store.stop(&key).run().unwrap_err();
+        let why = refused.stop_reason().unwrap();
         assert_eq!(
-            refusal(
-                8000,
-                "serve port 8000 is still held: pid 7 was asked to stop and had not ended after 1 s"
-            ),
-            "The server on port 8000 was not stopped: pid 7 was asked to stop and had not ended \
-             after 1 s"
+            refusal(8000, &refused),
+            format!("The server on port 8000 was not stopped: {why}")
         );
-        assert_eq!(
-            refusal(8000, "serve port 8000 was not stopped: it is held, but .."),
-            "The server on port 8000 was not stopped: it is held, but .."
-        );
-        assert_eq!(refusal(8000, "cannot read /x"), "cannot read /x");
+        assert!(!why.contains(&key.to_string()), "{why}");
+
+        let other = store.claim(&key).try_acquire().unwrap_err();
+        assert_eq!(refusal(8000, &other), other.to_string());
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use toml::de::DeValue;
 
-use super::backends::fields::{names, wrong_type};
 use super::document::TomlDocument;
 use super::origin::Origins;
 use super::problems::{ProblemList, quoted};
@@ -55,20 +54,15 @@ fn models(
     value: &DeValue<'_>,
     is_another: impl Fn(&str) -> bool,
 ) -> Result<Vec<String>, String> {
-    let refused = |why: &str| Err(format!("{why}; allowed: {}", ALIAS.allowed));
-    let models = match value {
-        DeValue::String(model) => vec![model.to_string()],
-        DeValue::Array(_) => names(value, &ALIAS)?,
-        _ => return Err(wrong_type(value, "the name of a model", &ALIAS)),
-    };
-    if name.trim().is_empty() || models.iter().any(|model| model.trim().is_empty()) {
-        return refused("a name is empty");
+    let models = ALIAS.parse(RawSetting::Toml(value))?;
+    if name.trim().is_empty() {
+        return Err(ALIAS.rejection("a name is empty"));
     }
     if let Some(model) = models.iter().find(|model| is_another(model)) {
-        return refused(&format!("{} is an alias itself", quoted(model)));
+        return Err(ALIAS.rejection(&format!("{} is an alias itself", quoted(model))));
     }
     if models == [name] {
-        return refused("an alias cannot stand for itself");
+        return Err(ALIAS.rejection("an alias cannot stand for itself"));
     }
     Ok(models)
 }

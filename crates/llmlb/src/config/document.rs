@@ -8,7 +8,8 @@ use toml::de::{DeTable, DeValue};
 use super::file::ConfigFile;
 use super::origin::Origin;
 use super::problems::ProblemList;
-use super::settings::{self, Setting};
+use super::setting::{AnySetting, Setting, key_of};
+use super::settings;
 use super::suggest::did_you_mean;
 use super::values::{self, RawSetting};
 
@@ -58,7 +59,7 @@ impl<'a> TomlDocument<'a> {
         !self.guessed.is_empty()
     }
 
-    pub(super) fn value(&self, setting: &Setting) -> Option<(RawSetting<'_>, Origin)> {
+    pub(super) fn value<T>(&self, setting: &Setting<T>) -> Option<(RawSetting<'_>, Origin)> {
         let section = self.root.get(setting.section())?.get_ref().as_table()?;
         let value = section.get(setting.key())?;
         Some((
@@ -140,7 +141,7 @@ impl<'a> TomlDocument<'a> {
             let Some((start, end)) = list else {
                 let line = self.line(at);
                 self.guessed.insert(line);
-                if self.is_header(line) && message != "duplicate key" {
+                if self.is_header(line) && !is_duplicate(message) {
                     // Without a valid header, the section of the keys below it is unknown.
                     let below = line + 1..=self.line_ends.len() + 1;
                     let section = below.take_while(|line| !self.is_header(*line));
@@ -154,7 +155,7 @@ impl<'a> TomlDocument<'a> {
             if swallowed.insert(*start) {
                 self.guessed.extend(first..=self.line(*end));
             }
-            if message.starts_with("unclosed") {
+            if is_unclosed(message) {
                 reported.insert(first, (*start, message));
             } else {
                 reported.entry(first).or_insert((at, message));
@@ -189,13 +190,24 @@ impl<'a> TomlDocument<'a> {
     }
 }
 
+// The errors of the TOML parser have a message but no kind. Tests of the messages fail if they change.
+
+/// True for a name that occurs twice. The header of such a section is valid.
+fn is_duplicate(message: &str) -> bool {
+    message == "duplicate key"
+}
+
+/// True for a list, table or text without its end.
+fn is_unclosed(message: &str) -> bool {
+    message.starts_with("unclosed")
+}
+
 /// Returns the message for an unknown section or top-level key. For `port` outside of a section it
 /// suggests `server.port`.
 fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
-    let settings = settings::ALL;
-    let meant = settings.iter().find(|setting| setting.key() == name);
+    let meant = (settings::all().map(AnySetting::name)).find(|known| key_of(known) == name);
     let near = match meant {
-        Some(setting) => format!(" (did you mean {}?)", setting.name),
+        Some(setting) => format!(" (did you mean {setting}?)"),
         None => did_you_mean(name, settings::SECTIONS.into_iter()),
     };
     let kind = if value.is_table() || value.is_array() {

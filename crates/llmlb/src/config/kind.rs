@@ -1,5 +1,7 @@
 //! Kind of a backend: the program or service that it runs.
 
+use super::types::word_for;
+
 /// A program or service whose API llmlb knows, such as Ollama or OpenAI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -12,25 +14,22 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) const ALL: [Self; 6] = [
-        Self::Ollama,
-        Self::Vllm,
-        Self::LlamaCpp,
-        Self::LmStudio,
-        Self::OpenAi,
-        Self::Anthropic,
+    /// Kinds by their names in the configuration file, in logs and in `/status`.
+    pub(super) const WORDS: [(&'static str, Self); 6] = [
+        ("ollama", Self::Ollama),
+        ("vllm", Self::Vllm),
+        ("llama.cpp", Self::LlamaCpp),
+        ("lm-studio", Self::LmStudio),
+        ("openai", Self::OpenAi),
+        ("anthropic", Self::Anthropic),
     ];
 
-    /// Name in the configuration file, in logs and in `/status`.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::WORDS.into_iter().map(|(_, kind)| kind)
+    }
+
     pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Ollama => "ollama",
-            Self::Vllm => "vllm",
-            Self::LlamaCpp => "llama.cpp",
-            Self::LmStudio => "lm-studio",
-            Self::OpenAi => "openai",
-            Self::Anthropic => "anthropic",
-        }
+        word_for(self, &Self::WORDS)
     }
 
     /// Recognizes a service by its host name. The kind must be known before the first probe, because
@@ -54,7 +53,12 @@ impl Kind {
         }
     }
 
+    /// Returns the kind whose discriminant (`kind as u8`) this is.
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
+        Self::all().find(|kind| *kind as u8 == number)
+    }
+
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        Self::all().find(|kind| kind.name() == name)
     }
 }

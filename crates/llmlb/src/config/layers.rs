@@ -1,34 +1,40 @@
 //! Value of one setting from its layers: default, file, environment, flag. Every layer is validated,
 //! also an overridden one: its error would otherwise appear when the override is removed.
 
+use std::collections::BTreeSet;
+
+use super::Flags;
 use super::document::TomlDocument;
 use super::env::Environment;
 use super::origin::{Origin, Origins};
 use super::problems::ProblemList;
-use super::settings::{DefaultValue, Setting};
+use super::setting::{Setting, Source};
 use super::values::RawSetting;
 
 pub(super) struct Layers<'a> {
     document: Option<&'a TomlDocument<'a>>,
     env: &'a Environment,
+    flags: &'a Flags,
     problems: &'a mut ProblemList,
     origins: Origins,
+    /// Names of settings with an invalid value in any layer.
+    invalid: BTreeSet<&'static str>,
 }
-
-/// Error: a layer has an invalid value, which was added to the problems.
-pub(super) struct Invalid;
 
 impl<'a> Layers<'a> {
     pub(super) fn new(
         document: Option<&'a TomlDocument<'a>>,
         env: &'a Environment,
+        flags: &'a Flags,
         problems: &'a mut ProblemList,
     ) -> Self {
         Self {
             document,
             env,
+            flags,
             problems,
             origins: Origins::default(),
+            invalid: BTreeSet::new(),
         }
     }
 
@@ -37,8 +43,8 @@ impl<'a> Layers<'a> {
     }
 
     /// Adds a problem with a setting's value, at the origin of the value.
-    pub(super) fn reject(&mut self, setting: &Setting, what: &str) {
-        let origin = self.origins.origin(setting);
+    pub(super) fn reject<T>(&mut self, setting: &Setting<T>, what: &str) {
+        let origin = self.origins.origin(setting.name);
         self.problems.add(origin, setting.name, what);
     }
 
@@ -47,46 +53,20 @@ impl<'a> Layers<'a> {
         self.problems.add(origin, "", what);
     }
 
-    pub(super) fn origin(&self, setting: &Setting) -> &Origin {
-        self.origins.origin(setting)
+    pub(super) fn origin<T>(&self, setting: &Setting<T>) -> &Origin {
+        self.origins.origin(setting.name)
     }
 
-    /// Returns the setting's value. `None`: a layer is invalid, and the problem was added.
-    pub(super) fn setting<T>(
-        &mut self,
-        setting: &Setting,
-        typed: Option<&str>,
-        parse: impl Fn(RawSetting<'_>) -> Result<T, String>,
-    ) -> Option<T> {
-        self.resolve(setting, typed, parse).ok().flatten()
+    /// True if no layer has an invalid value. Checks across settings need this: a default that stands
+    /// for an invalid value would cause a second, misleading problem.
+    pub(super) fn is_valid<T>(&self, setting: &Setting<T>) -> bool {
+        !self.invalid.contains(setting.name)
     }
+}
 
-    /// Returns the value of a setting without a default; `Ok(None)` if it is not set.
-    pub(super) fn optional<T>(
-        &mut self,
-        setting: &Setting,
-        parse: impl Fn(RawSetting<'_>) -> Result<T, String>,
-    ) -> Result<Option<T>, Invalid> {
-        self.resolve(setting, None, parse)
-    }
-
-    fn resolve<T>(
-        &mut self,
-        setting: &Setting,
-        typed: Option<&str>,
-        parse: impl Fn(RawSetting<'_>) -> Result<T, String>,
-    ) -> Result<Option<T>, Invalid> {
-        let found = match setting.default {
-            DefaultValue::Value(text) => Some(text.to_owned()),
-            DefaultValue::Computed(_, find) => Some(find()),
-            DefaultValue::Words(_) => None,
-        };
-        let found = found.as_deref().map(RawSetting::Text);
-        let mut given: Vec<_> = found
-            .map(|raw| (raw, Origin::Default))
-            .into_iter()
-            .collect();
-        self.origins.settings.insert(setting.name, Origin::Default);
+impl Source for Layers<'_> {
+    fn get<T>(&mut self, setting: &'static Setting<T>) -> T {
+        let mut given = Vec::new();
         given.extend(self.document.and_then(|document| document.value(setting)));
         if let Some(name) = setting.variable {
             let origin = Origin::Variable(name.into());
@@ -96,25 +76,26 @@ impl<'a> Layers<'a> {
                 None => {}
             }
         }
-        if let (Some(text), Some(flag)) = (typed, &setting.flag) {
-            given.push((RawSetting::Text(text), Origin::Flag(flag.long)));
+        let flag = setting.flag.as_ref();
+        let typed = flag.and_then(|flag| Some((Origin::Flag(flag.long), (flag.text)(self.flags)?)));
+        if let Some((origin, text)) = &typed {
+            given.push((RawSetting::Text(text), origin.clone()));
         }
 
-        let mut is_valid = true;
-        let mut last = None;
+        let mut value = setting.default_value();
+        self.origins.settings.insert(setting.name, Origin::Default);
         for (raw, origin) in given {
-            match parse(raw) {
-                Ok(value) => {
+            match setting.parse(raw) {
+                Ok(parsed) => {
                     self.origins.settings.insert(setting.name, origin);
-                    last = Some(value);
+                    value = parsed;
                 }
                 Err(why) => {
-                    let what = format!("{why}; allowed: {}", setting.allowed);
-                    self.problems.add(&origin, setting.name, &what);
-                    is_valid = false;
+                    self.problems.add(&origin, setting.name, &why);
+                    self.invalid.insert(setting.name);
                 }
             }
         }
-        is_valid.then_some(last).ok_or(Invalid)
+        value
     }
 }

@@ -6,7 +6,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::problems::one_line;
-use super::settings::Setting;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Origin {
@@ -45,7 +44,8 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    pub(crate) fn origin(&self, setting: &Setting) -> &Origin {
-        self.settings.get(setting.name).unwrap_or(&Origin::Default)
+    /// Returns the origin of a setting's value, by the setting's name.
+    pub(crate) fn origin(&self, name: &str) -> &Origin {
+        self.settings.get(name).unwrap_or(&Origin::Default)
     }
 }

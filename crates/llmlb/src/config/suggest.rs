@@ -24,23 +24,9 @@ fn contains(word: &str, candidate: &str) -> bool {
 
 /// Edit distance: letters added, removed, changed, or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
-    let a: Vec<char> = a.to_lowercase().chars().take(64).collect();
-    let b: Vec<char> = b.to_lowercase().chars().take(64).collect();
-    let mut before: Vec<usize> = Vec::new();
-    let mut above: Vec<usize> = (0..=b.len()).collect();
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let changed = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = changed.min(above[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(before[j - 2] + 1);
-            }
-            row.push(least);
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above.last().copied().unwrap_or_default()
+    // The distance of long words takes quadratic time.
+    let [a, b] = [a, b].map(|word| word.to_lowercase().chars().take(64).collect::<String>());
+    strsim::osa_distance(&a, &b)
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use spool::{
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use crate::config::{UsageConfig, env};
+use crate::config::{Config, env};
 use crate::{meter, receiver, sys};
 pub(crate) use alerts::{Alerts, RunEnd};
 pub(crate) use retention::Housekeeping;
@@ -61,8 +61,9 @@ struct Cancels {
 
 impl Exporter {
     /// Starts the exporter's thread. Its first run starts at once.
-    pub(crate) fn start(usage: &UsageConfig, data: &Path) -> io::Result<Self> {
-        let to = http(usage).map_err(io::Error::other)?;
+    pub(crate) fn start(config: &Config, data: &Path) -> io::Result<Self> {
+        let usage = &config.usage;
+        let to = http(config).map_err(io::Error::other)?;
         let state = Arc::new(ExportState::new(to.as_ref().map(Sink::name)));
         let (shutdown, until_shutdown) = mpsc::channel();
         let (sender, ended) = oneshot::channel();
@@ -80,7 +81,7 @@ impl Exporter {
             runner: Runner::new(data),
             state: Arc::clone(&state),
             alerts: Alerts::default(),
-            housekeeping: Housekeeping::new(usage.archive, usage.failed),
+            housekeeping: Housekeeping::new(usage.archive(), usage.failed()),
         };
         let (every, cancels) = (usage.every, Cancels::default());
         let thread_cancels = cancels.clone();
@@ -129,11 +130,13 @@ impl Exporter {
     }
 }
 
-fn http(usage: &UsageConfig) -> Result<Option<Http>, HttpError> {
+fn http(config: &Config) -> Result<Option<Http>, HttpError> {
+    let usage = &config.usage;
     let Some(receiver) = &usage.url else {
         return Ok(None);
     };
-    let options = receiver::options(usage.format, usage.token.clone(), usage.allow_http)?;
+    let token = config.usage_token.clone();
+    let options = receiver::options(usage.format, token, usage.allow_http)?;
     Http::new(receiver.url(), options).map(Some)
 }
 

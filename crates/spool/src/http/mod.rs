@@ -207,8 +207,8 @@ impl Http {
                 format!("no response within {} s", limit.as_secs_f32())
             }
             ureq::Error::HostNotFound => "host not found".to_owned(),
-            // rustls reports the response of a plain HTTP server as a corrupt message.
-            ureq::Error::Rustls(error) if error.to_string().contains("corrupt message") => {
+            // A plain HTTP server responds to a TLS handshake with text, which is not a TLS message.
+            ureq::Error::Rustls(rustls::Error::InvalidMessage(_)) => {
                 "the server does not speak TLS; use http:// instead of https://?".to_owned()
             }
             ureq::Error::Io(error) => {

@@ -1,121 +1,136 @@
-//! Parsers for the fields of one backend.
+//! Types of the fields of a backend and of an alias.
 
 use toml::de::DeValue;
 
 use super::super::env::Environment;
 use super::super::problems::quoted;
-use super::super::settings::{self, Setting};
-use super::super::suggest::did_you_mean;
+use super::super::types::{ValueType, VariableName};
 use super::super::values::{self, RawSetting};
-use super::super::{BackendUrl, Kind, Secret};
-use super::LONGEST_NAME;
+use super::super::{BackendUrl, Secret};
+use super::MAX_NAME;
 
-pub(super) fn url(value: &DeValue<'_>) -> Result<BackendUrl, String> {
-    match value.as_str() {
-        Some(text) => BackendUrl::parse(text),
-        None => Err(wrong_type(value, "a URL", &settings::BACKEND_URL)),
+pub(in super::super) struct HttpUrl;
+
+impl ValueType<BackendUrl> for HttpUrl {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<BackendUrl, String> {
+        BackendUrl::parse(values::text(raw, "a URL")?).map_err(str::to_owned)
+    }
+
+    fn format(&self, value: &BackendUrl) -> String {
+        value.to_string()
+    }
+
+    fn allowed(&self) -> String {
+        "http://HOST[:PORT][/PREFIX] or https://..".to_owned()
     }
 }
 
-pub(super) fn name(value: &DeValue<'_>) -> Result<String, String> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-    match value.as_str() {
-        Some(name) if (1..=LONGEST_NAME).contains(&name.len()) && name.bytes().all(allowed) => {
+pub(in super::super) struct BackendName;
+
+impl ValueType<String> for BackendName {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<String, String> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+        let name = values::text(raw, "a name")?;
+        if (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(allowed) {
             Ok(name.to_owned())
+        } else {
+            Err(format!("{} cannot be a name", quoted(name)))
         }
-        Some(name) => Err(format!(
-            "{} cannot be a name; allowed: {}",
-            quoted(name),
-            settings::BACKEND_NAME.allowed
-        )),
-        None => Err(wrong_type(value, "a name", &settings::BACKEND_NAME)),
+    }
+
+    fn format(&self, value: &String) -> String {
+        value.clone()
+    }
+
+    fn allowed(&self) -> String {
+        format!("1 to {MAX_NAME} of a-z A-Z 0-9 . _ : -")
     }
 }
 
-pub(super) fn models(value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    names(value, &settings::BACKEND_MODELS)
+/// Names of models.
+pub(in super::super) struct ModelNames;
+
+impl ValueType<Vec<String>> for ModelNames {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Vec<String>, String> {
+        names(raw)
+    }
+
+    fn format(&self, value: &Vec<String>) -> String {
+        value.join(", ")
+    }
+
+    fn allowed(&self) -> String {
+        "a list of names, at least one".to_owned()
+    }
 }
 
-pub(super) fn only_models(value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    let allowed = settings::BACKEND_ONLY.allowed;
-    let names = names(value, &settings::BACKEND_ONLY)?;
-    let is_invalid =
-        |name: &&String| name.trim_end_matches('*').contains('*') || name.ends_with("**");
-    match names.iter().find(is_invalid) {
-        Some(name) => Err(format!(
-            "{} has a * that is not at its end; allowed: {allowed}",
-            quoted(name)
-        )),
-        None => Ok(names),
+/// Names of models, each of which may end in a `*`.
+pub(in super::super) struct ModelPatterns;
+
+impl ValueType<Vec<String>> for ModelPatterns {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Vec<String>, String> {
+        let names = names(raw)?;
+        let is_invalid =
+            |name: &&String| name.trim_end_matches('*').contains('*') || name.ends_with("**");
+        match names.iter().find(is_invalid) {
+            Some(name) => Err(format!("{} has a * that is not at its end", quoted(name))),
+            None => Ok(names),
+        }
+    }
+
+    fn format(&self, value: &Vec<String>) -> String {
+        value.join(", ")
+    }
+
+    fn allowed(&self) -> String {
+        "a list of names, at least one; a * at the end of one matches any rest".to_owned()
+    }
+}
+
+/// Models that an alias stands for.
+pub(in super::super) struct AliasModels;
+
+impl ValueType<Vec<String>> for AliasModels {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Vec<String>, String> {
+        let models = match raw {
+            RawSetting::Toml(DeValue::Array(_)) => names(raw)?,
+            _ => vec![values::text(raw, "the name of a model")?.to_owned()],
+        };
+        if models.iter().any(|model| model.trim().is_empty()) {
+            return Err("a name is empty".to_owned());
+        }
+        Ok(models)
+    }
+
+    fn format(&self, value: &Vec<String>) -> String {
+        value.join(", ")
+    }
+
+    fn allowed(&self) -> String {
+        "the name of a model, or a list of names".to_owned()
     }
 }
 
 /// Parses a list of distinct names.
-pub(in super::super) fn names(
-    value: &DeValue<'_>,
-    setting: &Setting,
-) -> Result<Vec<String>, String> {
-    let refused = |why: &str| format!("{why}; allowed: {}", setting.allowed);
-    let Some(items) = value.as_array() else {
-        return Err(wrong_type(value, "a list", setting));
+fn names(raw: RawSetting<'_>) -> Result<Vec<String>, String> {
+    let items = match raw {
+        RawSetting::Toml(DeValue::Array(items)) => items,
+        other => return Err(values::not(other, "a list")),
     };
     let mut names: Vec<String> = Vec::new();
     for item in items {
-        match item.get_ref().as_str() {
-            Some(name) if name.trim().is_empty() => return Err(refused("a name is empty")),
-            Some(name) if names.iter().any(|known| known == name) => {
-                return Err(refused(&format!("{} occurs twice", quoted(name))));
+        match values::text(RawSetting::Toml(item.get_ref()), "a name")? {
+            name if name.trim().is_empty() => return Err("a name is empty".to_owned()),
+            name if names.iter().any(|known| known == name) => {
+                return Err(format!("{} occurs twice", quoted(name)));
             }
-            Some(name) => names.push(name.to_owned()),
-            None => {
-                return Err(refused(&values::not(
-                    RawSetting::Toml(item.get_ref()),
-                    "a name",
-                )));
-            }
+            name => names.push(name.to_owned()),
         }
     }
     if names.is_empty() {
-        return Err(refused("the list is empty"));
+        return Err("the list is empty".to_owned());
     }
     Ok(names)
-}
-
-pub(super) fn kind(value: &DeValue<'_>) -> Result<Kind, String> {
-    let setting = &settings::BACKEND_KIND;
-    let Some(text) = value.as_str() else {
-        return Err(wrong_type(value, "a name", setting));
-    };
-    Kind::from_name(text).ok_or_else(|| {
-        let near = did_you_mean(text, Kind::ALL.iter().map(|kind| kind.name()));
-        let shown = quoted(text);
-        format!("{shown} is not known{near}; allowed: {}", setting.allowed)
-    })
-}
-
-pub(super) fn weight(value: &DeValue<'_>) -> Result<u32, String> {
-    values::number(RawSetting::Toml(value), &(1..=settings::MOST_WEIGHT))
-        .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_WEIGHT.allowed))
-}
-
-pub(super) fn limit(value: &DeValue<'_>) -> Result<u32, String> {
-    values::number(RawSetting::Toml(value), &(1..=settings::MOST_CONCURRENT))
-        .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_LIMIT.allowed))
-}
-
-pub(super) fn reuse_after_errors(value: &DeValue<'_>) -> Result<bool, String> {
-    values::boolean(RawSetting::Toml(value))
-        .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_REUSE.allowed))
-}
-
-pub(super) fn key_variable(value: &DeValue<'_>) -> Result<String, String> {
-    values::variable(RawSetting::Toml(value))
-        .map_err(|why| format!("{why}; allowed: {}", settings::BACKEND_KEY.allowed))
-}
-
-pub(in super::super) fn wrong_type(value: &DeValue<'_>, wanted: &str, setting: &Setting) -> String {
-    let why = values::not(RawSetting::Toml(value), wanted);
-    format!("{why}; allowed: {}", setting.allowed)
 }
 
 /// Returns the key that an environment variable contains.
@@ -125,7 +140,7 @@ pub(super) fn key(variable: &str, env: &Environment) -> Result<Secret, String> {
         Some(_) => Err(format!(
             "the value of the variable {variable} cannot be a key; allowed: visible ASCII characters"
         )),
-        None => Err(values::not_set(variable, &settings::BACKEND_KEY)),
+        None => Err(VariableName::not_set(variable)),
     }
 }
 

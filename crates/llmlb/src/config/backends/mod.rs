@@ -3,7 +3,7 @@
 
 pub(super) mod fields;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -12,10 +12,13 @@ use super::document::TomlDocument;
 use super::env::Environment;
 use super::origin::Origin;
 use super::problems::ProblemList;
-use super::settings::{self, Setting};
+use super::setting::{Defaults, Section, Setting, Source};
+use super::settings::{self, BackendFields};
+use super::values::RawSetting;
 use super::{Backend, BackendUrl, Flags, Kind};
 
-const LONGEST_NAME: usize = 64;
+/// Maximum length of a backend's name.
+const MAX_NAME: usize = 64;
 
 /// The backends that are used, with their origins.
 #[derive(Default)]
@@ -26,34 +29,19 @@ pub(super) struct ReadBackends {
     pub(super) key_variables: Vec<String>,
 }
 
-/// A backend as written in one layer, before defaults are applied.
+/// A backend as written in one layer.
 struct BackendDraft {
-    url: Option<(BackendUrl, Origin)>,
-    name: Option<(String, Origin)>,
-    models: Option<Vec<String>>,
-    key_variable: Option<(String, Origin)>,
-    kind: Option<Kind>,
-    weight: Option<u32>,
-    limit: Option<u32>,
-    only_models: Option<(Vec<String>, Origin)>,
-    reuse_after_errors: Option<bool>,
+    fields: BackendFields,
+    /// Origins of the fields that are set, by the names of their settings.
+    origins: BTreeMap<&'static str, Origin>,
+    /// Origin of the backend as a whole.
     origin: Origin,
 }
 
 impl BackendDraft {
-    fn new(origin: Origin) -> Self {
-        Self {
-            url: None,
-            name: None,
-            models: None,
-            key_variable: None,
-            kind: None,
-            weight: None,
-            limit: None,
-            only_models: None,
-            reuse_after_errors: None,
-            origin,
-        }
+    /// Returns the origin of a field.
+    fn origin<T>(&self, setting: &Setting<T>) -> &Origin {
+        self.origins.get(setting.name).unwrap_or(&self.origin)
     }
 }
 
@@ -70,8 +58,8 @@ pub(super) fn read(
 
     let key_variables = from_file
         .iter()
-        .filter_map(|draft| draft.key_variable.as_ref());
-    let key_variables = key_variables.map(|(name, _)| name.clone()).collect();
+        .filter_map(|draft| draft.fields.api_key_env.clone())
+        .collect();
     for layer in [&from_file, &from_env, &from_flags] {
         check_unique(layer, problems);
         check_served(layer, problems);
@@ -82,11 +70,11 @@ pub(super) fn read(
         () if env.text(settings::BACKENDS).is_some() => from_env,
         () => from_file,
     };
-    if let Some(first) = used.get(settings::MOST_BACKENDS) {
+    if let Some(first) = used.get(settings::MAX_BACKENDS) {
         let what = format!(
             "there are {} backends; allowed: up to {}",
             used.len(),
-            settings::MOST_BACKENDS
+            settings::MAX_BACKENDS
         );
         problems.add(&first.origin, "backend", &what);
     }
@@ -107,10 +95,7 @@ fn in_variable(env: &Environment, problems: &mut ProblemList) -> Vec<BackendDraf
                 .filter(|url| !url.is_empty());
             let urls: Vec<&str> = urls.collect();
             if urls.is_empty() {
-                let what = format!(
-                    "there is no URL; allowed: {}",
-                    settings::BACKEND_URL.allowed
-                );
+                let what = settings::BACKEND_URL.rejection("there is no URL");
                 problems.add(&origin, "", &what);
             }
             in_text(urls, &origin, problems)
@@ -128,10 +113,14 @@ fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut ProblemList) -> Vec<
     let many = urls.len() > 1;
     let mut drafts = Vec::new();
     for (index, text) in urls.into_iter().enumerate() {
-        match BackendUrl::parse(text) {
+        match settings::BACKEND_URL.parse(RawSetting::Text(text)) {
             Ok(url) => drafts.push(BackendDraft {
-                url: Some((url, origin.clone())),
-                ..BackendDraft::new(origin.clone())
+                fields: BackendFields {
+                    url,
+                    ..BackendFields::read(&mut Defaults)
+                },
+                origins: BTreeMap::new(),
+                origin: origin.clone(),
             }),
             Err(why) if many => problems.add(origin, "", &format!("URL {}: {why}", index + 1)),
             Err(why) => problems.add(origin, "", &why),
@@ -173,59 +162,46 @@ fn one_in_file(
 ) -> BackendDraft {
     document.check_keys("backend", table, problems);
     if !table.contains_key(settings::BACKEND_URL.key()) && !document.is_broken() {
-        let what = format!("missing; allowed: {}", settings::BACKEND_URL.allowed);
+        let what = settings::BACKEND_URL.rejection("missing");
         problems.add(&origin, settings::BACKEND_URL.name, &what);
     }
-    let mut fields = BackendTable {
+    let mut source = BackendTable {
         document,
         table,
+        origins: BTreeMap::new(),
         problems,
     };
     BackendDraft {
-        url: fields.get(&settings::BACKEND_URL, fields::url),
-        name: fields.get(&settings::BACKEND_NAME, fields::name),
-        models: fields.value(&settings::BACKEND_MODELS, fields::models),
-        key_variable: fields.get(&settings::BACKEND_KEY, fields::key_variable),
-        kind: fields.value(&settings::BACKEND_KIND, fields::kind),
-        weight: fields.value(&settings::BACKEND_WEIGHT, fields::weight),
-        limit: fields.value(&settings::BACKEND_LIMIT, fields::limit),
-        only_models: fields.get(&settings::BACKEND_ONLY, fields::only_models),
-        reuse_after_errors: fields.value(&settings::BACKEND_REUSE, fields::reuse_after_errors),
+        fields: BackendFields::read(&mut source),
+        origins: source.origins,
         origin,
     }
 }
 
-/// Reader of one `[[backend]]` table.
+/// Source of the values of one `[[backend]]` table.
 struct BackendTable<'a> {
     document: &'a TomlDocument<'a>,
     table: &'a DeTable<'a>,
+    origins: BTreeMap<&'static str, Origin>,
     problems: &'a mut ProblemList,
 }
 
-impl BackendTable<'_> {
-    /// Returns a field and its origin, if the field is present and valid.
-    fn get<T>(
-        &mut self,
-        setting: &Setting,
-        parse: fn(&DeValue<'_>) -> Result<T, String>,
-    ) -> Option<(T, Origin)> {
-        let value = self.table.get(setting.key())?;
+impl Source for BackendTable<'_> {
+    fn get<T>(&mut self, setting: &'static Setting<T>) -> T {
+        let Some(value) = self.table.get(setting.key()) else {
+            return setting.default_value();
+        };
         let origin = self.document.origin(value.span().start);
-        match parse(value.get_ref()) {
-            Ok(value) => Some((value, origin)),
+        match setting.parse(RawSetting::Toml(value.get_ref())) {
+            Ok(value) => {
+                self.origins.insert(setting.name, origin);
+                value
+            }
             Err(why) => {
                 self.problems.add(&origin, setting.name, &why);
-                None
+                setting.default_value()
             }
         }
-    }
-
-    fn value<T>(
-        &mut self,
-        setting: &Setting,
-        parse: fn(&DeValue<'_>) -> Result<T, String>,
-    ) -> Option<T> {
-        self.get(setting, parse).map(|(value, _)| value)
     }
 }
 
@@ -233,14 +209,16 @@ fn check_unique(drafts: &[BackendDraft], problems: &mut ProblemList) {
     let mut urls = HashMap::new();
     let mut names = HashMap::new();
     for draft in drafts {
-        if let Some((url, origin)) = &draft.url {
+        if let Some(url) = &draft.fields.url {
+            let origin = draft.origin(&settings::BACKEND_URL);
             let first = *urls.entry(url.to_string()).or_insert(origin);
             if !std::ptr::eq(first, origin) {
                 let what = format!("{url} occurs twice{}", first_seen(first));
                 problems.add(origin, settings::BACKEND_URL.name, &what);
             }
         }
-        if let Some((name, origin)) = &draft.name {
+        if let Some(name) = &draft.fields.name {
+            let origin = draft.origin(&settings::BACKEND_NAME);
             let first = *names.entry(name).or_insert(origin);
             if !std::ptr::eq(first, origin) {
                 let what = format!("\"{name}\" occurs twice{}", first_seen(first));
@@ -253,17 +231,16 @@ fn check_unique(drafts: &[BackendDraft], problems: &mut ProblemList) {
 /// Reports a backend whose `only_models` excludes all of its `models`: it would silently never get
 /// a request.
 fn check_served(drafts: &[BackendDraft], problems: &mut ProblemList) {
+    let setting = &settings::BACKEND_ONLY;
     for draft in drafts {
-        let (Some(models), Some((only, origin))) = (&draft.models, &draft.only_models) else {
+        let (Some(models), Some(only)) = (&draft.fields.models, &draft.fields.only_models) else {
             continue;
         };
         if !models.iter().any(|model| is_among(only, model)) {
-            let setting = settings::BACKEND_ONLY;
-            let what = format!(
-                "none of backend.models is in the list, so the backend would serve no model; allowed: {}",
-                setting.allowed
+            let what = setting.rejection(
+                "none of backend.models is in the list, so the backend would serve no model",
             );
-            problems.add(origin, setting.name, &what);
+            problems.add(draft.origin(setting), setting.name, &what);
         }
     }
 }
@@ -289,37 +266,37 @@ fn finish(
     env: &Environment,
     problems: &mut ProblemList,
 ) -> (Vec<Backend>, Vec<Origin>) {
-    let given = drafts.iter().filter_map(|draft| draft.name.as_ref());
-    let mut names = BackendNames::new(given.map(|(name, _)| name.clone()));
+    let given = drafts.iter().filter_map(|draft| draft.fields.name.clone());
+    let mut names = BackendNames::new(given);
     let mut finished = Vec::new();
-    for (place, draft) in drafts.into_iter().enumerate() {
-        let api_key = draft.key_variable.and_then(|(variable, origin)| {
-            let key = fields::key(&variable, env);
-            key.map_err(|why| problems.add(&origin, settings::BACKEND_KEY.name, &why))
+    for (index, draft) in drafts.into_iter().enumerate() {
+        let api_key = draft.fields.api_key_env.as_ref().and_then(|variable| {
+            let setting = &settings::BACKEND_KEY;
+            let key = fields::key(variable, env);
+            key.map_err(|why| problems.add(draft.origin(setting), setting.name, &why))
                 .ok()
         });
+        let BackendDraft { fields, origin, .. } = draft;
         // A missing URL was already reported.
-        let Some((url, _)) = draft.url else { continue };
-        let (name, label) = match draft.name {
-            Some((name, _)) => (name.clone(), name),
-            None => (names.default_for(&url), names.label(place + 1)),
+        let Some(url) = fields.url else { continue };
+        let (name, label) = match fields.name {
+            Some(name) => (name.clone(), name),
+            None => (names.default_for(&url), names.label(index + 1)),
         };
-        let kind = draft
-            .kind
-            .or_else(|| Kind::from_host(url.authority().host()));
+        let kind = (fields.kind).or_else(|| Kind::from_host(url.authority().host()));
         let backend = Backend {
             name,
             label,
             url,
-            models: draft.models,
+            models: fields.models,
             api_key,
             kind,
-            weight: draft.weight.unwrap_or(1),
-            max_concurrent: draft.limit,
-            only_models: draft.only_models.map(|(names, _)| names),
-            reuse_after_errors: draft.reuse_after_errors.unwrap_or(false),
+            weight: fields.weight,
+            max_concurrent: fields.max_concurrent,
+            only_models: fields.only_models,
+            reuse_after_errors: fields.reuse_after_errors,
         };
-        finished.push((backend, draft.origin));
+        finished.push((backend, origin));
     }
     finished.into_iter().unzip()
 }
@@ -354,7 +331,7 @@ impl BackendNames {
     fn default_for(&mut self, url: &BackendUrl) -> String {
         let name = url.authority().as_str().replace(['[', ']'], "");
         // Truncate a very long host, so that a number still fits.
-        let name: String = name.chars().take(LONGEST_NAME - 6).collect();
+        let name: String = name.chars().take(MAX_NAME - 6).collect();
         let number = self.numbers.entry(name.clone()).or_insert(1);
         let mut unique = name.clone();
         while !self.taken.insert(unique.clone()) {

@@ -1,5 +1,6 @@
 //! Selection of the backends, and their URLs.
 
+use super::super::setting::AnySetting;
 use super::super::{Alias, BackendUrl, Kind, settings};
 use super::*;
 
@@ -84,9 +85,10 @@ fn balancing_fields_and_aliases_are_read_from_the_file() {
 
 #[test]
 fn every_kind_has_a_documented_name() {
-    for kind in Kind::ALL {
+    for kind in Kind::all() {
         assert_eq!(Kind::from_name(kind.name()), Some(kind));
-        assert!(settings::BACKEND_KIND.allowed.contains(kind.name()));
+        assert_eq!(Kind::from_number(kind as u8), Some(kind));
+        assert!(settings::BACKEND_KIND.allowed().contains(kind.name()));
     }
     assert_eq!(Kind::from_name("Ollama"), None);
 }

@@ -49,10 +49,10 @@ fn environment_overrides_the_file_and_flags_override_both() {
     assert_eq!(config.server.drain_timeout, Duration::from_secs(1));
 
     let from = |setting| config.origins.origin(setting).to_string();
-    assert_eq!(from(&settings::PORT), "--port");
-    assert_eq!(from(&settings::WORKERS), "LLMLB_WORKERS");
-    assert_eq!(from(&settings::DRAIN_TIMEOUT), "llmlb.toml:4");
-    assert_eq!(from(&settings::HOST), "default");
+    assert_eq!(from("server.port"), "--port");
+    assert_eq!(from("server.workers"), "LLMLB_WORKERS");
+    assert_eq!(from("server.drain_timeout"), "llmlb.toml:4");
+    assert_eq!(from("server.host"), "default");
 }
 
 #[test]
@@ -206,15 +206,15 @@ fn every_variable_sets_its_setting() {
         .into_iter()
         .map(|line| (line.name, line.value))
         .collect();
-    for setting in settings::ALL {
-        let Some(variable) = setting.variable else {
+    for setting in settings::all() {
+        let Some(variable) = setting.variable() else {
             continue;
         };
         let row = VARIABLES.iter().find(|(name, ..)| *name == variable);
         let Some((_, given, expected)) = row else {
             panic!("{variable} is missing in this test");
         };
-        assert_eq!(shown[setting.name], expected.unwrap_or(given), "{variable}");
+        assert_eq!(shown[setting.name()], expected.unwrap_or(given), "{variable}");
     }
 }
 

@@ -1,10 +1,11 @@
 //! Comparison of `docs/configuration.md` with the table of settings.
 
-use super::super::settings::{self, DefaultValue, Setting};
+use super::super::setting::{AnySetting, key_of, section_of};
+use super::super::settings;
 use super::*;
 
 const PAGE: &str = include_str!("../../../../../docs/configuration.md");
-const BEGIN: &str = "<!-- generated from config/settings.rs -->\n";
+const BEGIN: &str = "<!-- generated from config/settings/ -->\n";
 const END: &str = "<!-- end -->\n";
 
 #[test]
@@ -30,12 +31,28 @@ fn page_has_the_table_of_settings() {
 fn every_setting_of_the_table_is_effective() {
     let config = LoadCase::new().good();
     let mut read: Vec<&str> = config.origins.settings.keys().copied().collect();
-    let mut listed: Vec<&str> = settings::ALL.iter().map(|setting| setting.name).collect();
+    let mut listed: Vec<&str> = settings::all().map(AnySetting::name).collect();
     let shown: Vec<&str> = config.effective().iter().map(|line| line.name).collect();
     assert_eq!(shown, listed);
     read.sort_unstable();
     listed.sort_unstable();
     assert_eq!(read, listed);
+}
+
+#[test]
+fn every_default_is_an_allowed_value() {
+    for setting in settings::all() {
+        let (Some(variable), default) = (setting.variable(), setting.default_text()) else {
+            continue;
+        };
+        if let Some(text) = default.strip_prefix('`') {
+            let text = text.trim_end_matches('`');
+            let config = LoadCase::new().env(variable, text).good();
+            let mut lines = config.effective().into_iter();
+            let line = lines.find(|line| line.name == setting.name()).unwrap();
+            assert_eq!(line.value, text, "{variable}");
+        }
+    }
 }
 
 #[test]
@@ -45,11 +62,8 @@ fn every_section_has_settings_and_every_setting_a_section() {
         assert_eq!(settings::keys_of(section).is_empty(), free, "{section}");
     }
     for setting in everything() {
-        assert!(
-            settings::SECTIONS.contains(&setting.section()),
-            "{}",
-            setting.name
-        );
+        let name = setting.name();
+        assert!(settings::SECTIONS.contains(&section_of(name)), "{name}");
     }
 }
 
@@ -64,8 +78,8 @@ fn example_of_the_page_is_valid() {
         .good();
     assert_eq!(config.backends.len(), 3);
     assert_eq!(config.aliases.len(), 2);
-    for setting in settings::ALL.iter().chain(settings::BACKEND) {
-        let key = setting.key();
+    for setting in settings::all().chain(settings::of_backends()) {
+        let key = key_of(setting.name());
         assert!(example.contains(key), "the example does not show {key}");
     }
 }
@@ -83,9 +97,9 @@ fn production_example_is_valid() {
 }
 
 /// Returns all settings in the order of the page.
-fn everything() -> impl Iterator<Item = &'static Setting> {
-    const ALIAS: &[Setting] = &[settings::ALIAS];
-    settings::ALL.iter().chain(settings::BACKEND).chain(ALIAS)
+fn everything() -> impl Iterator<Item = &'static dyn AnySetting> {
+    let alias: &'static dyn AnySetting = &settings::ALIAS;
+    settings::all().chain(settings::of_backends()).chain([alias])
 }
 
 fn generated() -> String {
@@ -102,25 +116,22 @@ fn generated() -> String {
     page
 }
 
-fn row(setting: &Setting) -> String {
+fn row(setting: &dyn AnySetting) -> String {
     let code = |text: &str| format!("`{text}`");
     let none = || "–".to_owned();
-    let flag = match &setting.flag {
+    let flag = match setting.flag() {
         Some(flag) => match flag.short {
             Some(short) => format!("`{short}`, `{}`", flag.long),
             None => code(flag.long),
         },
         None => none(),
     };
-    let default = match setting.default {
-        DefaultValue::Value(text) => code(text),
-        DefaultValue::Computed(words, _) | DefaultValue::Words(words) => words.to_owned(),
-    };
     format!(
-        "| `{}` | {} | {flag} | {default} | {} | {} |\n",
-        setting.name,
-        setting.variable.map_or_else(none, code),
-        setting.allowed,
-        setting.about,
+        "| `{}` | {} | {flag} | {} | {} | {} |\n",
+        setting.name(),
+        setting.variable().map_or_else(none, code),
+        setting.default_text(),
+        setting.allowed(),
+        setting.about(),
     )
 }

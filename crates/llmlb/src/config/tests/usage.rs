@@ -3,31 +3,33 @@
 use std::time::Duration;
 
 use super::super::usage::OnFailure;
-use super::super::{Format, Origin, settings};
+use super::super::{Format, Origin};
 use super::*;
 
 const SECRET: &str = "hunter2";
 
 #[test]
 fn usage_is_recorded_and_archived_by_default() {
-    let usage = LoadCase::new().good().usage;
+    let config = LoadCase::new().good();
+    assert_eq!(config.usage_token, None);
+    let usage = config.usage;
     assert!(usage.enabled);
     assert_eq!(usage.url, None);
-    assert_eq!(usage.token, None);
     assert_eq!(usage.every, Duration::from_secs(60));
     assert_eq!(usage.format, Format::Json);
     assert_eq!(usage.on_failure, OnFailure::Serve);
     assert!(!usage.allow_http);
-    assert!(usage.archive.is_unlimited() && usage.failed.is_unlimited());
+    assert!(usage.archive().is_unlimited() && usage.failed().is_unlimited());
 }
 
 #[test]
 fn receiver_and_token_come_from_the_file_or_the_environment() {
     let file = "[usage]\nurl = \"https://a.example/u\"\ntoken_env = \"BILLING\"\n";
     let run = LoadCase::with_file(file).env("BILLING", "t1");
-    let usage = run.good().usage;
-    assert_eq!(usage.url.unwrap().url(), "https://a.example/u");
-    assert_eq!(usage.token, Some(spool::Token::new("t1").unwrap()));
+    let config = run.good();
+    assert_eq!(config.usage.url.unwrap().url(), "https://a.example/u");
+    let token = Some(spool::Token::new("t1").unwrap());
+    assert_eq!(config.usage_token, token);
 
     let run = run.env("LLMLB_USAGE_URL", "https://b.example/");
     let config = run.good();
@@ -35,15 +37,15 @@ fn receiver_and_token_come_from_the_file_or_the_environment() {
         config.usage.url.as_ref().unwrap().shown(),
         "https://b.example/"
     );
-    let origin = config.origins.origin(&settings::USAGE_URL);
+    let origin = config.origins.origin("usage.url");
     assert_eq!(*origin, Origin::Variable("LLMLB_USAGE_URL".into()));
 
     // The default variable need not be named or set.
     let run = LoadCase::new().env("LLMLB_USAGE_URL", "https://b.example/");
-    assert_eq!(run.good().usage.token, None);
+    assert_eq!(run.good().usage_token, None);
     let run = run.env("LLMLB_USAGE_TOKEN", "t2");
     assert_eq!(
-        run.good().usage.token,
+        run.good().usage_token,
         Some(spool::Token::new("t2").unwrap())
     );
     // A named variable may begin with `LLMLB_`.

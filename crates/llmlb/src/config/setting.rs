@@ -1,0 +1,193 @@
+//! Definition of a setting, and the sections whose fields are settings.
+//!
+//! Everything about a setting is derived from its entry in [`settings`](super::settings): parsing,
+//! the effective value in `llmlb check`, the documentation, and suggestions for misspelt names.
+
+use super::Flags;
+use super::types::ValueType;
+use super::values::RawSetting;
+
+/// Entry of one setting. `T` is the type of its field in the configuration.
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "some fields are read only by the test that compares docs/configuration.md"
+    )
+)]
+pub(crate) struct Setting<T: 'static> {
+    /// Section and key in the file.
+    pub(crate) name: &'static str,
+    pub(crate) variable: Option<&'static str>,
+    pub(crate) flag: Option<Flag>,
+    pub(super) default: DefaultValue<T>,
+    /// Type with its range and unit.
+    pub(super) value: &'static dyn ValueType<T>,
+    pub(super) about: &'static str,
+}
+
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "`short` is read only by the test that compares docs/configuration.md"
+    )
+)]
+pub(crate) struct Flag {
+    pub(crate) long: &'static str,
+    pub(crate) short: Option<&'static str>,
+    /// Returns the text of the flag, if it is set.
+    pub(super) text: fn(&Flags) -> Option<String>,
+}
+
+/// Value of a setting that no layer sets.
+pub(super) enum DefaultValue<T> {
+    /// A constant. The documentation shows it as it is written in the file.
+    Constant(fn() -> T),
+    /// A value that the documentation describes in words: no value, or one determined at the start.
+    Described(&'static str, fn() -> T),
+}
+
+impl<T> Setting<T> {
+    pub(super) fn default_value(&self) -> T {
+        match self.default {
+            DefaultValue::Constant(value) | DefaultValue::Described(_, value) => value(),
+        }
+    }
+
+    /// Parses a value. The error ends with the allowed values.
+    pub(super) fn parse(&self, raw: RawSetting<'_>) -> Result<T, String> {
+        self.value.parse(raw).map_err(|why| self.rejection(&why))
+    }
+
+    /// Appends the allowed values to the reason why a value is rejected.
+    pub(super) fn rejection(&self, why: &str) -> String {
+        format!("{why}; allowed: {}", self.value.allowed())
+    }
+
+    pub(super) fn section(&self) -> &'static str {
+        section_of(self.name)
+    }
+
+    pub(super) fn key(&self) -> &'static str {
+        key_of(self.name)
+    }
+}
+
+/// A setting without the type of its value, for lists of settings.
+#[cfg_attr(
+    not(test),
+    expect(
+        dead_code,
+        reason = "some methods are called only by the test that compares docs/configuration.md"
+    )
+)]
+pub(crate) trait AnySetting: Sync {
+    fn name(&self) -> &'static str;
+    fn variable(&self) -> Option<&'static str>;
+    fn flag(&self) -> Option<&Flag>;
+    /// Returns the default as the documentation shows it.
+    fn default_text(&self) -> String;
+    fn allowed(&self) -> String;
+    fn about(&self) -> &'static str;
+}
+
+impl<T> AnySetting for Setting<T> {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn variable(&self) -> Option<&'static str> {
+        self.variable
+    }
+
+    fn flag(&self) -> Option<&Flag> {
+        self.flag.as_ref()
+    }
+
+    fn default_text(&self) -> String {
+        match self.default {
+            DefaultValue::Constant(value) => format!("`{}`", self.value.format(&value())),
+            DefaultValue::Described(words, _) => words.to_owned(),
+        }
+    }
+
+    fn allowed(&self) -> String {
+        self.value.allowed()
+    }
+
+    fn about(&self) -> &'static str {
+        self.about
+    }
+}
+
+/// Returns the section of a setting's name.
+pub(super) fn section_of(name: &str) -> &str {
+    name.split_once('.').map_or("", |(section, _)| section)
+}
+
+/// Returns the key of a setting's name.
+pub(super) fn key_of(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(_, key)| key)
+}
+
+/// Source of a section's values: layers, or a table of the file.
+pub(super) trait Source {
+    /// Returns the value of a setting. The default stands for an invalid value, after its problem was
+    /// added.
+    fn get<T>(&mut self, setting: &'static Setting<T>) -> T;
+}
+
+/// Source that sets nothing.
+pub(super) struct Defaults;
+
+impl Source for Defaults {
+    fn get<T>(&mut self, setting: &'static Setting<T>) -> T {
+        setting.default_value()
+    }
+}
+
+/// A section of the configuration: a struct with a field for each of its settings.
+pub(super) trait Section {
+    /// Settings of the section, in the order of the documentation.
+    const SETTINGS: &'static [&'static dyn AnySetting];
+
+    fn read(source: &mut impl Source) -> Self;
+
+    /// Returns the name of each setting and its value as text.
+    fn effective(&self) -> Vec<(&'static str, String)>;
+}
+
+/// Declares the struct of a section. Each field names its setting: a field without a setting does not
+/// compile, and a setting without a field is dead code.
+macro_rules! section {
+    (
+        $(#[$attribute:meta])*
+        $section:ident {
+            $($(#[$doc:meta])* $field:ident: $type:ty = $setting:ident,)*
+        }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone)]
+        pub(crate) struct $section {
+            $($(#[$doc])* pub(crate) $field: $type,)*
+        }
+
+        impl $crate::config::setting::Section for $section {
+            const SETTINGS: &'static [&'static dyn $crate::config::setting::AnySetting] =
+                &[$(&$setting,)*];
+
+            fn read(source: &mut impl $crate::config::setting::Source) -> Self {
+                Self {
+                    $($field: source.get(&$setting),)*
+                }
+            }
+
+            fn effective(&self) -> Vec<(&'static str, String)> {
+                vec![$(($setting.name, $setting.value.format(&self.$field)),)*]
+            }
+        }
+    };
+}
+
+pub(super) use section;

@@ -1,0 +1,79 @@
+//! Table of all settings. A setting is an entry here and a field of its section; everything else is
+//! derived. A test compares the table with `docs/configuration.md`.
+
+mod backend;
+mod server;
+mod upstream;
+mod usage;
+
+pub(super) use backend::*;
+pub(crate) use server::*;
+pub(crate) use upstream::*;
+pub(crate) use usage::*;
+
+use super::setting::{AnySetting, Section, key_of, section_of};
+
+pub(super) const CONFIG: &str = "LLMLB_CONFIG";
+pub(super) const BACKENDS: &str = "LLMLB_BACKENDS";
+pub(super) const LOCK_DIR: &str = "LLMLB_LOCK_DIR";
+pub(super) const DATA_DIR: &str = "LLMLB_DATA_DIR";
+pub(super) const URL_VARIABLE: &str = "LLMLB_USAGE_URL";
+pub(super) const TOKEN_VARIABLE: &str = "LLMLB_USAGE_TOKEN";
+
+pub(super) const CONFIG_FLAG: &str = "--config";
+pub(super) const BACKEND_FLAG: &str = "--backend";
+
+pub(super) const MAX_BACKENDS: usize = 65_535;
+
+/// Section whose keys are names chosen by the operator.
+pub(super) const ALIASES: &str = "aliases";
+
+pub(super) const SECTIONS: [&str; 6] = ["server", "upstream", "log", "usage", "backend", ALIASES];
+
+/// Environment variables without a setting in the file.
+pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
+    (CONFIG, "Configuration file; the flag is `--config`."),
+    (
+        LOCK_DIR,
+        "Lock directory, if not in the temporary directory.",
+    ),
+    (
+        DATA_DIR,
+        "Data directory, if not in the user's own; the flag of `usage` is `--data`. A demo uses `demo` in it.",
+    ),
+    (
+        TOKEN_VARIABLE,
+        "Bearer token of the receiver of usage records, unless `usage.token_env` names another variable.",
+    ),
+];
+
+/// Returns all settings but those of backends and aliases, in the order of the documentation.
+pub(crate) fn all() -> impl Iterator<Item = &'static dyn AnySetting> {
+    let sections = [
+        ServerConfig::SETTINGS,
+        UpstreamConfig::SETTINGS,
+        LogConfig::SETTINGS,
+        UsageConfig::SETTINGS,
+    ];
+    sections.into_iter().flatten().copied()
+}
+
+/// Returns the settings of a backend.
+pub(super) fn of_backends() -> impl Iterator<Item = &'static dyn AnySetting> {
+    BackendFields::SETTINGS.iter().copied()
+}
+
+/// Returns the keys that the configuration file may have in a section.
+pub(super) fn keys_of(section: &str) -> Vec<&'static str> {
+    let names = all().chain(of_backends()).map(AnySetting::name);
+    names
+        .filter(|name| section_of(name) == section)
+        .map(key_of)
+        .collect()
+}
+
+/// Returns the names of all environment variables that llmlb reads.
+pub(super) fn variables() -> impl Iterator<Item = &'static str> {
+    let settings = all().chain(of_backends()).filter_map(AnySetting::variable);
+    settings.chain(OTHER_VARIABLES.iter().map(|(name, _)| *name))
+}

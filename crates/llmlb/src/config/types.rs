@@ -1,0 +1,377 @@
+//! Types of settings. Range and unit belong to the type: parser, documentation and messages use the
+//! same ones.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use toml::de::DeValue;
+
+use super::networks::{Network, Networks};
+use super::problems::quoted;
+use super::suggest::did_you_mean;
+use super::values::{self, RawSetting};
+use crate::headers::HeaderPatterns;
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+pub(super) const MINUTE: Duration = Duration::from_secs(60);
+pub(super) const HOUR: Duration = Duration::from_secs(60 * 60);
+pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Maximum length of a host name (RFC 1035), in bytes.
+const MAX_HOST: usize = 253;
+
+/// Type of a setting's value.
+pub(super) trait ValueType<T>: Sync {
+    /// Parses a value. The error describes the value, without the allowed values.
+    fn parse(&self, raw: RawSetting<'_>) -> Result<T, String>;
+
+    /// Formats a value as it is written in the file.
+    fn format(&self, value: &T) -> String;
+
+    /// Describes the allowed values, for messages and the documentation.
+    fn allowed(&self) -> String;
+}
+
+/// A value that may be absent. `unset` stands for it in `llmlb check`.
+pub(super) struct Optional<V> {
+    pub(super) of: V,
+    pub(super) unset: &'static str,
+}
+
+impl<T, V: ValueType<T>> ValueType<Option<T>> for Optional<V> {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Option<T>, String> {
+        self.of.parse(raw).map(Some)
+    }
+
+    fn format(&self, value: &Option<T>) -> String {
+        let unset = || self.unset.to_owned();
+        value
+            .as_ref()
+            .map_or_else(unset, |value| self.of.format(value))
+    }
+
+    fn allowed(&self) -> String {
+        self.of.allowed()
+    }
+}
+
+pub(super) struct Boolean;
+
+impl ValueType<bool> for Boolean {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<bool, String> {
+        match raw {
+            RawSetting::Toml(DeValue::Boolean(boolean)) => Ok(*boolean),
+            RawSetting::Text("true") => Ok(true),
+            RawSetting::Text("false") => Ok(false),
+            other => Err(values::not(other, "true or false")),
+        }
+    }
+
+    fn format(&self, value: &bool) -> String {
+        value.to_string()
+    }
+
+    fn allowed(&self) -> String {
+        "true or false".to_owned()
+    }
+}
+
+/// A whole number.
+pub(super) struct Number<T> {
+    pub(super) range: RangeInclusive<T>,
+}
+
+impl<T> ValueType<T> for Number<T>
+where
+    T: TryFrom<i128> + PartialOrd + fmt::Display + Sync,
+{
+    fn parse(&self, raw: RawSetting<'_>) -> Result<T, String> {
+        values::number(raw, &self.range)
+    }
+
+    fn format(&self, value: &T) -> String {
+        value.to_string()
+    }
+
+    fn allowed(&self) -> String {
+        format!("{} to {}", self.range.start(), self.range.end())
+    }
+}
+
+/// A time in milliseconds to hours.
+pub(super) struct TimeSpan {
+    pub(super) range: RangeInclusive<Duration>,
+}
+
+/// A timeout. Zero is not allowed.
+pub(super) const TIMEOUT: TimeSpan = TimeSpan {
+    range: MILLISECOND..=DAY,
+};
+
+impl ValueType<Duration> for TimeSpan {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Duration, String> {
+        values::duration(raw, &self.range)
+    }
+
+    fn format(&self, value: &Duration) -> String {
+        values::duration_text(*value)
+    }
+
+    fn allowed(&self) -> String {
+        let [start, end] = [self.range.start(), self.range.end()].map(|end| self.format(end));
+        format!(r#"text like "500ms", "30s", "5m" or "1h", from "{start}" to "{end}""#)
+    }
+}
+
+/// Age from which files are deleted, in hours or days.
+pub(super) struct Age {
+    pub(super) range: RangeInclusive<Duration>,
+}
+
+impl ValueType<Duration> for Age {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Duration, String> {
+        values::span(values::text(raw, "a time")?, &self.range)
+    }
+
+    fn format(&self, value: &Duration) -> String {
+        values::age_text(*value)
+    }
+
+    fn allowed(&self) -> String {
+        let [start, end] = [self.range.start(), self.range.end()].map(|end| self.format(end));
+        format!(r#"text like "36h" or "90d", from "{start}" to "{end}""#)
+    }
+}
+
+/// A number of bytes.
+pub(super) struct ByteSize {
+    pub(super) range: RangeInclusive<u64>,
+    pub(super) examples: &'static str,
+}
+
+impl ByteSize {
+    /// Returns a size in memory.
+    pub(super) const fn in_memory(range: RangeInclusive<u64>) -> Self {
+        Self {
+            range,
+            examples: r#""64KiB", "32MiB" or "1GiB" (also KB, MB, GB)"#,
+        }
+    }
+}
+
+impl ValueType<u64> for ByteSize {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<u64, String> {
+        values::size(raw, &self.range)
+    }
+
+    fn format(&self, value: &u64) -> String {
+        values::size_text(*value)
+    }
+
+    fn allowed(&self) -> String {
+        let quoted = |bytes: &u64| match values::size_text(*bytes) {
+            number if number.bytes().all(|byte| byte.is_ascii_digit()) => number,
+            text => format!("\"{text}\""),
+        };
+        let [start, end] = [self.range.start(), self.range.end()].map(quoted);
+        let examples = self.examples;
+        format!("a number of bytes, or text like {examples}, from {start} to {end}")
+    }
+}
+
+impl ValueType<usize> for ByteSize {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<usize, String> {
+        let bytes: u64 = self.parse(raw)?;
+        usize::try_from(bytes).map_err(|_| format!("{bytes} is out of range"))
+    }
+
+    fn format(&self, value: &usize) -> String {
+        values::size_text(*value as u64)
+    }
+
+    fn allowed(&self) -> String {
+        ValueType::<u64>::allowed(self)
+    }
+}
+
+/// One of a few words, each with its meaning.
+pub(super) struct Word<T: 'static> {
+    pub(super) words: &'static [(&'static str, T)],
+    /// Noun for the words in messages, such as "a word".
+    pub(super) noun: &'static str,
+}
+
+impl<T: Copy + PartialEq + Sync> ValueType<T> for Word<T> {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<T, String> {
+        let text = values::text(raw, self.noun)?;
+        let found = self.words.iter().find(|(word, _)| *word == text);
+        found.map(|(_, meaning)| *meaning).ok_or_else(|| {
+            let near = did_you_mean(text, self.words.iter().map(|(word, _)| *word));
+            format!("{} is not known{near}", quoted(text))
+        })
+    }
+
+    fn format(&self, value: &T) -> String {
+        word_for(*value, self.words).to_owned()
+    }
+
+    fn allowed(&self) -> String {
+        let words: Vec<&str> = self.words.iter().map(|(word, _)| *word).collect();
+        match words.split_last() {
+            Some((last, [])) => (*last).to_owned(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+            None => String::new(),
+        }
+    }
+}
+
+/// Returns the word for a meaning.
+pub(super) fn word_for<T: PartialEq>(meaning: T, words: &[(&'static str, T)]) -> &'static str {
+    let found = words.iter().find(|(_, known)| *known == meaning);
+    found.map_or("", |(word, _)| word)
+}
+
+/// An IP address, or `localhost`.
+pub(super) struct IpAddress;
+
+impl ValueType<IpAddr> for IpAddress {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<IpAddr, String> {
+        let text = values::text(raw, "an IP address")?;
+        if text.eq_ignore_ascii_case("localhost") {
+            return Ok(Ipv4Addr::LOCALHOST.into());
+        }
+        // Convert IPv4 written as IPv6: not all systems can listen on such an address.
+        (text.parse::<IpAddr>())
+            .map(|address| address.to_canonical())
+            .map_err(|_| format!("{} is not an IP address", quoted(text)))
+    }
+
+    fn format(&self, value: &IpAddr) -> String {
+        value.to_string()
+    }
+
+    fn allowed(&self) -> String {
+        "an IP address, or localhost".to_owned()
+    }
+}
+
+/// Host names, converted to lower case, and IP addresses.
+pub(super) struct HostNames;
+
+impl ValueType<Vec<String>> for HostNames {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Vec<String>, String> {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let is_label = |label: &str| !label.is_empty() && label.bytes().all(is_letter);
+        let is_name = |name: &str| name.len() <= MAX_HOST && name.split('.').all(is_label);
+        values::list(raw, |item| {
+            match item.trim_matches(['[', ']']).parse::<IpAddr>() {
+                Ok(address) => Ok(address.to_canonical().to_string()),
+                Err(_) if is_name(item) => Ok(item.to_ascii_lowercase()),
+                Err(_) => Err(format!("{} is not a host name or IP address", quoted(item))),
+            }
+        })
+    }
+
+    fn format(&self, value: &Vec<String>) -> String {
+        list_text(value.join(", "))
+    }
+
+    fn allowed(&self) -> String {
+        "a list of host names and IP addresses, without ports".to_owned()
+    }
+}
+
+/// IP addresses and networks in CIDR notation.
+pub(super) struct NetworkList;
+
+impl ValueType<Networks> for NetworkList {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Networks, String> {
+        values::list(raw, Network::parse).map(Networks::new)
+    }
+
+    fn format(&self, value: &Networks) -> String {
+        list_text(value.to_string())
+    }
+
+    fn allowed(&self) -> String {
+        "a list of IP addresses and networks like 10.0.0.0/8".to_owned()
+    }
+}
+
+/// Names of header fields that may be forwarded.
+pub(super) struct HeaderNames;
+
+impl ValueType<HeaderPatterns> for HeaderNames {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<HeaderPatterns, String> {
+        let pattern = |name: &str| {
+            let refused = |why| format!("{} {why}", quoted(name));
+            HeaderPatterns::parse_one(name).map_err(refused)
+        };
+        values::list(raw, pattern).map(HeaderPatterns::new)
+    }
+
+    fn format(&self, value: &HeaderPatterns) -> String {
+        value.to_string()
+    }
+
+    fn allowed(&self) -> String {
+        "a list of header names; a * at the end of one matches any rest".to_owned()
+    }
+}
+
+/// Name of an environment variable that contains a secret.
+pub(super) struct VariableName;
+
+impl ValueType<String> for VariableName {
+    /// Parses a name. The error does not repeat an invalid name, which is likely the secret itself.
+    fn parse(&self, raw: RawSetting<'_>) -> Result<String, String> {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+        match raw {
+            RawSetting::Text(name) => Some(name),
+            RawSetting::Toml(value) => value.as_str(),
+        }
+        .filter(|name| !name.is_empty() && name.bytes().all(allowed))
+        .filter(|name| !name.starts_with(|first: char| first.is_ascii_digit()))
+        .map(str::to_owned)
+        .ok_or_else(|| {
+            "this cannot be the name of a variable (the key itself does not belong here)".to_owned()
+        })
+    }
+
+    fn format(&self, value: &String) -> String {
+        value.clone()
+    }
+
+    fn allowed(&self) -> String {
+        "the name of an environment variable".to_owned()
+    }
+}
+
+impl VariableName {
+    /// True if a variable's name may be a key by mistake. Keys contain lower case letters; names of
+    /// variables usually do not.
+    pub(super) fn may_be_secret(variable: &str) -> bool {
+        variable.bytes().any(|byte| byte.is_ascii_lowercase())
+    }
+
+    /// Returns the message for a variable that should contain a secret but is not set.
+    pub(super) fn not_set(variable: &str) -> String {
+        if Self::may_be_secret(variable) {
+            let allowed = Self.allowed();
+            format!("the variable that this names is not set, or empty; allowed: {allowed}")
+        } else {
+            format!("the variable {variable} is not set, or empty")
+        }
+    }
+}
+
+fn list_text(items: String) -> String {
+    if items.is_empty() {
+        "-".to_owned()
+    } else {
+        items
+    }
+}
