@@ -30,7 +30,14 @@ mod tests {
         ("usage_report", usage_report),
     ];
     /// Targets of tenure and spool, which replay their own corpora.
-    const TARGETS_OF_LIBRARIES: [&str; 1] = ["lock_record"];
+    const TARGETS_OF_LIBRARIES: [&str; 6] = [
+        "lock_record",
+        "spool_batch",
+        "spool_entry",
+        "spool_entry_line",
+        "spool_journal",
+        "spool_record",
+    ];
 
     #[test]
     fn every_target_has_a_corpus_and_a_source_file() {

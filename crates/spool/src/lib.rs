@@ -19,6 +19,9 @@ mod error;
 mod fields;
 mod files;
 mod fingerprint;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 #[cfg(feature = "http")]
 mod http;
 mod journal;

@@ -167,10 +167,7 @@ fn resend_fails_while_a_delivery_runs() {
     let lock = spool::DeliveryLock::acquire(&sandbox.data()).unwrap();
     let ran = sandbox.usage(&["resend", &name]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
-    let message = format!(
-        "pid {} is using this data directory",
-        std::process::id()
-    );
+    let message = format!("pid {} is using this data directory", std::process::id());
     assert!(ran.stderr.contains(&message), "{ran:?}");
     assert!(ran.stderr.contains("hint: no batch was moved"), "{ran:?}");
     // A dry run needs no lock.

@@ -70,7 +70,7 @@ pub(crate) type RecordsPerDay = BTreeMap<String, u64>;
 
 impl ConsolidatedEntry {
     /// Parses a line of the journal. Rejects line numbers above the maximum, so that sums of them
-    /// do not overflow.
+    /// do not overflow, and overlapping ranges that would add up to more lines than an entry has.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let consolidated: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let is_line = |number: u64| (1..=MAX_RECORDS).contains(&number);
@@ -84,6 +84,9 @@ impl ConsolidatedEntry {
         let is_sound = consolidated.lines <= MAX_RECORDS
             && consolidated.records <= MAX_RECORDS
             && ranges.into_iter().flatten().all(is_range)
+            && ranges
+                .into_iter()
+                .all(|ranges| count(ranges) <= MAX_RECORDS)
             && consolidated.repeated.iter().all(|number| is_line(*number));
         if is_sound {
             Ok(consolidated)

@@ -1,0 +1,163 @@
+//! Fuzz targets of the files in a data directory, which other programs and failing disks may change.
+
+#![expect(
+    clippy::missing_panics_doc,
+    reason = "a panic is how a fuzz target reports a broken property"
+)]
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::batch::Batch;
+use crate::entry_journal::{ConsolidatedEntry, EntrySums};
+use crate::entry_reader::{EntryReader, MAX_RECORDS};
+use crate::journal;
+use crate::line::{self, Line, PreparedLine};
+use crate::manager::{BatchEvent, OutcomeSums};
+use crate::record::Record;
+
+/// A record that is parsed has one line, is a JSON object with its id, and is parsed again as it is.
+pub fn record(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(record) = Record::parse(text) else {
+        return;
+    };
+    assert!(!record.json().contains('\n'), "{:?}", record.json());
+    assert_eq!(Record::parse(record.json()).as_ref(), Ok(&record));
+    let value: Value = serde_json::from_str(record.json()).expect("a record is JSON");
+    let id = value["id"].as_str().expect("a record has an id");
+    assert_eq!(id.parse(), Ok(record.id()));
+    let mut original: Value = serde_json::from_str(text).expect("the original is JSON");
+    original["id"] = value["id"].clone();
+    assert_eq!(original, value, "a field was changed");
+}
+
+/// A line of an entry that is read is read again as it is, and a changed byte is detected. The input
+/// gets a valid checksum, so that the parser behind it is reached.
+pub fn entry_line(data: &[u8]) {
+    let _ = line::read(data);
+    let text = line::with_checksum(data.to_vec());
+    let text = text
+        .strip_suffix(b"\n")
+        .expect("a line ends with a newline");
+    let Ok(parsed) = line::read(text) else {
+        return;
+    };
+    let mut written = Vec::new();
+    match &parsed {
+        Line::Entry { id, version } if *version == line::VERSION => {
+            line::write_entry(&mut written, *id)
+        }
+        Line::Entry { .. } => return,
+        Line::Record { number, record } => PreparedLine::new(record).write(&mut written, *number),
+        Line::Sealed { records } => line::write_sealed(&mut written, *records),
+    }
+    let written = written
+        .strip_suffix(b"\n")
+        .expect("a line ends with a newline");
+    assert_eq!(line::read(written), Ok(parsed));
+    for at in (0..written.len()).step_by(1 + written.len() / 16) {
+        let mut damaged = written.to_vec();
+        damaged[at] ^= 0x01;
+        assert!(
+            line::read(&damaged).is_err(),
+            "damage at byte {at} is unnoticed"
+        );
+    }
+}
+
+/// An entry is read to its end, whatever its lines are; numbers of records grow and stay below the
+/// maximum. Each line of the input gets a valid checksum.
+pub fn entry(data: &[u8]) {
+    let mut file = Vec::new();
+    for text in data.split(|byte| *byte == b'\n') {
+        file.extend(line::with_checksum(text.to_vec()));
+    }
+    let mut reader = EntryReader::new(Path::new("entry"), &*file);
+    let (mut highest, mut end) = (0, 0);
+    while let Ok(Some(line)) = reader.next() {
+        assert_eq!(line.end, end + line.text.len() as u64);
+        end = line.end;
+        if let Ok(Line::Record { number, .. }) = line.content {
+            assert!(
+                number > highest && number <= MAX_RECORDS,
+                "{number} after {highest}"
+            );
+            highest = number;
+        }
+    }
+}
+
+/// A batch that is read is written as it was, and its halves have all of its records.
+pub fn batch(data: &[u8]) {
+    let Ok(batch) = Batch::decode(data) else {
+        return;
+    };
+    assert_eq!(
+        batch.encode(),
+        data,
+        "the batch changed when it was written again"
+    );
+    let Some(halves) = batch.halves() else {
+        return;
+    };
+    let records: Vec<_> = halves.iter().flat_map(|half| half.records()).collect();
+    assert!(records.into_iter().eq(batch.records()));
+    for half in &halves {
+        assert!(
+            Batch::decode(&half.encode()).is_ok(),
+            "a half is unreadable"
+        );
+    }
+}
+
+/// Events of both journals are parsed and summed up without overflow, and are written as they were
+/// read.
+pub fn journal(data: &[u8]) {
+    let (mut entries, mut batches) = (EntrySums::default(), OutcomeSums::default());
+    for text in data.split(|byte| *byte == b'\n') {
+        let Ok(text) = std::str::from_utf8(text) else {
+            continue;
+        };
+        if let Ok(event) = ConsolidatedEntry::parse(text) {
+            entries.add(&event);
+            let _ = (
+                event.accounted_lines(),
+                event.lines_aside(),
+                event.records_unknown(),
+            );
+            let _ = event.must_be_in_batch(event.lines);
+            let written = journal::encode(&event);
+            let again = journal::decode::<Value>(&written).expect("an event is readable");
+            let again = ConsolidatedEntry::parse(&again.to_string()).expect("an event is valid");
+            assert_eq!(journal::encode(&again), written);
+        }
+        if let Ok(event) = BatchEvent::parse(text) {
+            batches.add(&event);
+            let written = journal::encode(&event);
+            let again = journal::decode::<Value>(&written).expect("an event is readable");
+            let again = BatchEvent::parse(&again.to_string()).expect("an event is valid");
+            assert_eq!(journal::encode(&again), written);
+        }
+    }
+    let mut twice = EntrySums::default();
+    twice.add_all(&entries);
+    twice.add_all(&entries);
+}
+
+#[cfg(test)]
+mod tests {
+    use testkit::corpus;
+
+    #[test]
+    fn corpus_inputs_and_variations_violate_no_property_of_files() {
+        corpus::replay("spool_batch", super::batch);
+        corpus::replay("spool_entry", super::entry);
+        corpus::replay("spool_entry_line", super::entry_line);
+        corpus::replay("spool_journal", super::journal);
+        corpus::replay("spool_record", super::record);
+    }
+}
