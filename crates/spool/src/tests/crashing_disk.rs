@@ -296,7 +296,7 @@ impl CrashingDisk {
                     Crash::Before => {}
                     Crash::After => drop(operation(&mut state, kind == Operation::Write)),
                     Crash::Power | Crash::PowerLosesEven | Crash::PowerLosesOdd => {
-                        state.cut_power(crash)
+                        state.cut_power(crash);
                     }
                 }
                 Err(crashed())

@@ -286,7 +286,7 @@ fn forged_line_numbers_are_quarantined_without_overflow() {
     assert!(
         failed
             .iter()
-            .any(|one| one.reason.contains("larger than that of any record")),
+            .any(|one| one.reason.contains("its number is above the maximum")),
         "{failed:?}"
     );
     let books = test_dir.assert_balanced("at the end");
