@@ -62,10 +62,7 @@ fn stream_open_at_the_drain_deadline_is_cut_in_log_and_record() {
     let record = records::eventually(&sandbox, "a");
     assert_eq!(record["outcome"], "cut", "{record:#}");
     let line = line(&server, "a");
-    assert!(
-        line.contains(" 200 cut by the shutdown "),
-        "{line}"
-    );
+    assert!(line.contains(" 200 cut by the shutdown "), "{line}");
 }
 
 #[test]
