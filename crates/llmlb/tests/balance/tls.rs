@@ -148,7 +148,9 @@ fn each_event_is_forwarded_over_tls_before_the_next_one_is_sent() {
         let event = read_chunk(&mut client.reader).unwrap().unwrap();
         assert_eq!(event, format!("data: {number}\n\n").into_bytes());
         assert_eq!(
-            server.post(CHAT, r#"{"model":"m","x":"next event"}"#).status(),
+            server
+                .post(CHAT, r#"{"model":"m","x":"next event"}"#)
+                .status(),
             200
         );
     }
@@ -234,7 +236,11 @@ fn untrusted_certificate_is_rejected_and_reported() {
         &format!("--backend https://127.0.0.1:{port}"),
     );
     assert_eq!(server.post(CHAT, ASK).status(), 503);
-    assert!(!backend.stdout().contains("received"), "{}", backend.stdout());
+    assert!(
+        !backend.stdout().contains("received"),
+        "{}",
+        backend.stdout()
+    );
 }
 
 #[test]
