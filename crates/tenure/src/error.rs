@@ -256,7 +256,10 @@ mod tests {
 
     #[test]
     fn stop_reason_is_the_message_without_the_key() {
-        let (key, why) = ("serve port 8000".to_owned(), "it is held, but ..".to_owned());
+        let (key, why) = (
+            "serve port 8000".to_owned(),
+            "it is held, but ..".to_owned(),
+        );
         let refused = Error::new(Kind::StopRefused { key, why });
         assert_eq!(refused.stop_reason().as_deref(), Some("it is held, but .."));
         assert_eq!(
@@ -264,7 +267,10 @@ mod tests {
             "serve port 8000 was not stopped: it is held, but .."
         );
 
-        let (key, why) = ("serve port 8000".to_owned(), "had not ended after 1 s".to_owned());
+        let (key, why) = (
+            "serve port 8000".to_owned(),
+            "had not ended after 1 s".to_owned(),
+        );
         let running = Error::new(Kind::StillRunning { key, pid: 7, why });
         let reason = "pid 7 was asked to stop and had not ended after 1 s";
         assert_eq!(running.stop_reason().as_deref(), Some(reason));

@@ -2,6 +2,7 @@
 
 use spool::{Http, HttpError, HttpOptions, Keep, Token};
 
+use super::Flags;
 use super::env::Environment;
 use super::layers::Layers;
 use super::origin::Origin;
@@ -11,7 +12,6 @@ use super::setting::Source;
 use super::settings::{self, UsageConfig};
 use super::types::{ValueType, VariableName, word_for};
 use super::values::{self, RawSetting};
-use super::Flags;
 
 /// Receiver of usage records. Its URL may contain a key, which is never shown.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -90,7 +90,9 @@ pub(crate) static PORT: Setting<u16> = Setting {
         text: |flags| flags.port.map(|port| port.to_string()),
     }),
     default: Constant(|| 32_768),
-    value: &Number { range: 0..=u16::MAX },
+    value: &Number {
+        range: 0..=u16::MAX,
+    },
     about: "Port to listen on; 0 selects a free one.",
 };
 pub(crate) static ALLOW_PUBLIC: Setting<bool> = Setting {
@@ -126,7 +128,9 @@ pub(crate) static WORKERS: Setting<usize> = Setting {
     variable: Some("LLMLB_WORKERS"),
     flag: None,
     default: Described("the number of CPUs", cpus),
-    value: &Number { range: 1..=MAX_WORKERS },
+    value: &Number {
+        range: 1..=MAX_WORKERS,
+    },
     about: "Number of threads that serve requests.",
 };
 pub(crate) static DRAIN_TIMEOUT: Setting<Duration> = Setting {
@@ -252,7 +256,9 @@ pub(crate) static MAX_RESETS: Setting<u32> = Setting {
     variable: Some("LLMLB_MAX_RESETS"),
     flag: None,
     default: Constant(|| 1200),
-    value: &Number { range: 0..=1_000_000 },
+    value: &Number {
+        range: 0..=1_000_000,
+    },
     about: "Maximum number of requests per minute that a client may cancel on one HTTP/2 connection; 0 means no limit.",
 };
 pub(crate) static QUEUE: Setting<usize> = Setting {
@@ -260,7 +266,9 @@ pub(crate) static QUEUE: Setting<usize> = Setting {
     variable: Some("LLMLB_QUEUE"),
     flag: None,
     default: Constant(|| 1000),
-    value: &Number { range: 0..=1_000_000 },
+    value: &Number {
+        range: 0..=1_000_000,
+    },
     about: "Maximum number of requests that wait for a slot; with 0 none waits.",
 };
 pub(crate) static QUEUE_TIMEOUT: Setting<Duration> = Setting {

@@ -87,7 +87,9 @@ pub(crate) static MAX_MODELS: Setting<usize> = Setting {
     variable: Some("LLMLB_MAX_MODELS"),
     flag: None,
     default: Constant(|| 10_000),
-    value: &Number { range: 1..=1_000_000 },
+    value: &Number {
+        range: 1..=1_000_000,
+    },
     about: "Maximum number of models of one backend; further ones are not used.",
 };
 pub(crate) static LOG_REQUESTS: Setting<bool> = Setting {

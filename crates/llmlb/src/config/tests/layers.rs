@@ -214,7 +214,11 @@ fn every_variable_sets_its_setting() {
         let Some((_, given, expected)) = row else {
             panic!("{variable} is missing in this test");
         };
-        assert_eq!(shown[setting.name()], expected.unwrap_or(given), "{variable}");
+        assert_eq!(
+            shown[setting.name()],
+            expected.unwrap_or(given),
+            "{variable}"
+        );
     }
 }
 

@@ -99,7 +99,9 @@ fn production_example_is_valid() {
 /// Returns all settings in the order of the page.
 fn everything() -> impl Iterator<Item = &'static dyn AnySetting> {
     let alias: &'static dyn AnySetting = &settings::ALIAS;
-    settings::all().chain(settings::of_backends()).chain([alias])
+    settings::all()
+        .chain(settings::of_backends())
+        .chain([alias])
 }
 
 fn generated() -> String {
