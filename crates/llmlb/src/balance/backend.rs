@@ -25,7 +25,7 @@ pub(crate) struct Backend {
     pub(crate) label: HeaderValue,
     pub(crate) url: config::BackendUrl,
     pub(crate) settings: BackendSettings,
-    /// A [`Kind`]'s place in the list of all, or one beyond if it is not known.
+    /// Number of a [`Kind`]. `u8::MAX` means that the kind is not known.
     kind: AtomicU8,
     known: Mutex<Known>,
     /// The backend has reported its models at least once.

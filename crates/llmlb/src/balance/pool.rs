@@ -245,7 +245,9 @@ impl Pool {
         hints: &SelectHints<'_>,
         tried: &[BackendId],
     ) -> Choice {
-        Random::of_this_thread(|random| self.choose_at(route, hints, tried, Moment::now(), random))
+        Random::with_thread_local(|random| {
+            self.choose_at(route, hints, tried, Moment::now(), random)
+        })
     }
 
     /// [`Self::choose`] with everything that it depends on.

@@ -161,7 +161,7 @@ impl Queue {
         let mut calls: Vec<(Option<Call>, Outcome)> = Vec::new();
         let mut line = self.lock();
         line.lanes().for_each(|key| key.is_stuck = false);
-        Random::of_this_thread(|random| {
+        Random::with_thread_local(|random| {
             while let Some(lane) = line.next(|key| !key.is_stuck && whose(key)) {
                 match choose(line.lane(lane), now, random) {
                     Choice::Slot(slot) => calls.push((line.call(lane), Ok(slot))),
