@@ -1,20 +1,19 @@
 //! Reproducible random numbers for tests and fuzz targets: the same seed yields the same sequence.
 
-/// Seeded generator (xorshift).
+use fastrand::Rng;
+
+/// Seeded generator.
 #[derive(Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Dice(Rng);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+        Self(Rng::with_seed(seed))
     }
 
     /// Returns a number below `sides`, which must not be 0.
     pub(crate) fn below(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        usize::try_from((self.0 >> 11) % sides as u64).unwrap_or(0)
+        self.0.usize(..sides)
     }
 
     /// Returns a random element of a list.

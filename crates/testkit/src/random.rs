@@ -1,8 +1,10 @@
 //! Random numbers that can be repeated: the same seed gives the same numbers.
 
-/// Xorshift generator, good enough to choose faults.
+use fastrand::Rng;
+
+/// Seeded generator.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(Rng);
 
 impl Random {
     /// Returns a generator for one part of the calling test. The seed is `FAULT_SEED`, mixed with the
@@ -20,27 +22,25 @@ impl Random {
 
     /// Returns a generator with this seed.
     pub fn new(seed: u64) -> Self {
-        // The generator would never leave zero.
-        Self(mix(seed).max(1))
+        Self(Rng::with_seed(seed))
     }
 
     /// Returns the next number.
     #[expect(clippy::should_implement_trait, reason = "the sequence has no end")]
     pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        mix(self.0)
+        self.0.u64(..)
     }
 
     /// Returns a number from zero up to, but without, `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
+        self.0.u64(..end.max(1))
     }
 
     /// Returns this number of bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next().to_le_bytes()[3]).collect()
+        let mut bytes = vec![0; count];
+        self.0.fill(&mut bytes);
+        bytes
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Backend {
     pub(crate) label: HeaderValue,
     pub(crate) url: config::BackendUrl,
     pub(crate) settings: BackendSettings,
-    /// Index in [`Kind::ALL`]. An index out of range means that the kind is not known.
+    /// Number of a [`Kind`]. `u8::MAX` means that the kind is not known.
     kind: AtomicU8,
     current: Mutex<StateAndModels>,
     /// The backend has reported its models at least once.

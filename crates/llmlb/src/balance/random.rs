@@ -1,49 +1,26 @@
 //! Fast random numbers. They are predictable, so no secret may depend on them.
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
+use fastrand::Rng;
 
-thread_local! {
-    static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0));
-}
-
-/// A source of random numbers (wyrand).
+/// A source of random numbers.
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub(super) struct Random(Rng);
 
 impl Random {
     /// A source that yields the same numbers for the same seed.
     #[cfg(test)]
     pub(super) fn seeded(seed: u64) -> Self {
-        Self(seed)
+        Self(Rng::with_seed(seed))
     }
 
-    /// Calls `run` with the source of this thread, which continues where the last call stopped.
+    /// Calls `run` with a source that is seeded by the one of this thread.
     pub(super) fn with_thread_local<T>(run: impl FnOnce(&mut Self) -> T) -> T {
-        // A thread that is ending has no state. Any seed will do there.
-        let seed = STATE.try_with(Cell::get).unwrap_or_default();
-        let mut random = Self(seed);
-        let result = run(&mut random);
-        let _ = STATE.try_with(|state| state.set(random.0));
-        result
+        run(&mut Self(Rng::new()))
     }
 
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0xa076_1d64_78bd_642f);
-        let product = u128::from(self.0) * u128::from(self.0 ^ 0xe703_7ed1_a0b4_28db);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "wyrand combines the two halves of the product"
-        )]
-        {
-            (product >> 64) as u64 ^ product as u64
-        }
-    }
-
-    /// A number below `end`. The bias is negligible for the sizes used here.
+    /// A number below `end`, or 0 if `end` is 0.
     pub(super) fn below(&mut self, end: u32) -> u32 {
-        let random = self.next() >> 32;
-        ((random * u64::from(end)) >> 32) as u32
+        self.0.u32(..end.max(1))
     }
 }
 
@@ -62,11 +39,12 @@ mod tests {
             assert!((9_500..10_500).contains(&count), "{seen:?}");
         }
         assert_eq!(random.below(1), 0);
+        assert_eq!(random.below(0), 0);
     }
 
     #[test]
     fn thread_gets_different_numbers() {
-        let draw = || Random::with_thread_local(Random::next);
+        let draw = || Random::with_thread_local(|random| random.below(u32::MAX));
         let (a, b, c) = (draw(), draw(), draw());
         assert!(a != b && b != c && a != c);
     }

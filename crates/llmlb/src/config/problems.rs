@@ -14,10 +14,6 @@ const SHOWN: usize = 60;
 pub(crate) struct Problems(Vec<String>);
 
 impl Problems {
-    pub(super) fn one(line: String) -> Self {
-        Self(vec![line])
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }

@@ -8,13 +8,6 @@ use super::types::ValueType;
 use super::values::RawSetting;
 
 /// Entry of one setting. `T` is the type of its field in the configuration.
-#[cfg_attr(
-    not(test),
-    expect(
-        dead_code,
-        reason = "some fields are read only by the test that compares docs/configuration.md"
-    )
-)]
 pub(crate) struct Setting<T: 'static> {
     /// Section and key in the file.
     pub(crate) name: &'static str,
