@@ -1,7 +1,7 @@
 //! Fuzz targets of the files in a data directory, which other programs and failing disks may change.
 
 #![expect(
-    clippy::missing_panics_doc,
+    clippy::expect_used,
     reason = "a panic is how a fuzz target reports a broken property"
 )]
 
@@ -49,7 +49,7 @@ pub fn entry_line(data: &[u8]) {
     let mut written = Vec::new();
     match &parsed {
         Line::Entry { id, version } if *version == line::VERSION => {
-            line::write_entry(&mut written, *id)
+            line::write_entry(&mut written, *id);
         }
         Line::Entry { .. } => return,
         Line::Record { number, record } => PreparedLine::new(record).write(&mut written, *number),
@@ -104,7 +104,7 @@ pub fn batch(data: &[u8]) {
     let Some(halves) = batch.halves() else {
         return;
     };
-    let records: Vec<_> = halves.iter().flat_map(|half| half.records()).collect();
+    let records: Vec<_> = halves.iter().flat_map(Batch::records).collect();
     assert!(records.into_iter().eq(batch.records()));
     for half in &halves {
         assert!(

@@ -1,7 +1,7 @@
 //! Fuzz target of the lock record, which any program may have written.
 
 #![expect(
-    clippy::missing_panics_doc,
+    clippy::expect_used,
     reason = "a panic is how a fuzz target reports a broken property"
 )]
 

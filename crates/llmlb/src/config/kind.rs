@@ -29,7 +29,7 @@ impl Kind {
     }
 
     pub(crate) fn name(self) -> &'static str {
-        word_for(self, &Self::WORDS)
+        word_for(&self, &Self::WORDS)
     }
 
     /// Recognizes a service by its host name. The kind must be known before the first probe, because

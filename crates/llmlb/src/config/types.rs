@@ -215,7 +215,7 @@ impl<T: Copy + PartialEq + Sync> ValueType<T> for Word<T> {
     }
 
     fn format(&self, value: &T) -> String {
-        word_for(*value, self.words).to_owned()
+        word_for(value, self.words).to_owned()
     }
 
     fn allowed(&self) -> String {
@@ -229,8 +229,8 @@ impl<T: Copy + PartialEq + Sync> ValueType<T> for Word<T> {
 }
 
 /// Returns the word for a meaning.
-pub(super) fn word_for<T: PartialEq>(meaning: T, words: &[(&'static str, T)]) -> &'static str {
-    let found = words.iter().find(|(_, known)| *known == meaning);
+pub(super) fn word_for<T: PartialEq>(meaning: &T, words: &[(&'static str, T)]) -> &'static str {
+    let found = words.iter().find(|(_, known)| known == meaning);
     found.map_or("", |(word, _)| word)
 }
 

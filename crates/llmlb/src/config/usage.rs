@@ -74,7 +74,7 @@ impl Format {
         [("json", Self::Json), ("cloudevents", Self::CloudEvents)];
 
     pub(crate) fn name(self) -> &'static str {
-        word_for(self, &Self::WORDS)
+        word_for(&self, &Self::WORDS)
     }
 
     /// Parses the value of `--format`.

@@ -2,6 +2,12 @@
 //!
 //! `scripts/bench-client` runs it. `docs/decisions/0011-an-http-client-of-its-own.md` has the results.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    reason = "an error fails the benchmark, and its numbers are small"
+)]
+
 use std::future::poll_fn;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -182,15 +188,14 @@ async fn run_own(case: Case, connector: Connector, url: BackendUrl) {
 async fn run_hyper(case: Case, address: SocketAddr) {
     let mut idle: Option<http1::SendRequest<Full<Bytes>>> = None;
     for number in 0..case.requests {
-        let mut sender = match idle.take() {
-            Some(sender) => sender,
-            None => {
-                let stream = tokio::net::TcpStream::connect(address).await.unwrap();
-                stream.set_nodelay(true).unwrap();
-                let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
-                tokio::task::spawn_local(connection);
-                sender
-            }
+        let mut sender = if let Some(sender) = idle.take() {
+            sender
+        } else {
+            let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+            tokio::task::spawn_local(connection);
+            sender
         };
         sender.ready().await.unwrap();
         let request = Request::post("/v1/chat/completions")
