@@ -16,7 +16,7 @@ fn wait_ends_at_its_deadline_and_names_the_holder() {
         .store
         .claim(&fixture.key)
         .acquire_within(Duration::from_millis(300), |holder| {
-            holders.push(holder.pid())
+            holders.push(holder.pid());
         })
         .unwrap_err();
     assert!(error.is_timeout() && error.is_held());
