@@ -2,7 +2,7 @@
 
 use crate::audit::Audit;
 use crate::billing::Policy;
-use crate::fault::{Fault, Mix};
+use crate::fault::{Commit, Fault, Mix};
 use crate::world::{StormConfig, World};
 
 fn storm(title: &str, policy: Policy, mix: Mix, config: StormConfig) -> (World, Audit) {
@@ -60,7 +60,13 @@ fn records_are_billed_once_by_a_receiver_that_rejects_batches_with_a_duplicate()
 fn repeated_batch_is_ambiguous_when_the_receiver_rejects_it() {
     let title = "kill -9, rejected for a duplicate (422 for the same key)";
     let policy = Policy::RejectOnDuplicate { known: 422 };
-    let (_, found) = storm(title, policy, Mix::all(), StormConfig::default());
+    // Every second batch is billed without a response, so that many are sent again.
+    let mix = Mix::new(&[
+        (4, Fault::None),
+        (2, Fault::Close(Commit::After)),
+        (2, Fault::CutHead),
+    ]);
+    let (_, found) = storm(title, policy, mix, StormConfig::default());
     assert!(found.ambiguous_batches > 0, "{found}");
 }
 
