@@ -51,7 +51,7 @@ pub(crate) struct ConsolidatedEntry {
     pub(crate) last_snapshot: Option<Uuid>,
 }
 
-/// Sums of the events of the entry journal.
+/// Numbers of entries and records in all events of the entry journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EntrySums {
     pub(crate) entries: u64,

@@ -104,7 +104,7 @@ impl BatchEvent {
         if event.entries.iter().all(Part::is_sound) {
             Ok(event)
         } else {
-            Err("it names entries that cannot be".to_owned())
+            Err("it names entries or line numbers that cannot exist".to_owned())
         }
     }
 
