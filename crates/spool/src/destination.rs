@@ -19,7 +19,7 @@ use crate::data_dir::{read_bounded, write_atomically};
 use crate::delivery::{DeliveryLock, RunError};
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
-use crate::journal::{decode, encode};
+use crate::journal::{decode_version, encode};
 use crate::manager::{DeliveryState, LoadedBatch, SpoolManager};
 use crate::time::Moment;
 
@@ -100,13 +100,13 @@ pub(crate) fn claim(disk: &dyn Disk, data: &Path, to: Option<&str>) -> Result<()
 /// destination, except those that the old one may have: they move to `failed/` as ambiguous.
 pub fn change_destination(data: &Path, to: Option<&str>) -> Result<ChangedDestination, RunError> {
     let _lock = DeliveryLock::acquire(data)?;
-    let from = match read(&RealDisk, data) {
+    let (from, is_damaged) = match read(&RealDisk, data) {
         // A damaged destination file is replaced below.
-        Err(error) if error.is_damage() => None,
-        from => from.map_err(RunError::Disk)?,
+        Err(error) if error.is_damage() => (None, true),
+        from => (from.map_err(RunError::Disk)?, false),
     };
     let mut changed = ChangedDestination { from, ambiguous: 0 };
-    if changed.from.as_deref() != to {
+    if is_damaged || changed.from.as_deref() != to {
         let reason = "ambiguous: the destination was changed, and the old one may have the batch";
         changed.ambiguous = forget_attempts(&SpoolManager::new(data), reason)?;
     }
@@ -165,17 +165,8 @@ fn read(disk: &dyn Disk, data: &Path) -> Result<Option<String>, Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::read(&path, error)),
     };
-    let file = check(&bytes).map_err(|reason| Error::damage(&path, reason))?;
+    let file: DestinationFile = decode_version(&path, &bytes, VERSION)?;
     Ok(Some(file.to))
-}
-
-fn check(bytes: &[u8]) -> Result<DestinationFile, String> {
-    let file: DestinationFile = decode(bytes)?;
-    if file.version == VERSION {
-        Ok(file)
-    } else {
-        Err(format!("its version is {}, not {VERSION}", file.version))
-    }
 }
 
 fn write(disk: &dyn Disk, data: &Path, to: &str) -> Result<(), Error> {

@@ -140,6 +140,24 @@ fn batches_stay_pending_while_the_receiver_is_down() {
     assert_eq!(sandbox.books()["pending"], 1);
 }
 
+/// A command without the flags would fail, or would deliver elsewhere.
+#[test]
+fn hint_to_retry_has_the_flags_of_the_delivery() {
+    let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(401));
+    sandbox.stage(1);
+    let token = sandbox.data().join("a token");
+    std::fs::write(&token, "t").unwrap();
+    let [to, file] = [receiver.url.clone(), token.display().to_string()];
+    let flags = ["--allow-http", "--conflict-is-failure"];
+    let words = ["deliver", "--to", &to, "--token-file", &file];
+    let ran = sandbox.usage(&[&words[..], &flags].concat());
+    let retry = format!(
+        "`llmlb usage deliver --to {to} --token-file '{file}' {} --now`",
+        flags.join(" ")
+    );
+    assert!(ran.stderr.contains(&retry), "{ran:?}");
+}
+
 #[test]
 fn wrong_token_pauses_delivery_and_loses_no_record() {
     let sandbox = UsageSandbox::new();

@@ -525,7 +525,8 @@ impl Shared {
                 let mut state = self.lock();
                 state.begin_trouble(&error);
                 if retired.entry.has_unknown_content() {
-                    state.rescue.add(retired.entry);
+                    // Without unsynced records the entry is dropped, so that recovery can seal it.
+                    state.rescue_unsynced(retired.entry, &error);
                 } else {
                     retired.not_before = Some(now.unwrap_or_else(Instant::now) + RETRY_AFTER);
                     later.push_back(retired);

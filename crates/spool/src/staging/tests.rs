@@ -25,6 +25,8 @@ struct FaultyDisk {
     syncs: AtomicUsize,
     is_full: AtomicBool,
     fails_syncs: AtomicBool,
+    /// Number of syncs that succeed; all later ones fail. 0: no limit.
+    max_syncs: AtomicUsize,
     /// Number of new files that are removed right after their creation.
     to_remove: AtomicUsize,
 }
@@ -70,8 +72,9 @@ impl Disk for FaultyDisk {
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
-        self.syncs.fetch_add(1, Ordering::SeqCst);
-        if self.fails_syncs.load(Ordering::SeqCst) {
+        let earlier = self.syncs.fetch_add(1, Ordering::SeqCst);
+        let max = self.max_syncs.load(Ordering::SeqCst);
+        if self.fails_syncs.load(Ordering::SeqCst) || (max > 0 && earlier >= max) {
             return Err(io::Error::other("input/output error"));
         }
         RealDisk.sync(file)
@@ -327,6 +330,31 @@ fn failed_sync_ends_writing_to_that_file() {
         .collect();
     assert_eq!(new.len(), 1);
     assert_eq!(after[new[0]].len(), 2, "a first line and one record");
+}
+
+/// All records of the entry are synced, so that no record is written again. Another process can
+/// recover the entry only if its writer unlocks it.
+#[test]
+fn entry_is_unlocked_if_the_sync_of_its_seal_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Arc::new(FaultyDisk::default());
+    disk.max_syncs.store(1, Ordering::SeqCst);
+    let limits = Limits {
+        age: Duration::from_millis(1),
+        ..NO_AGE_LIMIT
+    };
+    let staging = Staging::open_on(Arc::clone(&disk) as _, dir.path(), limits).unwrap();
+    staging.stage(&record(1), Durability::Power).unwrap();
+    let name = *entries(dir.path()).keys().next().unwrap();
+    assert_eq!(name.kind, EntryKind::Open);
+    let file = File::open(name.path_in(dir.path())).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !tenure::file::try_lock(&file).unwrap() {
+        assert!(Instant::now() < deadline, "the entry stays locked");
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(records(dir.path()).len(), 1);
+    drop(staging);
 }
 
 #[test]

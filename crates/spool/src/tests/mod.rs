@@ -7,6 +7,7 @@ mod consolidation;
 mod crash_recovery;
 mod crashing_disk;
 mod delivery;
+mod destination;
 mod disk_faults;
 mod failing_disk;
 mod fake_receiver;

@@ -9,7 +9,7 @@ use spool::{
 };
 
 use super::args::Deliver;
-use super::data_dir::DataDir;
+use super::data_dir::{DataDir, quoted};
 use super::{counted, delivered, disk, options, report};
 use crate::cli::exit::{self, Failure};
 use crate::cli::interrupt::interruptible;
@@ -210,16 +210,29 @@ impl DeliverJob {
     }
 }
 
-/// Returns the command that retries this delivery, with the same data directory and receiver.
+/// Returns the command that retries this delivery, with the same data directory, receiver and token.
 fn retry_command(args: &Deliver, data: &DataDir) -> String {
+    let mut words = String::from("deliver");
     // Omit the query of the URL: it may contain a key.
-    let to = args.to.as_deref().and_then(|to| to.split('?').next());
-    let to = to.map_or_else(String::new, |to| format!(" --to {to}"));
-    let format = match args.format {
-        Format::Json => String::new(),
-        other @ Format::CloudEvents => format!(" --format {}", other.name()),
-    };
-    data.command(&format!("deliver{to}{format} --now"))
+    if let Some(to) = args.to.as_deref().and_then(|to| to.split('?').next()) {
+        words += &format!(" --to {}", quoted(to));
+    }
+    if let Some(file) = &args.token_file {
+        words += &format!(" --token-file {}", quoted(&file.display().to_string()));
+    }
+    if args.format != Format::Json {
+        words += &format!(" --format {}", args.format.name());
+    }
+    for (is_given, flag) in [
+        (args.archive, " --archive"),
+        (args.allow_http, " --allow-http"),
+        (args.conflict_is_failure, " --conflict-is-failure"),
+    ] {
+        if is_given {
+            words += flag;
+        }
+    }
+    data.command(&format!("{words} --now"))
 }
 
 /// Returns the receiver; `None` with `--archive`.
