@@ -190,14 +190,15 @@ impl<'a> TomlDocument<'a> {
     }
 }
 
-// The errors of the TOML parser have a message but no kind. Tests of the messages fail if they change.
+// The errors of the TOML parser have a message but no kind, so the functions below compare the message.
+// Tests fail if a new version of the parser changes its messages.
 
-/// True for a name that occurs twice. The header of such a section is valid.
+/// True if the syntax error is a name that occurs twice. If the name is a section's, its header is valid.
 fn is_duplicate(message: &str) -> bool {
     message == "duplicate key"
 }
 
-/// True for a list, table or text without its end.
+/// True if the syntax error is a list, table or text that is not closed.
 fn is_unclosed(message: &str) -> bool {
     message.starts_with("unclosed")
 }

@@ -71,7 +71,7 @@ impl Exporter {
         options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
         options.grouping = meter::grouping();
         if to.is_none() {
-            // No receiver limits the size of a batch, and fewer files cost less.
+            // Archived batches are large: no receiver limits their size, and fewer files cost less.
             options.batch_size = ARCHIVE_BATCH_SIZE;
         }
         let mut worker = ExportWorker {
