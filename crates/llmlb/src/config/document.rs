@@ -123,8 +123,8 @@ impl<'a> TomlDocument<'a> {
             .and(self.syntax)
     }
 
-    /// Records one syntax error per line: further errors on a line mostly follow from the first. Also
-    /// one per multi-line list, because an unclosed list swallows the rest of the file.
+    /// Records one syntax error per line: further errors on a line mostly follow from the first. Errors
+    /// within a multi-line list count as one, because an unclosed list swallows the rest of the file.
     fn note_syntax(&mut self, mut errors: Vec<(usize, &str)>) {
         errors.sort_by_key(|(at, _)| *at);
         let mut lists = Vec::new();
@@ -132,7 +132,7 @@ impl<'a> TomlDocument<'a> {
         lists.retain(|(start, end)| self.line(*start) < self.line(*end));
         lists.sort_unstable();
 
-        // Keyed by the reported line: the first line of the list, or the line of the error.
+        // The key is the line that the error is reported for: the first line of a list, or the error's own.
         let mut reported: BTreeMap<usize, (usize, &str)> = BTreeMap::new();
         let mut swallowed = HashSet::new();
         for (at, message) in errors {

@@ -45,7 +45,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Exporter {
     state: Arc<ExportState>,
-    /// Dropped to start the last run.
+    /// Channel without messages. Dropping it starts the last run.
     shutdown: mpsc::Sender<()>,
     cancels: Cancels,
     ended: oneshot::Receiver<()>,

@@ -194,7 +194,7 @@ impl DeliverJob {
         runner.run(&self.options, &self.delivery, to, &watch)
     }
 
-    /// Estimates the number of pending records, as most batches are full.
+    /// Returns an estimate of the pending records for the progress line, as if all batches were full.
     fn waiting(&self) -> u64 {
         let batches = SpoolManager::new(self.data.dir()).count();
         batches.unwrap_or_default() * self.options.batch_size as u64
