@@ -274,8 +274,8 @@ fn bytes_behind_bodies(clients: &mut Vec<Http1>) {
     let mut rest = body.into_bytes();
     rest.resize(rest.len() + 120_000, b' ');
     clients.retain_mut(|client| client.send(&head).is_ok());
-    // After the pause the server has read every head. It reads the bodies and the bytes behind them into other
-    // buffers.
+    // After the pause the server has read every head. It reads the bodies and the bytes behind them into
+    // other buffers.
     thread::sleep(Duration::from_millis(500));
     clients.retain_mut(|client| client.send(&rest).is_ok());
 }

@@ -260,8 +260,8 @@ fn model_list(target: &Target) -> Outcome {
         .setting("upstream.probe_interval", "\"1s\"")
         .start()?;
     is_reached(Duration::from_secs(4), || llm.probes().len() >= 3);
-    // The server has parsed at least two model lists by now. Both were in memory until the second list replaced
-    // the first, so the peak includes both.
+    // The server has parsed at least two model lists by now. Both were in memory until the second list
+    // replaced the first, so the peak includes both.
     let _ = server.send(&Request::get("/v1/models"));
     let peak = resources::peak_memory(server.pid())?;
     let evidence = format!(
