@@ -213,7 +213,7 @@ impl RequestMemory {
     ) -> Option<Self> {
         let others = client.requests.fetch_add(1, Ordering::Relaxed);
         client.is_body_unread.store(false, Ordering::Relaxed);
-        // The request is counted from here on. Dropping `memory` undoes it.
+        // The request is counted from here on. Dropping `memory` removes it from the count.
         let mut memory = Self {
             client: Arc::clone(client),
             charged: 0,

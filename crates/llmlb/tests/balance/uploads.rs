@@ -179,7 +179,7 @@ fn body_without_a_model_is_streamed_as_it_arrives() {
     client.send(head("/v1/whatever", "application/octet-stream"));
     for piece in ["first", "second"] {
         client.send(format!("{:x}\r\n{piece}\r\n", piece.len()));
-        // The backend has this piece before the next one is sent.
+        // The backend must receive each piece before the client sends the next one.
         let mut received = Vec::new();
         while received.len() < piece.len() {
             received.extend(arrived.recv_timeout(DEADLINE).unwrap());
