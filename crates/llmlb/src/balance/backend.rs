@@ -96,7 +96,7 @@ struct StateAndModels {
 impl BackendState {
     /// State of a backend before its first probe.
     pub(crate) fn not_probed() -> Self {
-        Self::Down("it has not responded to a probe yet".to_owned())
+        Self::Down("the backend has not responded to a probe yet".to_owned())
     }
 }
 
