@@ -142,8 +142,8 @@ impl Pool {
                 Fault::Cut => "cut".to_owned(),
             };
             tracing::warn!(
-                "backend {name} ejected for {pause} s after 3 or more failed responses without a success \
-                 in between, the last one {last}"
+                "backend {name} ejected for {pause} s after 3 or more failed responses without a \
+                 success in between, the last one {last}"
             );
             self.queue.backend_ejected();
         }

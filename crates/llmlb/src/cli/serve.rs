@@ -386,7 +386,9 @@ fn in_use(port: u16) -> Failure {
                 format!("Port {port} is in use by another program: {owner}"),
             );
             let failure = if owner.program.as_deref() == Some("llmlb") {
-                failure.hint("that server uses another lock directory: compare LLMLB_LOCK_DIR and TMPDIR")
+                failure.hint(
+                    "that server uses another lock directory: compare LLMLB_LOCK_DIR and TMPDIR",
+                )
             } else {
                 failure
             };

@@ -136,7 +136,8 @@ fn stop_in(
             let is_init = server.as_ref().is_some_and(|server| server.pid == Some(1));
             Err(if is_init {
                 failure.hint(
-                    "the server is PID 1 of its container: stop the container, or run `kill -TERM 1` in it",
+                    "the server is PID 1 of its container: stop the container, or run `kill -TERM 1` \
+                     inside the container",
                 )
             } else if by_force && !args.force {
                 failure.hint(format!("kill it with `llmlb stop -p {port} --force`"))
@@ -229,7 +230,8 @@ fn elsewhere(port: u16, pid: u32, path: &Path) -> Failure {
     Failure::new(exit::FAILED, message)
         .hint("find the server's lock directory: LLMLB_LOCK_DIR, else TMPDIR, of its environment")
         .hint(format!(
-            "stop the server inside its container, or stop it with `LLMLB_LOCK_DIR=DIR llmlb stop -p {port}`"
+            "stop the server inside its container, or stop it with \
+             `LLMLB_LOCK_DIR=DIR llmlb stop -p {port}`"
         ))
 }
 
