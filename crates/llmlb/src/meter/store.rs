@@ -191,7 +191,7 @@ impl Meter {
                 tracing::error!("usage: {error}; records lost since the start: {lost}");
             }
             Some(Event::Continues { since, .. }) => tracing::error!(
-                "usage: failing for {} s: {error}; records lost since the start: {lost}",
+                "usage: still, after {} s: {error}; records lost since the start: {lost}",
                 since.as_secs()
             ),
             _ => {}
