@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Maximum number of entries that are named; the others are only counted.
+/// Maximum number of unreadable entries that are logged and returned by name. Further entries are
+/// only counted.
 const MAX_NAMED: usize = 100;
 
 /// Unreadable entries, which stay in the staging directory and are tried again in every run.

@@ -36,7 +36,7 @@ use crate::record::{BadRecord, Record};
 use crate::time::{HOUR, Moment};
 use files::{TotalsFiles, if_readable};
 
-/// Age at which the totals of an hour are deleted. Those of a day are kept.
+/// Age at which the totals of an hour are deleted. The totals of a day are not deleted.
 const HOURS_KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 /// Maximum age of a record by its id when it is consolidated.
 const MAX_AGE: Duration = Duration::from_secs(3653 * 24 * 3600);

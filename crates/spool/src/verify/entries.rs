@@ -31,8 +31,8 @@ impl Verification<'_> {
                 JournalLine::Head(before) => return sums = before,
                 JournalLine::Event(text) => match ConsolidatedEntry::parse(text) {
                     Ok(mut entry) => {
-                        // After a crash consolidation writes the snapshot's lines to the journal
-                        // again.
+                        // After a crash, consolidation writes the snapshot's lines to the journal
+                        // again. Only the first line of an entry counts.
                         let is_first = seen.insert((entry.snapshot, entry.entry.clone()));
                         if is_first {
                             sums.add(&entry);
@@ -208,7 +208,8 @@ impl Verification<'_> {
                 Err(_) if has_damaged_end(line.text) => {
                     fault("its end is damaged".to_owned());
                 }
-                // The line is being written, or was when its writer died.
+                // An open entry may end in a torn line: its writer is still writing it, or died
+                // meanwhile.
                 Err(_) if kind == EntryKind::Open && !line.is_ended() => {}
                 Err(why) => fault(why.to_owned()),
             }

@@ -89,7 +89,7 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
 
 pub(crate) fn verify_in(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Error> {
     let (mut books, mut is_certain) = verify_once(data, watch)?;
-    // Files move while another process works, so a problem counts only if it is found every time.
+    // Files move while another process works, so a problem is reported only if every pass finds it.
     for _ in 0..MAX_REPETITIONS {
         if is_certain || books.balance() || watch.cancel.is_cancelled() {
             break;
