@@ -130,8 +130,8 @@ pub(crate) fn refuse_foreign_pages(
     if is_hidden && !head.method.is_safe() && site.is_some_and(|site| site == "cross-site") {
         return Err(refused(
             "forbidden_origin",
-            "This server is private, and a web page that does not say where it is from sent this \
-             request. Set server.allow_public if it may.",
+            "This server is private, and a web page of unknown origin sent this request. Set \
+             server.allow_public to allow requests of any page.",
         ));
     }
     Ok(())
