@@ -36,7 +36,7 @@ impl UnreadableEntries {
         self.count += 1;
         let path = error.path().to_owned();
         if !self.named.contains_key(&path) && self.named.len() < MAX_NAMED {
-            tracing::warn!(%error, "entry is left out until it can be read");
+            tracing::warn!(%error, "entry is not consolidated until it can be read");
             self.named.insert(path, error);
         }
     }

@@ -177,8 +177,8 @@ impl Claim {
         self.wait(None, on_wait, || false)
     }
 
-    /// Ends with a timeout error once `is_cancelled` returns true, which is called several times a
-    /// second.
+    /// Acquires the key, waiting until `deadline`, or forever without a deadline. Also fails with a
+    /// timeout error once `is_cancelled` returns true, which is called several times a second.
     pub(crate) fn wait(
         self,
         deadline: Option<Instant>,

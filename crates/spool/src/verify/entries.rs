@@ -242,13 +242,13 @@ impl Verification<'_> {
 
 /// Checks the sums in a line of the journal, and returns the name of its entry.
 fn checked_name(entry: &ConsolidatedEntry) -> Result<EntryName, String> {
-    let name = EntryName::parse(entry.entry.as_ref()).ok_or("it names no entry")?;
+    let name = EntryName::parse(entry.entry.as_ref()).ok_or("it contains no valid entry name")?;
     let known = entry.records.saturating_sub(entry.records_unknown());
     if !entry.ids.is_empty() && entry.ids.len() as u64 != known {
-        return Err("its ids do not add up".to_owned());
+        return Err("the number of its ids differs from the number of its records".to_owned());
     }
     if entry.accounted_lines() != entry.lines {
-        return Err("its lines do not add up".to_owned());
+        return Err("its line counts do not add up to its number of lines".to_owned());
     }
     Ok(name)
 }

@@ -212,7 +212,7 @@ impl Verification<'_> {
                 Some(bytes)
             }
             Ok(None) => {
-                self.problem(path, None, "it is longer than any file that is written");
+                self.problem(path, None, "it is longer than any file that spool writes");
                 None
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,

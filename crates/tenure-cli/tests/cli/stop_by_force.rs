@@ -79,7 +79,8 @@ fn force_sends_sigterm_before_sigkill() {
     assert_eq!(owner.process.finish().code, Some(5));
 }
 
-// T8: the wrapper has exited, and the command ignores SIGTERM.
+// T8: the command is the owner after its wrapper has exited. It ignores SIGTERM, so only `--force`
+// stops it.
 #[test]
 fn force_kills_a_command_whose_wrapper_has_exited() {
     let sandbox = Sandbox::new();
