@@ -108,7 +108,7 @@ fn acknowledged_records_are_batched_once_under_kill_nine() {
     for role in ["producer", "consolidator"] {
         children.0.extend((0..4).map(|_| start(role)));
     }
-    // A fixed seed: the order of the victims is the same in every run.
+    // The seed is fixed, so that every run kills the processes in the same order.
     let mut seed = 0x9e37_79b9_u32;
     for _ in 0..100 {
         seed ^= seed << 13;

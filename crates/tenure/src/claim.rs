@@ -116,7 +116,8 @@ impl Claim {
     }
 
     /// Copies a field from the lock record of an owner that crashed. The copy is part of the write
-    /// that replaces the record, so work that the crashed owner had noted there is never lost.
+    /// that replaces the record, so a crash in between does not lose the value, such as a list of
+    /// unfinished work.
     ///
     /// If the previous owner released the key or had no such field, the value given with
     /// [`field`](Self::field) is used.

@@ -124,7 +124,8 @@ fn batches_are_archived_to_another_file_system() {
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
     let here = fs::metadata(test_dir.path()).unwrap().dev();
     if fs::metadata(other.path()).unwrap().dev() == here {
-        // The temporary directory is on that file system, so there is no second one to test with.
+        // The temporary directory is on the file system of `/dev/shm`, so no second file system is
+        // known.
         return;
     }
     let (archive_dir, failed) = (test_dir.data().archive, test_dir.data().failed);

@@ -100,7 +100,8 @@ impl Totals {
         let mut files = TotalsFiles::new(disk, data, &self.grouping, snapshot)?;
         let (mut is_new, mut unreadable) = (false, None);
         for (day, hours) in days {
-            // Hours come first: a day whose file is missing is made of them.
+            // The files of hours are written first, because a missing file of a day is rebuilt from
+            // them.
             for (hour, groups) in hours.iter().filter(|(hour, _)| *hour >= oldest) {
                 is_new |= files.fold_hour(&hour.hour(), groups, &mut unreadable)?;
             }

@@ -209,7 +209,8 @@ impl Verification<'_> {
         // before that time are not proven.
         let since = since.filter(|_| !is_all).max(unproven);
         self.coverage.sent_since = self.coverage.sent_since.max(since);
-        // The records of an unfinished snapshot count as staged, also if their batches have left.
+        // The records of an unfinished snapshot count as staged, even if their batches were
+        // delivered or archived.
         let (mut delivered, mut archived, mut discarded) = (0, 0, 0);
         for event in last.values() {
             match event.outcome {

@@ -2,7 +2,8 @@
 //!
 //! Every line of an entry has a number. The journal of consolidated entries has the number of lines
 //! of each entry. Every batch names the lines that it contains, and the journal of batches names
-//! the lines of the batches that have left. So a line that is in no batch, or in two, can be named.
+//! the lines of the batches that were delivered, archived or deleted. So a line that is in no
+//! batch, or in two, can be named.
 
 mod batches;
 mod coverage;
@@ -33,7 +34,7 @@ pub struct Books {
     pub staged: u64,
     /// Records that their destination has accepted.
     pub delivered: u64,
-    /// Records in `archive/`, which had no destination, and those deleted from there.
+    /// Records that had no destination: those in `archive/`, and those that were deleted from it.
     pub archived: u64,
     /// Records that are staged or in batches that are not delivered yet.
     pub pending: u64,

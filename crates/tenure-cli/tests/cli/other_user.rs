@@ -289,7 +289,7 @@ fn shared_directory_that_is_not_sticky_is_refused() {
     assert_eq!(fs::read_dir(&shared.temp).unwrap().count(), 0);
 }
 
-// T9: `--file` in a sticky directory is accepted.
+// T9: in a sticky directory other users cannot replace the lock file, so `--file` is accepted.
 #[test]
 fn own_file_in_a_sticky_directory_is_accepted() {
     let Some(shared) = Shared::new() else { return };

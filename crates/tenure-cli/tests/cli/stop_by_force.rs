@@ -65,7 +65,7 @@ fn force_kills_the_command_and_the_wrapper() {
     assert_free(&sandbox);
 }
 
-// `--force` sends SIGTERM first.
+// With `--force`, too, the owner can exit cleanly: SIGKILL follows only after the timeout.
 #[test]
 fn force_sends_sigterm_before_sigkill() {
     let sandbox = Sandbox::new();
