@@ -116,7 +116,7 @@ impl Claim {
     }
 
     /// Copies a field from the lock record of an owner that crashed. The copy is part of the write
-    /// that replaces the record, so a crash in between does not lose the value, such as a list of
+    /// that replaces the record, so a second crash does not lose the value, such as a list of
     /// unfinished work.
     ///
     /// If the previous owner released the key or had no such field, the value given with

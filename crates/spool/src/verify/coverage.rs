@@ -132,8 +132,8 @@ impl Coverage {
         unfinished
     }
 
-    /// Adds the lines of a batch that exists only as an event in the journal, as [`Self::cover`]
-    /// does. If a batch has more than two parts, the journal names only the first and the last one.
+    /// Adds the lines of a batch by its event in the journal, as [`Self::cover`] does by its parts.
+    /// If a batch has more than two parts, the journal names only the first and the last one.
     pub(super) fn cover_event(&mut self, event: &BatchEvent) -> u64 {
         let (Some(_), [first, last]) = (event.parts, &*event.entries) else {
             return self.cover(&event.entries);
