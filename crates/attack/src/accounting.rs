@@ -179,7 +179,7 @@ fn idle_http2(target: &Target) -> Outcome {
     }
     let served = |(client, stream): &&(Http2, u32)| client.status(*stream) == Some(200);
     let open = idle.iter().filter(served).count();
-    // The only body in memory may exceed body_memory, so two are sent at the same time.
+    // A body that is alone in memory may exceed `body_memory`, so two bodies are sent at the same time.
     let request = Request::chat("m", &"y".repeat(1_000_000)).to_bytes();
     let mut clients = Vec::new();
     for _ in 0..2 {
@@ -274,12 +274,13 @@ fn bytes_behind_bodies(clients: &mut Vec<Http1>) {
     let mut rest = body.into_bytes();
     rest.resize(rest.len() + 120_000, b' ');
     clients.retain_mut(|client| client.send(&head).is_ok());
-    // After the pause the server has read every head, so the rest is read into other buffers.
+    // After the pause the server has read every head. It reads the bodies and the bytes behind them into
+    // other buffers.
     thread::sleep(Duration::from_millis(500));
     clients.retain_mut(|client| client.send(&rest).is_ok());
 }
 
-/// Returns the largest growth of the server within three seconds.
+/// Returns the largest growth of the server's memory within three seconds.
 fn settled(server: &LlmlbServer, before: u64) -> u64 {
     let mut peak = 0;
     is_reached(Duration::from_secs(3), || {
@@ -291,7 +292,8 @@ fn settled(server: &LlmlbServer, before: u64) -> u64 {
     peak
 }
 
-/// Streams with a query of 30 kB, to which the backend does not respond.
+/// Opens streams whose paths have a query of 30 kB. The backend does not respond, so the server keeps the
+/// paths in memory.
 fn paths(target: &Target) -> Outcome {
     const CONNECTIONS: usize = 8;
     const STREAMS: usize = 110;

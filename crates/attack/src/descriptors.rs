@@ -78,7 +78,8 @@ fn unrecorded(target: &Target) -> Outcome {
     // Opens the backend connections that the later requests use.
     send_all(&mut clients, "before");
     let held = hold(&server)?;
-    // The staging entry is sealed after a second, and a client connection takes its descriptor.
+    // The server seals and closes its staging entry after a second. A waiting client connection then uses the
+    // descriptor that became free.
     thread::sleep(Duration::from_millis(1500));
     let open = resources::open_descriptors(server.pid())?;
     let served = send_all(&mut clients, "during");

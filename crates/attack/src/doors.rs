@@ -69,7 +69,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Sends requests with one such field each. All of them must be rejected.
+/// Sends one request for each value of a header field. All of them must be rejected, since each value names
+/// another host.
 fn foreign_names(target: &Target, field: &str, values: &[&str]) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;

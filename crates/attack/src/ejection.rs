@@ -284,7 +284,7 @@ fn retry_after_date(target: &Target) -> Outcome {
         .backend_with(&limited.url(), "name = \"limited\"")
         .backend_with(&other.url(), "name = \"other\"")
         .start()?;
-    // The first 429 starts the pause.
+    // Wait until the limited backend has sent its first 429, which starts the pause.
     is_reached(testkit::DEADLINE, || {
         let sent = server.send(&Request::chat("m", "first"));
         sent.is_err() || !limited.requests().is_empty()

@@ -31,7 +31,7 @@ mod command {
         /// This process has a network of its own
         #[arg(long, hide = true)]
         isolated: bool,
-        /// Serve a fake LLM server at this address instead, for attacks that need other users
+        /// Run a fake LLM server at this address instead of attacks; attacks with several users need it
         #[arg(long, hide = true, value_name = "ADDRESS", requires = "model")]
         fake_llm: Option<SocketAddr>,
         /// Model of the fake LLM server

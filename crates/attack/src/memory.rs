@@ -159,7 +159,7 @@ enum Filling {
 fn beyond_body_memory(target: &Target, filling: Filling) -> Outcome {
     let connections: u32 = match filling {
         Filling::Bodies | Filling::Headers => 60,
-        // Each response has 1 MB.
+        // Two connections are enough, since each response has 1 MB.
         Filling::Responses => 2,
     };
     let bound = (16 + 48) * MIB + u64::from(connections) * (32 << 10);
@@ -189,7 +189,8 @@ fn beyond_body_memory(target: &Target, filling: Filling) -> Outcome {
     verdict(peak <= bound && is_serving(&server), evidence)
 }
 
-/// Opens one connection and fills it; `None` if the server does not accept it.
+/// Opens one connection and fills the buffers of its streams; `None` if the server does not accept the
+/// connection.
 fn fill(server: &LlmlbServer, filling: Filling) -> Option<Http2> {
     const STREAMS: usize = 190;
     let options = Http2Options {
@@ -259,7 +260,8 @@ fn model_list(target: &Target) -> Outcome {
         .setting("upstream.probe_interval", "\"1s\"")
         .start()?;
     is_reached(Duration::from_secs(4), || llm.probes().len() >= 3);
-    // Two probes, since the second list exists beside the first one until it replaces it.
+    // The server has parsed at least two model lists by now. Both were in memory until the second list
+    // replaced the first, so the peak includes both.
     let _ = server.send(&Request::get("/v1/models"));
     let peak = resources::peak_memory(server.pid())?;
     let evidence = format!(

@@ -64,7 +64,8 @@ fn labelled() -> Variation {
 
 fn variations() -> Vec<Variation> {
     const PLAIN: &[&str] = &["multipart/form-data; boundary=x"];
-    // A form within a form: a parser that uses the other boundary finds the other model.
+    // A form within a form: with the inner boundary a parser finds the cheap model, with the outer boundary
+    // the expensive model.
     let nested = |outer: &str, inner: &str| {
         let inside = part(inner, "name=\"model\"", CHEAP) + &end(inner);
         part(outer, "name=\"note\"", &inside) + &part(outer, "name=\"model\"", DEAR) + &end(outer)

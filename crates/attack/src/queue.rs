@@ -46,7 +46,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Address of another machine, as the server sees it.
+/// Address of the victim, which the server treats as a machine other than the attacker's.
 const VICTIM: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -186,7 +186,8 @@ fn full_queue(target: &Target) -> Outcome {
     verdict(holds, evidence)
 }
 
-/// Fills the queue with requests of one credential. Victims with other credentials share its address.
+/// Fills the queue with requests of one credential. Victims have other credentials and the attacker's
+/// address.
 fn full_of_one_credential(target: &Target) -> Outcome {
     const QUEUE: usize = 10;
     const VICTIMS: usize = 3;
@@ -210,8 +211,8 @@ fn full_of_one_credential(target: &Target) -> Outcome {
         let victim = Request::chat("m", "victim").field("authorization", credential);
         victims.push(begin(server.address, ATTACKER, &victim)?);
     }
-    // Exactly as many requests are rejected as there are victims. The slot is in use until then, so no
-    // request is served.
+    // The queue rejects one request for each victim that arrives. The gate opens after the last rejection, so
+    // until then the slot is in use and no request is served.
     let clients = attackers.iter_mut().chain(&mut victims);
     let clients: Vec<&mut Http1> = clients.collect();
     let statuses = rejected_then_served(clients, VICTIMS, &busy.gate)?;

@@ -34,8 +34,8 @@ type Carrier = Box<dyn Fn(SocketAddr) -> io::Result<Option<u16>> + Send + Sync>;
 enum Judged {
     /// Neither may a response reach another client, nor may the hidden request be executed.
     Execution,
-    /// Backends of this kind always execute the hidden request. Only a response that reaches another client
-    /// counts.
+    /// Only a response that reaches another client counts, since the fake backend executes the hidden request
+    /// in any case.
     Crossing,
 }
 

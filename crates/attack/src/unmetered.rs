@@ -55,7 +55,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     attacks
 }
 
-/// Returns a stream of one word that reports 14,000 tokens, or none.
+/// Returns a stream of one word, which reports 14,000 tokens if `reports_usage` is true, else no usage.
 fn stream(reports_usage: bool) -> Reply {
     let word = r#"{"choices":[{"index":0,"delta":{"content":"ok"},"finish_reason":"stop"}]}"#;
     let mut reply = Reply::stream().event(word);

@@ -9,7 +9,7 @@ use std::process::Command;
 
 /// Builds llmlb, which is another package, in the profile of this test. Returns the path of the program.
 fn llmlb() -> PathBuf {
-    // Programs of one profile are in the same directory.
+    // Cargo writes all programs of one profile into one directory, so llmlb is beside this test's program.
     let llmlb = PathBuf::from(env!("CARGO_BIN_EXE_attack")).with_file_name("llmlb");
     let directory = llmlb.parent().and_then(Path::file_name);
     let profile = match directory.and_then(OsStr::to_str) {

@@ -67,7 +67,7 @@ impl DroppedHeaders {
             let counter = match cell.get() {
                 Some(counter) => counter,
                 None if self.names.load(Ordering::Relaxed) >= MAX_NAMES as u64 => return None,
-                // Another thread may fill the cell first, with this name or another.
+                // Another thread may set the cell first, so its name is compared below.
                 None => cell.get_or_init(|| {
                     self.names.fetch_add(1, Ordering::Relaxed);
                     HeaderCount {

@@ -17,7 +17,7 @@ const QUIET: Duration = Duration::from_secs(10);
 pub(crate) struct Episode {
     /// True while `current` is set. Checks without a problem then take no lock.
     is_on: AtomicBool,
-    /// Occurrences since the start.
+    /// Number of occurrences in all episodes since the process started.
     total: AtomicU64,
     current: Mutex<Option<OpenEpisode>>,
 }
@@ -41,7 +41,7 @@ pub(crate) enum Event {
 }
 
 impl Episode {
-    /// Occurrences since the start.
+    /// Number of occurrences in all episodes since the process started.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }

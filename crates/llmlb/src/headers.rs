@@ -144,10 +144,10 @@ pub(crate) fn may_be_credential(name: &str) -> bool {
         "signature",
         "token",
     ];
-    // Parts of words that mark a secret anywhere in a word: `x-myapikey`.
+    // Strings that mark a secret anywhere in a word, as in `x-myapikey`.
     const PARTS: [&str; 5] = ["apikey", "accesskey", "password", "secret", "signature"];
     let mut words = name.split(['-', '_', '.']);
-    // `author` and page tokens are no secrets.
+    // The names `author` and `pagetoken` match the patterns but are no secrets.
     let is_auth = |word: &str| word.contains("auth") && word != "author" && word != "authors";
     let is_secret = |word: &str| {
         WORDS.contains(&word)
@@ -261,8 +261,8 @@ pub(crate) fn is_token(text: &str) -> bool {
 }
 
 impl HeaderPatterns {
-    /// Parses one name or pattern. The error is the reason: not a valid name, or a field that is never
-    /// forwarded.
+    /// Parses one name or pattern of `upstream.forward_headers`. The error is the reason for its
+    /// rejection: the name is not valid, or the field is never forwarded.
     pub(crate) fn parse_one(text: &str) -> Result<String, &'static str> {
         let name = text.to_ascii_lowercase();
         let bare = name.strip_suffix('*').unwrap_or(&name);

@@ -60,7 +60,8 @@ impl IssuedIdFinder {
                 self.remaining = 0;
             }
         } else {
-            // An event stream. The last line may be incomplete.
+            // The response is an event stream. Keep its last line, which may be incomplete, for the next
+            // chunk.
             for line in self.buffered.split(|byte| *byte == b'\n') {
                 if let Some(event) = line.strip_prefix(b"data:") {
                     ids(event, Some("response"), found);
@@ -116,7 +117,8 @@ mod tests {
         for piece in pieces {
             finder.search(piece, &mut |id| {
                 let id = String::from_utf8_lossy(id).into_owned();
-                // Text of an incomplete object is searched again with the next chunk.
+                // The same id can be found twice: the beginning of an incomplete object is searched
+                // again with the next chunk.
                 if !found.contains(&id) {
                     found.push(id);
                 }

@@ -1,7 +1,7 @@
 //! Limit on the memory that all client connections together can make the server use
 //! (`server.body_memory`).
 //!
-//! Charged are connections, further requests on a connection and large heads
+//! The budget is charged for connections, further requests on a connection and large heads
 //! (`server/client_memory.rs`), request bodies (`request/body.rs`, `upstream/upload.rs`) and unsent
 //! responses (`server/backlog.rs`). Every charge is released when its owner is dropped.
 
@@ -27,7 +27,7 @@ pub(crate) struct Budget {
     /// Limit for all charges except connections.
     shared_limit: usize,
     used: AtomicUsize,
-    /// Number of request bodies that have a share.
+    /// Number of request bodies in memory that have a [`BodyShare`].
     bodies: AtomicUsize,
     refused: Episode,
 }
@@ -43,7 +43,7 @@ impl Budget {
         }
     }
 
-    /// A budget without a reserve for connections.
+    /// Returns a budget without a reserve for connections, so that tests can use round numbers.
     #[cfg(test)]
     pub(crate) fn without_reserve(limit: usize) -> Self {
         Self {
@@ -130,7 +130,8 @@ impl Budget {
 
     /// Releases bytes that were charged.
     pub(crate) fn release(&self, bytes: usize) {
-        // Most owners have nothing to release. Skip the write to a counter that all threads share.
+        // Fast path: most owners have nothing to release, and a write to the counter that all threads
+        // share is slow.
         if bytes == 0 {
             return;
         }
@@ -251,7 +252,8 @@ mod tests {
         drop(two);
         assert!(one.grow_to(61));
         assert_eq!(budget.used(), 61);
-        // Bytes reserved beyond the body's length are released at once, the others with the last clone.
+        // Bytes that are charged beyond the body's length are released at once. The other bytes are
+        // released when the last clone of the body is dropped.
         let body = one.attach(Bytes::from_static(b"body"));
         let mut copy = body.clone();
         drop(body);

@@ -21,7 +21,8 @@ impl Notify {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// Reports that the server is stopping. systemd does not kill the server within this time.
+    /// Reports to systemd that the server is stopping. systemd waits for the duration `within` before it
+    /// kills the server.
     pub(crate) fn stopping(&self, within: Duration, status: &str) {
         let micros = within.as_micros();
         self.send(&format!(

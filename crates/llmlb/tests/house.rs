@@ -166,7 +166,7 @@ fn first_names(path: &str) -> Vec<String> {
     names
 }
 
-/// Rank of a module, if the name is one.
+/// Returns the position of a module in [`LAYERS`]; `None` if the name is not a module of this list.
 fn rank(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == module)
 }

@@ -15,7 +15,7 @@ const PAGE: usize = 1 << 20;
 /// The oldest entries of the last listing that are in no snapshot yet.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
-    /// Sorted, with the oldest name last.
+    /// Names of the entries, with the oldest name last, so that `pop` is cheap.
     names: Vec<EntryName>,
 }
 

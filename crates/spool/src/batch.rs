@@ -193,7 +193,7 @@ impl BatchHead {
         let line = bytes.split(|byte| *byte == b'\n').next();
         let text = line.and_then(|line| std::str::from_utf8(line).ok());
         let text = text.and_then(|text| text.strip_suffix(r#","records":["#));
-        let text = text.ok_or_else(|| BatchDamage::new("its head is not that of a batch"))?;
+        let text = text.ok_or_else(|| BatchDamage::new("its first line is not a batch head"))?;
         let head: Self = serde_json::from_str(&format!("{text}}}"))
             .map_err(|error| BatchDamage::new(error.to_string()))?;
         if head.version != VERSION {

@@ -27,7 +27,8 @@ const VERSION: u32 = 1;
 const NAME: &str = "destination.json";
 /// Maximum number of batch names in memory.
 const PAGE: usize = 1024;
-/// Attempts to acquire the delivery lock of a running delivery, with a pause after each.
+/// Maximum number of attempts to acquire the delivery lock while another process delivers, with a
+/// pause after each.
 const MAX_TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -78,7 +79,8 @@ pub fn claim_destination(data: &Path, to: Option<&str>) -> Result<(), RunError> 
             Err(error) => return Err(error),
         }
     }
-    // Another process is delivering. The first run with a destination writes it.
+    // Another process still owns the delivery lock, so the destination is not written now. The next
+    // run with a destination writes it.
     Ok(())
 }
 

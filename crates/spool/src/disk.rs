@@ -23,7 +23,7 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn sync(&self, file: &File) -> io::Result<()>;
     /// Syncs the names in a directory.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Renames a file and replaces what the new path names.
+    /// Renames a file and replaces the file at the new path, if there is one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
@@ -118,7 +118,8 @@ impl Disk for RealDisk {
         // Files in the directory are lost with the directory's name if that is not durable.
         let synced = self.sync_dir(above.unwrap_or(Path::new(".")));
         if synced.is_err() {
-            // The next call must sync the name again, which it does only for a missing directory.
+            // The directory is removed, because the next call syncs the name only if it creates the
+            // directory.
             let _ = std::fs::remove_dir(dir);
         }
         synced

@@ -170,7 +170,7 @@ pub(crate) fn probe(
     let Some(mut entry) = EntryReader::open(disk, &path)? else {
         return Ok(None);
     };
-    // The first line has the version, which this checks.
+    // Reading the first line checks the version of the entry.
     entry.next()?;
     let rest = entry.lines.skip_to_end();
     rest.map(Some).map_err(|error| Error::read(&path, error))

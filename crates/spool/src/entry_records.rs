@@ -31,7 +31,7 @@ pub(crate) struct EntryRecords<'a> {
 }
 
 enum Source<'a> {
-    /// `None` once its record was returned.
+    /// File with a single record; `None` once the record was returned.
     Single(Option<SingleRecordFile>),
     Lines(EntryReader<DiskReader<'a>>),
 }
@@ -140,7 +140,7 @@ impl<'a> EntryRecords<'a> {
             .add(self.place, record.json().as_bytes(), why);
     }
 
-    /// Notes that the numbers up to this one have no valid record.
+    /// Sets aside the record numbers behind `highest` up to this number: no valid record has them.
     fn skip_to(&mut self, number: u64) {
         if number > self.highest {
             self.aside.push([self.highest + 1, number]);

@@ -53,7 +53,7 @@ pub(crate) fn text(json: &str) -> Result<Cow<'_, str>, serde_json::Error> {
         .strip_prefix('"')
         .and_then(|rest| rest.strip_suffix('"'));
     match inner {
-        // A valid JSON string without escapes is its own content.
+        // Fast path: the content of a JSON string without escapes is the text between its quotes.
         Some(inner) if !inner.contains('\\') => Ok(Cow::Borrowed(inner)),
         _ => serde_json::from_str::<Text<'_>>(json).map(|text| text.0),
     }

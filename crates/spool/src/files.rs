@@ -86,14 +86,14 @@ pub(crate) fn exists(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
     Ok(disk.exists(path)? || ReserveFile::new(path).is_in_reserve(disk)?)
 }
 
-/// Removes a file. Fails if there is none.
+/// Removes a file from the disk and from the reserve. Fails if neither has the file.
 pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     let file = ReserveFile::new(path);
     if !file.is_in_reserve(disk)? {
         return disk.remove(path);
     }
-    // Without its newer version in the reserve, an older version on the disk would count again. A
-    // failed write may have left a temporary file as well.
+    // The disk may have an older version of the file. That version would count again once the newer
+    // version is removed from the reserve. A failed write may have left a temporary file as well.
     for path in [path, &data_dir::temporary_path(path)] {
         match disk.remove(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -119,7 +119,8 @@ pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> 
         store_in_reserve()?;
     } else {
         match data_dir::rename(disk, from, to) {
-            // An error of the reserve could be `NotFound`, which callers take for a missing file.
+            // If the reserve fails too, the disk's error is returned: an error of the reserve could
+            // be `NotFound`, which callers take for a missing file.
             Err(error) if is_full(&error) => store_in_reserve().map_err(|_| error)?,
             renamed => return renamed,
         }

@@ -17,7 +17,8 @@ use crate::line::{self, Line, PreparedLine};
 use crate::manager::{BatchEvent, OutcomeSums};
 use crate::record::Record;
 
-/// A record that is parsed has one line, is a JSON object with its id, and is parsed again as it is.
+/// Checks that a parsed record is a JSON object on one line with its id. Parsing its text again
+/// must give the same record.
 pub fn record(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -35,8 +36,9 @@ pub fn record(data: &[u8]) {
     assert_eq!(original, value, "a field was changed");
 }
 
-/// A line of an entry that is read is read again as it is, and a changed byte is detected. The input
-/// gets a valid checksum, so that the parser behind it is reached.
+/// Checks that a parsed line of an entry is the same after it is written and parsed again, and that
+/// a changed byte is detected. The input gets a valid checksum, so that the fuzzer reaches the
+/// parser behind the checksum.
 pub fn entry_line(data: &[u8]) {
     let _ = line::read(data);
     let text = line::with_checksum(data.to_vec());
@@ -69,8 +71,8 @@ pub fn entry_line(data: &[u8]) {
     }
 }
 
-/// An entry is read to its end, whatever its lines are; numbers of records grow and stay below the
-/// maximum. Each line of the input gets a valid checksum.
+/// Checks that an entry is read to its end, whatever its lines are. The numbers of its records must
+/// increase and must not exceed the maximum. Each line of the input gets a valid checksum.
 pub fn entry(data: &[u8]) {
     let mut file = Vec::new();
     for text in data.split(|byte| *byte == b'\n') {
@@ -91,7 +93,8 @@ pub fn entry(data: &[u8]) {
     }
 }
 
-/// A batch that is read is written as it was, and its halves have all of its records.
+/// Checks that a decoded batch is encoded to the same bytes, and that its halves have all of its
+/// records.
 pub fn batch(data: &[u8]) {
     let Ok(batch) = Batch::decode(data) else {
         return;
@@ -114,8 +117,8 @@ pub fn batch(data: &[u8]) {
     }
 }
 
-/// Events of both journals are parsed and summed up without overflow, and are written as they were
-/// read.
+/// Checks that events of both journals are parsed and summed up without overflow, and are written
+/// as they were read.
 pub fn journal(data: &[u8]) {
     let (mut entries, mut batches) = (EntrySums::default(), OutcomeSums::default());
     for text in data.split(|byte| *byte == b'\n') {

@@ -73,7 +73,8 @@ pub(crate) struct Position<'a> {
     pub(crate) line: u64,
 }
 
-/// Writer of a journal. The caller's lock ensures that a journal has only one.
+/// Writer of a journal. The caller must hold a lock, so that a journal has only one writer at a
+/// time.
 #[derive(Debug)]
 pub(crate) struct Journal {
     disk: Arc<dyn Disk>,
@@ -84,8 +85,8 @@ pub(crate) struct Journal {
     file: File,
     /// True if the file is open for reading only.
     is_read_only: bool,
-    /// True if the next generation may exist but could not be opened. Events that were added to
-    /// this one would not count.
+    /// True if the next generation may exist but could not be opened. Events that are added to this
+    /// generation would then not count.
     is_superseded: bool,
     /// Length that was written.
     length: u64,
@@ -93,10 +94,10 @@ pub(crate) struct Journal {
     synced: u64,
 }
 
-/// Files whose sync has failed, by process, with the length of each that is durable. The kernel may
-/// have dropped the bytes behind that, and a later sync would succeed without writing them. So
-/// these bytes are not read, and the durable part is copied to a new file before an event is added.
-/// Another process needs no such list: the file was truncated as well.
+/// Journal files whose sync has failed, by process, each with the length of its durable part. The
+/// kernel may have dropped the bytes behind the durable part, and a later sync would succeed
+/// without writing them. So these bytes are not read, and the durable part is copied to a new file
+/// before an event is added. Another process needs no such list: the file was truncated as well.
 static FAILED_SYNCS: Mutex<BTreeMap<(usize, PathBuf), u64>> = Mutex::new(BTreeMap::new());
 
 fn failed_syncs() -> MutexGuard<'static, BTreeMap<(usize, PathBuf), u64>> {
@@ -207,8 +208,8 @@ impl JournalKind {
         Ok(found)
     }
 
-    /// Returns the start of a line with the id of its snapshot. Lines of one snapshot are synced
-    /// together. `None`: the line is synced alone.
+    /// Returns the start of a line up to the id of its snapshot. Lines with the same start are
+    /// synced together. Returns `None` for a line that is synced alone.
     fn snapshot_of(self, line: &[u8]) -> Option<&[u8]> {
         const FIELD: &[u8] = br#"{"snapshot":""#;
         let is_named = self == Self::Entries && line.starts_with(FIELD);
@@ -245,7 +246,8 @@ impl JournalKind {
                 };
                 match text.split_last() {
                     Some((b'\n', text)) => each(&position, self.read_line(&position, text)),
-                    // The line is complete, and another byte is in the place of its newline.
+                    // The checksum matches, so the line is complete, but another byte has replaced
+                    // its newline.
                     Some((_, text)) if line::checked(text).is_ok() => {
                         each(&position, JournalLine::Damaged("its end is damaged"));
                         break;
@@ -307,9 +309,10 @@ impl Journal {
         }
         let mut journal = Self::at(disk, dir, kind, generation)?;
         let unsynced = journal.truncate_torn_tail(data)?;
-        // The last writer may have ended before it synced the content or the name. Lines that are
-        // read now are relied upon, so that they are written and synced again. If this sync fails,
-        // the whole file is copied: `synced` includes these lines.
+        // The last writer may have ended before it synced its last lines or the file's name.
+        // Callers rely on the lines that they read, so these lines are written and synced again.
+        // `synced` includes them already: if this sync fails, they are part of the copy that
+        // replaces the file.
         journal.write_again(unsynced)?;
         journal.sync()?;
         disk.sync_dir(dir)
@@ -372,7 +375,7 @@ impl Journal {
         generation: u64,
     ) -> Result<Self, Error> {
         let path = dir.join(kind.file_name(generation));
-        // Opened for writing, not for appending: on Windows the latter cannot be truncated.
+        // The file is not opened for appending, because Windows cannot truncate such a file.
         let file = disk.open_to_write(&path);
         Ok(Self {
             disk: Arc::clone(disk),
@@ -455,7 +458,8 @@ impl Journal {
     pub(crate) fn add<T: Serialize>(&mut self, event: &T) -> Result<(), Error> {
         let name = self.kind.file_name(self.generation);
         if restore_durable(&*self.disk, &self.dir, &name)? {
-            // The open file was replaced. This makes `reopen` open the new one.
+            // A copy has replaced the file that is open here. The flag makes `reopen` open the
+            // copy.
             self.is_read_only = true;
             self.length = self.synced;
         }
@@ -467,8 +471,8 @@ impl Journal {
         let line = encode(event);
         let added = self.disk.write_at(&self.file, self.length, &line);
         if added.is_err() {
-            // A torn line does no harm, since the next one overwrites it, but it takes space on a
-            // full disk.
+            // The next event would overwrite the torn line, but until then the line takes space on
+            // a full disk.
             let _ = self.disk.truncate(&self.file, self.length);
         }
         added.map_err(|error| Error::new("write to", &self.path, error))?;
@@ -553,7 +557,7 @@ fn remove_damaged_lines(disk: &dyn Disk, data: &DataDir, path: &Path) -> Result<
         }
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let why = "lines of a journal that a power failure lost, or that were damaged";
+    let why = "damaged lines of a journal, such as a power failure leaves";
     set_aside(disk, &data.failed, &format!("{name}.torn"), &damaged, why)?;
     let dir = path.parent().unwrap_or(Path::new("."));
     write_atomically(disk, dir, &name, &intact)?;

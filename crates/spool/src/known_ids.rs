@@ -49,11 +49,12 @@ impl KnownIds {
 fn places(id: Uuid) -> impl Iterator<Item = (usize, u64)> {
     let (high, low) = id.as_u64_pair();
     let first = mix(high ^ mix(low));
-    // An odd step does not lead back to the same bit.
+    // An odd step keeps the hashes of an id different from each other.
     let step = mix(first) | 1;
     (0..BITS_PER_ID).map(move |number| {
         let place = first.wrapping_add(number.wrapping_mul(step));
-        // The upper half is mixed best, and has more values than there are words.
+        // The word depends on the upper half of the hash, which is mixed best and has more values
+        // than there are words.
         let word = usize::try_from(place >> 32).unwrap_or_default() % WORDS;
         (word, 1 << (place >> 58))
     })

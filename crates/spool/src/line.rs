@@ -30,7 +30,8 @@ pub(crate) enum Line {
 }
 
 /// The line of a record without its number, which is known only under the lock of the open entry.
-/// The checksum of the rest is computed in front of that, so that other producers wait less.
+/// The checksum of the rest is computed before the lock is acquired, so that other producers wait
+/// less.
 pub(crate) struct PreparedLine<'a> {
     id: Uuid,
     json: &'a str,
@@ -139,7 +140,8 @@ pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
 fn parse(text: &str) -> Option<Line> {
     if let Some(rest) = text.strip_prefix(r#"{"id":""#) {
         let (id, rest) = rest.split_once(r#"","record":"#)?;
-        // The record may contain the same text. The line's number is the last occurrence.
+        // The record may contain the name of this field, too. The last occurrence belongs to the
+        // line's number.
         let (json, number) = rest.rsplit_once(r#","n":"#)?;
         return Some(Line::Record {
             number: number.parse().ok()?,

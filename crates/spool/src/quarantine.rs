@@ -16,7 +16,7 @@ use crate::time::Moment;
 const VERSION: u32 = 1;
 const ENDING: &str = ".reason.json";
 
-/// Writes these bytes to `failed/` under this name, with a file that has the reason. Repeating it
+/// Writes these bytes to `failed/` under this name, with a file that has the reason. A repetition
 /// after a crash changes nothing.
 pub(crate) fn set_aside(
     disk: &dyn Disk,
@@ -55,8 +55,9 @@ pub(crate) fn move_aside(
     move_file(disk, path, &failed.join(name))
 }
 
-/// Returns a name that no file in `failed/` has, or the name and `true` if a file with this
-/// checksum has it. Files in `failed/` are never replaced.
+/// Returns `name`, numbered if necessary, as a name that no file in `failed/` has, and `false`. If
+/// a file with such a name has this checksum already, returns that name and `true`. Files in
+/// `failed/` are never replaced.
 fn free_name(
     disk: &dyn Disk,
     failed: &Path,
@@ -116,8 +117,8 @@ impl QuarantineBuffer {
         }
     }
 
-    /// True if the lines must be written now to bound memory. It depends on the lines alone, so
-    /// that a repetition after a crash writes the same files.
+    /// True if the lines must be written now to bound memory. The result depends only on the lines,
+    /// so that a repetition after a crash writes the same files.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes.len() > MAX_BUFFERED
     }
@@ -133,7 +134,7 @@ impl QuarantineBuffer {
         self.count += 1;
     }
 
-    /// Writes the lines to `failed/`, and empties the buffer. Repeating it after a crash changes
+    /// Writes the lines to `failed/`, and empties the buffer. A repetition after a crash changes
     /// nothing.
     pub(crate) fn set_aside(&mut self, disk: &dyn Disk, failed: &Path) -> Result<(), Error> {
         if self.count == 0 {
@@ -160,7 +161,7 @@ pub(crate) struct Reason {
     #[serde(rename = "reason")]
     pub(crate) why: String,
     pub(crate) at: Moment,
-    /// Checksum of the file. A batch has none here, since it contains its own.
+    /// Checksum of the file. `None` for a batch, whose file contains a checksum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) checksum: Option<String>,
     /// Details of a batch.

@@ -39,7 +39,7 @@ impl Record {
         Self::parse_or(json, new_id)
     }
 
-    /// Parses a record. A record without an id gets this one, such as that in its file's name.
+    /// Parses a record. A record without an id gets `id`, such as the id in the name of its file.
     pub fn parse_with_id(json: &str, id: Uuid) -> Result<Self, BadRecord> {
         Self::parse_or(json, || id)
     }

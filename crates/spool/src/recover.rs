@@ -16,9 +16,9 @@ use crate::quarantine::{move_aside, set_aside};
 /// Reason for a torn tail in `failed/`.
 const TORN: &str = "the end of an entry whose writer was interrupted";
 
-/// Seals an open entry unless its writer is alive, which holds a lock on it. Returns `true` if the
-/// entry is sealed now or was removed because it had no records. An entry that cannot be read, or
-/// has another version, is an error and stays unchanged.
+/// Seals an open entry, unless its writer is alive and holds the entry's lock. Returns `true` if
+/// the entry is sealed now or was removed because it had no records. An entry that cannot be read,
+/// or has another version, is an error and stays unchanged.
 pub(crate) fn seal_abandoned(
     disk: &dyn Disk,
     data: &DataDir,
@@ -100,7 +100,8 @@ fn torn_name(name: EntryName) -> String {
     format!("{}.torn", name.id)
 }
 
-/// Removes the spaces at the end, which the writer preallocates for the next records.
+/// Removes the spaces at the end of a torn tail, which the writer preallocates for the next
+/// records.
 fn trim_preallocated(tail: &[u8]) -> &[u8] {
     let end = tail.iter().rposition(|byte| *byte != b' ');
     &tail[..end.map_or(0, |last| last + 1)]

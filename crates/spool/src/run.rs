@@ -192,7 +192,8 @@ impl Runner {
     fn try_run(&mut self, inputs: &RunInputs<'_>) -> Result<Run, RunError> {
         let _lock = DeliveryLock::acquire_after_readers(&self.data, &inputs.watch.cancel)?;
         destination::claim(&*self.disk, &self.data, inputs.destination.name())?;
-        // The reserve is created again after delivery has freed space. Only that error is reported.
+        // An error is ignored here: the creation is repeated after delivery has freed space, and
+        // only the error of the repetition is reported.
         let _ = self.create_reserve();
         reserve::remove_old(&*self.disk, &DataDir::new(&self.data));
         self.store.refresh();

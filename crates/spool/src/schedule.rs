@@ -77,10 +77,11 @@ mod tests {
         let start = Instant::now();
         let tick = |wait, skipped| Tick { wait, skipped };
         assert_eq!(schedule.tick_at(start), tick(Duration::ZERO, 0));
-        // After a run of ten minutes.
+        // After a run of ten minutes, the wait is the rest of the hour.
         let now = start + hour / 6;
         assert_eq!(schedule.tick_at(now), tick(hour * 5 / 6, 0));
-        // After a run of two and a half hours that started at the first hour.
+        // After a run of two and a half hours that started at the first hour, two run times have
+        // passed.
         let now = start + hour + hour * 5 / 2;
         assert_eq!(schedule.tick_at(now), tick(hour / 2, 2));
         // Later runs keep the phase of the first one.

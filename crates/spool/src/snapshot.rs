@@ -26,8 +26,8 @@ use crate::reserve::{Reserve, ReserveContents};
 use crate::time::new_id;
 
 const VERSION: u32 = 1;
-/// Version of a snapshot with excluded entries. An older program, which would delete them, rejects
-/// it.
+/// Version of a snapshot with excluded entries. An older program would delete the excluded entries,
+/// so it must reject the snapshot.
 const VERSION_IF_EXCLUDED: u32 = 2;
 const UNFINISHED_FILE: &str = ".consolidation.set";
 const WRITTEN_FILE: &str = ".consolidation.written";
@@ -114,8 +114,8 @@ impl Snapshot {
         sync(disk, staging)
     }
 
-    /// Marks the snapshot as written, and syncs that. A rename, which needs no space on a full
-    /// disk.
+    /// Marks the snapshot as written, and syncs that. The mark is a rename, which needs no space on
+    /// a full disk.
     pub(crate) fn mark_written(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let from = staging.join(UNFINISHED_FILE);
         files::rename(disk, &from, &staging.join(WRITTEN_FILE))
@@ -125,8 +125,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Deletes the snapshot once its entries are deleted, and syncs that. A file with the name of
-    /// such an entry would otherwise be deleted unread after a crash.
+    /// Deletes the snapshot once its entries are deleted, and syncs that. If the snapshot stayed, a
+    /// new file with the name of one of its entries would be deleted unread after a crash.
     pub(crate) fn end(disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let mut is_deleted = false;
         for path in Self::paths(staging) {

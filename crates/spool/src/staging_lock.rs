@@ -139,11 +139,12 @@ impl StagingLock {
             lock.disk
                 .sync_dir(staging)
                 .map_err(|error| LockError::Disk(Error::new("sync", staging, error)))?;
-            // The snapshot file decides. The lock record repeats its entries for people.
+            // The snapshot file defines the entries. The lock record repeats them for people.
             lock.record.consumed_ids.clone_from(&snapshot.entries);
         } else if !lock.record.consumed_ids.is_empty() {
-            // Only the lock record names entries. Missing entries were consolidated: their owner
-            // ended after it deleted the snapshot and before it updated its lock record.
+            // Without a snapshot file, only the lock record names entries. Missing entries were
+            // consolidated: their owner ended after it deleted the snapshot and before it updated
+            // its lock record.
             let mut names = lock.record.consumed_ids.clone();
             names.retain(|name| lock.disk.exists(&staging.join(name)).unwrap_or(true));
             if names.is_empty() {
@@ -254,8 +255,8 @@ impl StagingLock {
         }
     }
 
-    /// Marks all batches of the snapshot as written, in memory only. The reserve already says so on
-    /// the disk.
+    /// Marks all batches of the snapshot as written, in memory only. The reserve already has that
+    /// mark on the disk.
     pub(crate) fn note_written_in_reserve(&mut self) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.is_written = true;
@@ -269,8 +270,8 @@ impl StagingLock {
             return Ok(());
         };
         if !snapshot.is_written {
-            // After a crash during the deletion, the remaining entries alone would give other
-            // batches.
+            // The mark must exist before an entry is deleted. Otherwise, after a crash during the
+            // deletion, the remaining entries would be consolidated again, into different batches.
             self.mark_written()?;
         }
         for name in snapshot.consumed() {

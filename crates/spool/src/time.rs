@@ -9,8 +9,8 @@ use uuid::Uuid;
 pub(crate) const HOUR: Duration = Duration::from_secs(3600);
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A wall-clock time in milliseconds since 1970. Wall clocks jump, so that no decision may depend
-/// on one alone.
+/// A wall-clock time in milliseconds since 1970. Wall clocks jump, so no decision may depend on
+/// such a time alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(i64);
 

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Maximum number of entries that are named; the others are only counted.
+/// Maximum number of unreadable entries that are logged and returned by name. Further entries are
+/// only counted.
 const MAX_NAMED: usize = 100;
 
 /// Unreadable entries, which stay in the staging directory and are tried again in every run.
@@ -35,7 +36,7 @@ impl UnreadableEntries {
         self.count += 1;
         let path = error.path().to_owned();
         if !self.named.contains_key(&path) && self.named.len() < MAX_NAMED {
-            tracing::warn!(%error, "entry is left out until it can be read");
+            tracing::warn!(%error, "entry is not consolidated until it can be read");
             self.named.insert(path, error);
         }
     }

@@ -55,7 +55,8 @@ fn producer() {
             Durability::Power
         };
         staging.stage(&record, durability).unwrap();
-        // The id is written only after `stage` has returned, and in one write.
+        // The id is written only after `stage` has returned, so every id in the file is an
+        // acknowledged record. One write tears at most the last line.
         acks.write_all(format!("{}\n", record.id()).as_bytes())
             .unwrap();
     }
@@ -107,7 +108,7 @@ fn acknowledged_records_are_batched_once_under_kill_nine() {
     for role in ["producer", "consolidator"] {
         children.0.extend((0..4).map(|_| start(role)));
     }
-    // A fixed seed: the order of the victims is the same in every run.
+    // The seed is fixed, so that every run kills the processes in the same order.
     let mut seed = 0x9e37_79b9_u32;
     for _ in 0..100 {
         seed ^= seed << 13;
@@ -167,7 +168,8 @@ fn acknowledged_records_are_batched_once_under_kill_nine() {
 #[test]
 #[ignore = "run by another test under strace"]
 fn traced_producer() {
-    // None of these directories exists yet.
+    // The path has several missing directories: `open` must sync the parent of each one that it
+    // creates.
     let staging = Staging::open(data().join("new/deep/_staging")).unwrap();
     let mut acks = fs::File::create(data().join("acknowledgements")).unwrap();
     for _ in 0..3 {

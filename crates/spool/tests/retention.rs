@@ -150,7 +150,8 @@ fn failed_batches_are_deleted_only_until_the_bound_is_respected() {
     let all = names(&failed);
     assert_eq!(all.len(), 6, "{all:?}");
     let size = |name: &String| fs::metadata(failed.join(name)).unwrap().len();
-    // The bound is exceeded by the oldest batch and its reason.
+    // The bound equals the size of all files except the oldest batch and its reason, so only these
+    // two are deleted.
     let keep = Keep {
         max_bytes: Some(all[2..].iter().map(size).sum()),
         ..Keep::default()

@@ -10,8 +10,8 @@ use crate::exit;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure run backup -- /usr/local/bin/backup      run it unless another one is running
-  tenure run --wait=60 backup -- backup --full    wait up to a minute for the other one
+  tenure run backup -- /usr/local/bin/backup      run it unless the key `backup` is held
+  tenure run --wait=60 backup -- backup --full    wait up to a minute for the key
   tenure run --port 8080 -- my-server             run one server for each port
   tenure status                                   list the locks and their owners
   tenure stop backup                              stop the owner, and no other process

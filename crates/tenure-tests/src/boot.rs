@@ -59,7 +59,8 @@ impl BootRace {
 
     fn round(&self, dir: &Path, round: u64, result: &mut BootReport) {
         let path = dir.join(format!("witness-{round}"));
-        // The additional slot holds the signal to start.
+        // The witness has one slot more than there are starters: the last slot holds the signal to
+        // start.
         let witness = Witness::open(&path, self.starters + 1);
         let mut starters: Vec<Child> = (0..self.starters)
             .map(|slot| self.starter(dir, &path, slot))
@@ -131,7 +132,8 @@ pub fn starter(contender: Contender, dir: &Path, witness: &Path, slot: u64, slot
             }
         }
     }
-    // If refusals in one round named two processes, at most one of them can be the owner.
+    // If refusals in one round named two processes, at least one of them is wrong. The invalid pid
+    // `u64::MAX` reports that.
     let holder = if consistent {
         named.map_or(0, u64::from)
     } else {

@@ -56,7 +56,7 @@ impl Owner {
         writeln!(self.input, "{order}").expect("the owner reads its input");
     }
 
-    /// Next line of its output; empty after it has exited.
+    /// Returns the next line of the program's output; empty after the program has exited.
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         let _ = self.output.read_line(&mut line);

@@ -1,7 +1,8 @@
 //! Checksum of a lock record: CRC-32 as in zlib.
 //!
-//! Written out here because CRC libraries detect the processor's features first. In a virtual
-//! machine the detection takes 40 us, more than encoding and writing a lock record of 300 bytes.
+//! The algorithm is implemented here because CRC libraries detect the processor's features first.
+//! In a virtual machine the detection takes 40 us, more than encoding and writing a lock record of
+//! 300 bytes.
 
 const TABLE: [u32; 256] = table();
 

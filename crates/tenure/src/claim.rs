@@ -116,7 +116,8 @@ impl Claim {
     }
 
     /// Copies a field from the lock record of an owner that crashed. The copy is part of the write
-    /// that replaces the record, so work that the crashed owner had noted there is never lost.
+    /// that replaces the record, so a second crash does not lose the value, such as a list of
+    /// unfinished work.
     ///
     /// If the previous owner released the key or had no such field, the value given with
     /// [`field`](Self::field) is used.
@@ -177,8 +178,8 @@ impl Claim {
         self.wait(None, on_wait, || false)
     }
 
-    /// Ends with a timeout error once `is_cancelled` returns true, which is called several times a
-    /// second.
+    /// Acquires the key, waiting until `deadline`, or forever without a deadline. Also fails with a
+    /// timeout error once `is_cancelled` returns true, which is called several times a second.
     pub(crate) fn wait(
         self,
         deadline: Option<Instant>,

@@ -10,8 +10,8 @@ use serde_json::Value;
 use crate::record::{CHECKSUM, Record, find_last};
 use crate::text;
 
-/// A lock record that is read has only texts that are safe to print, survives being written again,
-/// and is rejected if any byte in front of its checksum changes.
+/// Panics unless a decoded lock record has only texts that are safe to print, is unchanged after
+/// encoding and decoding, and is rejected if any byte in front of its checksum changes.
 pub fn lock_record(data: &[u8]) {
     let Ok(mut record) = Record::decode(data) else {
         return;

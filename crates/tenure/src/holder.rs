@@ -202,7 +202,7 @@ pub enum State {
     Unknown {
         /// User who owns the file or its directory.
         user: String,
-        /// Reason why the kernel does not show it.
+        /// Reason why the kernel does not show whether the key is owned.
         why: String,
     },
     /// The object at the path is not a lock file, or cannot be opened, for the reason given. The

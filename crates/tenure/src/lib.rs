@@ -38,7 +38,8 @@
 //! - The lock is advisory: it excludes only programs that use it.
 //! - It does not protect from hostile processes of the same user.
 //! - Between containers that share the directory but not the network namespace, and on macOS,
-//!   deleting a held lock file admits a second owner. [`Tenure::lost`] returns true in the first.
+//!   deleting a held lock file admits a second owner. [`Tenure::lost`] then returns true for the
+//!   first owner.
 //! - On network file systems the lock lasts only while the server keeps the client's lease.
 //!
 //! `docs/lock-protocol.md` in the repository lists each guarantee and the reason why it holds.

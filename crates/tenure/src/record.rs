@@ -20,11 +20,12 @@ pub(crate) const VERSION: u64 = 1;
 /// Maximum size of a file that readers accept. It bounds their memory if the file is not a lock
 /// file.
 pub(crate) const MAX_BYTES: usize = 8 << 20;
-/// Larger tokens in a file are invalid: no clock yields them, and later tokens could not increase.
+/// Limit below which a fencing token in a lock record is valid. No clock yields a larger token, and
+/// the tokens of later owners could not increase beyond it.
 const LARGEST_TOKEN: u64 = 1 << 62;
 pub(crate) const CHECKSUM: &str = ",\"crc32\":\"";
 
-/// Text of an owner about itself in its lock file.
+/// Lock record: the text that an owner writes about itself into its lock file.
 ///
 /// Only `pid` is always present. Another program may have written the record, and
 /// `{"pid":12345,"started_at":"2026-01-30T12:00:00Z","port":8000}` is sufficient.
@@ -88,7 +89,7 @@ impl Record {
         self.port
     }
 
-    /// Key, in the owner's words.
+    /// Key that the owner acquired, as the owner wrote it.
     pub fn key(&self) -> Option<&str> {
         self.key.as_deref()
     }
@@ -133,7 +134,7 @@ impl Record {
         self.token
     }
 
-    /// Field that the owner added, or that this library does not know.
+    /// Value of a field that the owner added, or that this library does not know.
     pub fn field(&self, name: &str) -> Option<&Value> {
         self.extra.get(name)
     }
@@ -219,8 +220,8 @@ impl Record {
         if text.iter().all(|byte| *byte == 0) {
             return Err(Unreadable::Empty);
         }
-        // A shorter record written over a longer one is followed by the old tail until the file is
-        // truncated.
+        // Only the first line is the record. If it is shorter than the record that it overwrote,
+        // the end of the old record follows until the file is truncated.
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
         let fields = parse(line).or_else(|error| {
             if line.len() < text.len() {
@@ -306,8 +307,8 @@ fn parse(text: &[u8]) -> Result<Map<String, Value>, Unreadable> {
         }
     }
     let Ok(Value::Object(mut fields)) = serde_json::from_slice(text) else {
-        // Records of this library begin with the pid, so JSON that begins like one and ends early
-        // is torn.
+        // Records of this library begin with the pid, so invalid JSON that begins with a pid is a
+        // torn record.
         let torn = text.starts_with(b"{\"pid\":");
         return Err(if torn {
             Unreadable::Torn
@@ -544,7 +545,8 @@ mod tests {
             let record = Record::decode(text.as_bytes());
             assert_eq!(record.map(|record| record.pid()), Ok(0), "{pid}");
         }
-        // JSON parsers reject this number, and the text begins like a record of this library.
+        // The JSON parser rejects this number. The text begins like a record of this library, so it
+        // counts as a torn record.
         assert_eq!(Record::decode(b"{\"pid\":1e400}"), Err(Unreadable::Torn));
     }
 

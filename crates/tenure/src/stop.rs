@@ -19,7 +19,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// Maximum time that a killed process may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time that a wrapper may take to clean up after its command was killed.
+/// Maximum time that an owner may take to release the key after the command that it runs was
+/// killed.
 const WRAPPER_GRACE: Duration = Duration::from_secs(1);
 
 /// A request to stop the owner of a key.
@@ -49,7 +50,7 @@ pub struct Stop {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Stopped {
-    /// The owner was asked to exit, and released the key.
+    /// The owner was asked to exit or was killed, and has released the key.
     Ended {
         /// Process id of the owner.
         pid: u32,
@@ -66,7 +67,7 @@ pub enum Stopped {
     /// No process owned the key. The file at its path was not written by an owner and was not
     /// removed.
     LeftAlone {
-        /// Reason why the content is not a lock record.
+        /// Reason why the content of the file is not a lock record.
         why: String,
     },
 }
@@ -95,8 +96,9 @@ impl Stop {
         self
     }
 
-    /// True (the default) to ask the owner to exit. False only waits: for an owner that was asked
-    /// before and might treat a second signal as an order to abort.
+    /// Sets whether `run` asks the owner to exit (the default). With false, `run` only waits for
+    /// the release: an owner that was asked before might treat a second signal as an order to
+    /// abort.
     pub fn ask(mut self, ask: bool) -> Self {
         self.ask = ask;
         self
@@ -183,7 +185,8 @@ impl Stop {
         Err(self.still_running(&target, holder))
     }
 
-    /// Pins the process of the owner and proves that it is the owner.
+    /// Returns the process of the owner as a signal target, after proving that this process is the
+    /// owner.
     fn prove(&self, inspection: &Inspection, holder: &Holder) -> Result<SignalTarget, Error> {
         let Some(pid) = holder.pid else {
             return Err(self.refused(match holder.proof {
@@ -227,8 +230,9 @@ impl Stop {
         SignalTarget::prove(pid, identity, &evidence)
     }
 
-    /// Kills the owner, if it still owns the key. The command of a wrapper is killed first: it has
-    /// the lock too, and the wrapper can then remove the lock file.
+    /// Kills the owner, if it still owns the key. If the owner runs a command under its tenure,
+    /// that command is killed first, because it has inherited the lock. The owner can then exit by
+    /// itself and remove the lock file.
     fn kill_owner(&self, before: &Holder) -> Result<(), Error> {
         let inspection = self.store.inspect(&self.key)?;
         let Some(holder) = inspection
@@ -327,16 +331,18 @@ impl Stop {
     }
 }
 
-/// True if the key is proven to have another owner than before.
+/// True if `now` is proven to be another owner of the key than `before`.
 fn is_new_owner(now: &Holder, before: &Holder) -> bool {
     match (&now.record, &before.record) {
-        // A record without a token contains at most the user, so it does not identify an ownership.
+        // Fencing tokens distinguish ownerships. A record without a token contains at most the user
+        // and proves no change of owner.
         (Some(now), Some(before)) => now.token != 0 && now.token != before.token,
         _ => false,
     }
 }
 
-/// True if the key is held by a proven process and has no other owner than before.
+/// True if the process of `now` is proven and `now` is not proven to be another owner than
+/// `before`.
 fn is_same_owner(now: &Holder, before: &Holder) -> bool {
     now.pid.is_some() && !is_new_owner(now, before)
 }

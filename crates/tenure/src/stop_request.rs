@@ -26,7 +26,8 @@ use crate::tenure::Tenure;
 pub struct StopRequest(sys::signal::StopEvent);
 
 impl Tenure {
-    /// Creates the notification and names it in the lock record, so that `stop` can find it.
+    /// Creates the stop event of this owner and names it in the lock record, so that `stop` can
+    /// find it.
     pub fn stop_request(&mut self) -> Result<StopRequest, Error> {
         let event = sys::signal::StopEvent::create(self.token())
             .map_err(|error| Error::io("create the stop event of", self.path(), error))?;

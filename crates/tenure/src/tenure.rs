@@ -34,7 +34,8 @@ use crate::sys::inherit;
 pub struct Tenure {
     held: Option<Held>,
     record: Record,
-    /// Write error of the lock record: the file does not contain `record`.
+    /// Error that prevented writing the lock record when the key was acquired. While it is set, the
+    /// file does not contain `record`.
     record_error: Option<Error>,
     /// Process that acquired the key. A forked child has a copy of the tenure, but owns nothing.
     owner: u32,
@@ -49,9 +50,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Ends the bond between the command and the tenure after the command has exited: its
-    /// background processes keep running. (On Windows they would otherwise be killed with this
-    /// process.)
+    /// Detaches the background processes of a command that has exited from this process, so that
+    /// they keep running. (On Windows they would otherwise be killed with this process.)
     pub fn finish(self) {
         self.job.release();
     }
@@ -203,16 +203,17 @@ impl Tenure {
             held.abandon();
             return Ok(());
         }
-        // The mark is also written to a file that is removed next. A process that finds the owner
-        // without its file can then distinguish a release in progress from a file that was lost.
+        // `released_at` marks the lock record as released. It is also written to a file that is
+        // removed next. A process that finds the owner without its file can then distinguish a
+        // release in progress from a file that was lost.
         let kept = held.is_kept();
         self.record.released_at = Some(SystemTime::now());
         let marked = held.write(&self.record);
         let path = held.path().to_owned();
         held.release()?;
         tracing::debug!(path = %path.display(), token = self.record.token, "released");
-        // A lock record that was never written needs no mark, and its error was reported on
-        // acquire.
+        // A lock record that was never written needs no `released_at`, and its write error was
+        // reported when the key was acquired.
         if kept && self.record_error.is_none() {
             marked
         } else {

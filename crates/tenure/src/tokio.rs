@@ -49,8 +49,8 @@ impl Claim {
         let guard = CancelOnDrop(Arc::clone(&cancelled));
         let deadline = Instant::now().checked_add(limit);
         let waiting = tokio::task::spawn_blocking(move || {
-            // A key that is acquired just as the future is dropped is released with the task's
-            // result.
+            // A key that is acquired just as the future is dropped is released: tokio drops the
+            // task's result, and with it the tenure.
             self.wait(deadline, on_wait, || cancelled.load(Ordering::Acquire))
         });
         let joined = waiting.await;

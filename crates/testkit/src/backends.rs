@@ -17,7 +17,7 @@ use crate::wire;
 pub const CHAT: &str = "/v1/chat/completions";
 /// Chat request that every [`backend`] can serve.
 pub const ASK: &str = r#"{"model":"m"}"#;
-/// Settings with which only requests detect the state of backends.
+/// Settings that make probes rare, so that llmlb learns the state of backends only from requests.
 pub const UNPROBED: &[(&str, &str)] = &[("LLMLB_PROBE_INTERVAL", "1h")];
 /// Settings with which a hung backend is detected soon.
 pub const PROBED_OFTEN: &[(&str, &str)] = &[

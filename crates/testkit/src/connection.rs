@@ -1,4 +1,4 @@
-//! HTTP/1.1 for tests: the functions of [`Http1`], but a failure is the test's failure.
+//! HTTP/1.1 for tests: the functions of [`Http1`], but a failure panics and so fails the test.
 
 use std::fmt;
 use std::io::{BufRead, ErrorKind};
@@ -61,7 +61,7 @@ impl Connection {
         Self(Http1::connect(address).expect("a connection"))
     }
 
-    /// Uses a connection that exists.
+    /// Returns a client for a connection that is already open.
     #[track_caller]
     pub fn over(stream: TcpStream) -> Self {
         Self(Http1::new(stream).expect("a connection"))
@@ -150,7 +150,8 @@ impl Head {
     }
 }
 
-/// Reads a chunk; `Some(None)` is the last one. `None` if the connection ended before it did.
+/// Reads a chunk. Returns `Some(None)` for the last chunk, and `None` if the connection ended
+/// within a chunk or the chunk is invalid.
 pub fn read_chunk(from: &mut impl BufRead) -> Option<Option<Vec<u8>>> {
     framing::read_chunk(from).ok()
 }

@@ -7,8 +7,8 @@
 use crate::message::Head;
 use crate::server::{BodyHandling, Received, Reply};
 
-/// Returns the body rule of the library: bodies of GET and HEAD, and of requests that it rejects by
-/// their head, stay unread.
+/// Returns the body rule of the library. The bodies of GET, HEAD, OPTIONS and DELETE requests stay
+/// unread, and those of requests that the library rejects by their head.
 pub fn body_rule(head: &Head) -> BodyHandling {
     let is_bodiless = matches!(head.method(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
     if is_bodiless || rejection(head).is_some() {
@@ -31,7 +31,8 @@ fn rejection(head: &Head) -> Option<u16> {
     if head.field("accept").is_some_and(|value| !is_accept(value)) {
         return Some(400);
     }
-    // Other libraries reject by a failed precondition, with the body unread as well.
+    // This case stands for other libraries, which reject a request whose precondition fails and
+    // leave its body unread, too.
     (head.field("if-match").is_some() && head.method() != "GET").then_some(412)
 }
 

@@ -21,7 +21,7 @@ type ModelsScript = dyn Fn(&Received) -> Reply + Send + Sync;
 /// Options of a [`FakeLlm`] that is not started yet.
 pub struct FakeLlmBuilder {
     address: SocketAddr,
-    /// `None` if the script responds to these requests, too.
+    /// Script for requests for the model list. `None`: the main script responds to them, too.
     models: Option<Box<ModelsScript>>,
     body_rule: Box<BodyRule>,
 }

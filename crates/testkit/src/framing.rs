@@ -13,7 +13,7 @@ pub(crate) enum Unframed {
     ToEnd,
 }
 
-/// Reads a head; `None` if the connection ends before it does.
+/// Reads a head; `None` if the connection ends before the head is complete.
 pub(crate) fn read_head(from: &mut impl BufRead) -> io::Result<Option<Head>> {
     let mut bytes = Vec::new();
     while !bytes.ends_with(b"\r\n\r\n") {
@@ -48,7 +48,7 @@ pub(crate) fn read_body(
     }
 }
 
-/// Reads a chunk; `None` is the last one, with its trailers.
+/// Reads a chunk. Returns `None` for the last chunk, whose trailers are read and dropped.
 pub(crate) fn read_chunk(from: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
     let line = read_line(from)?;
     let size = line.split(';').next().unwrap_or_default().trim();

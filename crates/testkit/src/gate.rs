@@ -25,7 +25,7 @@ impl Gate {
     pub fn wait(&self) {
         let (is_open, changed) = &*self.0;
         let guard = is_open.lock().unwrap_or_else(PoisonError::into_inner);
-        // The result does not matter: after the deadline the script continues.
+        // A timeout is ignored: after the deadline the script continues.
         drop(changed.wait_timeout_while(guard, DEADLINE, |is_open| !*is_open));
     }
 }

@@ -1,5 +1,5 @@
-//! HTTP/2 client that keeps to the protocol: the `h2` library. [`Http2`](crate::Http2) is the one
-//! that sends any frames.
+//! HTTP/2 client that keeps to the protocol: the `h2` library. The client [`Http2`](crate::Http2)
+//! sends any frames, invalid ones included.
 
 use std::net::SocketAddr;
 
@@ -22,7 +22,7 @@ pub type Client = SendRequest<Bytes>;
 pub struct Answer {
     /// Status of the response.
     pub status: StatusCode,
-    /// Fields of its head.
+    /// Fields of the response's head.
     pub headers: HeaderMap,
     /// Body; `Err` if it is incomplete.
     pub body: Result<Vec<u8>, h2::Error>,
@@ -44,7 +44,7 @@ impl Answer {
     }
 }
 
-/// Opens a connection for one client. The connection ends with the client.
+/// Opens a connection and runs one client on it. The connection is closed when the client ends.
 pub fn connected(address: SocketAddr, client_task: impl AsyncFnOnce(Client)) {
     run(async {
         let (client, _) = connect(address, &Builder::new()).await;
@@ -52,7 +52,7 @@ pub fn connected(address: SocketAddr, client_task: impl AsyncFnOnce(Client)) {
     });
 }
 
-/// Runs clients. All of their connections end when they do.
+/// Runs clients until all of them have ended, and then closes their connections.
 pub fn run(clients: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -125,7 +125,7 @@ pub async fn next(stream: &mut RecvStream) -> Option<Result<Bytes, h2::Error>> {
         let data = stream.data().await;
         if let Some(Ok(data)) = &data {
             let _ = stream.flow_control().release_capacity(data.len());
-            // A frame without data carries only the end of the stream.
+            // A frame without data carries only the end of the stream, so it is skipped.
             if data.is_empty() {
                 continue;
             }

@@ -13,7 +13,7 @@ use crate::wait::DEADLINE;
 /// Client connection that sends any bytes and reads responses.
 #[derive(Debug)]
 pub struct Http1 {
-    /// Reader of the connection, for tests that read other than by whole responses.
+    /// Reader of the connection, for tests that do not read whole responses.
     pub reader: BufReader<TcpStream>,
 }
 
@@ -31,7 +31,7 @@ impl Http1 {
         Self::new(stream)
     }
 
-    /// Connects from this local address, so that the server sees it as another machine.
+    /// Connects from this local address, so that the server treats the client as another machine.
     pub fn connect_from(source: IpAddr, address: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
         socket.bind(&SocketAddr::new(source, 0).into())?;
@@ -39,7 +39,7 @@ impl Http1 {
         Self::new(socket.into())
     }
 
-    /// Uses a connection that exists.
+    /// Returns a client for a connection that is already open.
     pub fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(DEADLINE))?;

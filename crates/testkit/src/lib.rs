@@ -3,14 +3,14 @@
 //! | part | purpose |
 //! |---|---|
 //! | [`FakeLlm`] | LLM server that responds as a script says and logs every byte it receives |
-//! | [`wire`] | responses of its handlers, byte by byte |
-//! | [`api_server`] | its variant that implements OpenAI's and Anthropic's APIs and counts tokens |
-//! | [`ollama()`] | its variant that implements Ollama's API |
-//! | [`cpp_httplib`] | its variant that leaves request bodies unread, as llama.cpp did |
+//! | [`wire`] | responses of the handlers of a [`FakeLlm`], byte by byte |
+//! | [`api_server`] | [`FakeLlm`] that implements OpenAI's and Anthropic's APIs and counts tokens |
+//! | [`ollama()`] | [`FakeLlm`] that implements Ollama's API |
+//! | [`cpp_httplib`] | rules for a [`FakeLlm`] that leaves bodies unread, as llama.cpp did |
 //! | [`raw`] | listeners that handle connections rather than requests |
 //! | [`UsageReceiver`] | receiver of usage records that responds as a script says |
 //! | [`Http1`], [`Http2`] | clients that send any bytes and any frames |
-//! | [`Connection`], [`h2_client`] | clients of tests; the second one keeps to the protocol |
+//! | [`Connection`], [`h2_client`] | clients for tests: HTTP/1.1 and valid HTTP/2 |
 //! | [`Process`], [`Finished`] | processes with their output in files |
 //! | [`Sandbox`], [`LlmlbServer`] | llmlb processes with directories of their own |
 //! | [`backends`] | backends for the model `m` and llmlb servers in front of them |
@@ -22,8 +22,8 @@
 //! | [`help`] | help screens of a command, compared with a file |
 //! | [`random`] | random numbers that can be repeated |
 //!
-//! Functions that return a `Result` return every failure, for programs other than tests that report
-//! it. The others panic: they fail the test that called them.
+//! Functions that return a `Result` return every failure, for callers that report it and are not
+//! tests. The other functions panic, which fails the calling test.
 
 #![expect(
     clippy::expect_used,

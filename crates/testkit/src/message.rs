@@ -29,12 +29,12 @@ impl Head {
         }
     }
 
-    /// Returns the value of the first field of this name, in any case.
+    /// Returns the value of the first field of this name (case-insensitive).
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields_named(name).next()
     }
 
-    /// Returns the values of all fields of this name, in any case.
+    /// Returns the values of all fields of this name (case-insensitive).
     pub fn fields_named<'a, 'b>(
         &'a self,
         name: &'b str,
@@ -45,13 +45,13 @@ impl Head {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Returns the values of all fields of this name, in any case, joined by commas.
+    /// Returns the values of all fields of this name (case-insensitive), joined by commas.
     pub fn header(&self, name: &str) -> Option<String> {
         let values: Vec<_> = self.fields_named(name).collect();
         (!values.is_empty()).then(|| values.join(", "))
     }
 
-    /// True if a field of this name contains the comma-separated token, in any case.
+    /// True if a field of this name contains the comma-separated token (case-insensitive).
     pub fn has_token(&self, name: &str, token: &str) -> bool {
         self.fields_named(name)
             .flat_map(|value| value.split(','))

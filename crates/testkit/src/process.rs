@@ -1,4 +1,4 @@
-//! Processes with their output in files, which do not outlive their test.
+//! Child processes that write their output to files and do not outlive their test.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -91,7 +91,7 @@ impl Process {
         matches!(self.exit_status(), Ok(None))
     }
 
-    /// Exit status of a process that has ended.
+    /// Exit status of the process; `None` while it runs.
     pub fn exit_status(&self) -> io::Result<Option<ExitStatus>> {
         self.child().try_wait()
     }
@@ -172,7 +172,7 @@ impl Finished {
         // Input is written while the output is read: a program may block on its output before it has
         // read all input.
         let feeder = thread::spawn(move || {
-            // The program need not read its input.
+            // A write error is ignored, because the program need not read its input.
             stdin.map(|mut stdin| stdin.write_all(&input))
         });
         let output = child.wait_with_output().expect("the program ends");
@@ -214,9 +214,9 @@ pub fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// Copies a program so that every user can run the copy. A child process writes it. If this process
-/// wrote it, a process that another thread starts could inherit the descriptor, and a program that is
-/// open for writing cannot be executed.
+/// Copies a program so that every user can run the copy. A child process writes the copy. If this
+/// process wrote it, a process that another thread starts could inherit the open descriptor. A
+/// program that is open for writing cannot be executed.
 #[cfg(unix)]
 pub fn copy_program(program: impl AsRef<Path>, copy: &Path) -> io::Result<()> {
     let status = Command::new("install")
@@ -229,7 +229,8 @@ pub fn copy_program(program: impl AsRef<Path>, copy: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("install: {status}")))
 }
 
-/// Returns the text of a file that may be in the middle of a character; empty if it cannot be read.
+/// Returns the text of a file; empty if it cannot be read. A file that is being written may end
+/// within a character, so invalid UTF-8 is replaced.
 pub(crate) fn text(path: &Path) -> String {
     String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }

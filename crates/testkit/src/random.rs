@@ -36,7 +36,7 @@ impl Random {
         self.0.u64(..end.max(1))
     }
 
-    /// Returns this number of bytes.
+    /// Returns this number of random bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.0.fill(&mut bytes);
@@ -44,7 +44,7 @@ impl Random {
     }
 }
 
-/// Spreads a number over all bits.
+/// Mixes the bits of a number, so that similar numbers give unrelated results.
 pub fn mix(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

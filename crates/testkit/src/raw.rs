@@ -75,7 +75,7 @@ impl Drop for Raw {
 }
 
 /// Starts a backend for the model `m` that passes the connection to the handler as soon as the head
-/// of a request under `/v1/` is there, apart from requests for the model list.
+/// of a request under `/v1/` is received, apart from requests for the model list.
 #[track_caller]
 pub fn heads(handle: impl Fn(&Head, &mut BufReader<TcpStream>) + Send + Sync + 'static) -> Raw {
     Raw::start(move |stream| {
@@ -93,7 +93,7 @@ pub fn heads(handle: impl Fn(&Head, &mut BufReader<TcpStream>) + Send + Sync + '
     })
 }
 
-/// Resets a connection, even if other handles of it are open.
+/// Resets a connection, even if clones of its stream are open.
 #[cfg(unix)]
 pub fn reset(stream: &TcpStream) {
     let _ = rustix::net::connect_unspec(stream);

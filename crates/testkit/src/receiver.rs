@@ -35,7 +35,7 @@ impl UsageReceiver {
         Ok(Self { url, server })
     }
 
-    /// Like [`UsageReceiver::start`], but a failure is the test's failure.
+    /// Like [`UsageReceiver::start`], but a failure panics and so fails the test.
     #[track_caller]
     pub fn judging(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
         Self::start(script).expect("a free port")
@@ -52,8 +52,8 @@ impl UsageReceiver {
         batches.iter().flat_map(|batch| records(batch)).collect()
     }
 
-    /// Records by their ids. A batch counts once, by its idempotency key; it must have the same bytes
-    /// each time.
+    /// Records received so far, one for each id. A batch that was sent several times counts once,
+    /// by its idempotency key, and must have the same bytes each time.
     #[track_caller]
     pub fn distinct_records(&self) -> Vec<Value> {
         self.distinct().0
@@ -73,7 +73,8 @@ impl UsageReceiver {
         numbers
     }
 
-    /// Delivers everything in the data directory of a sandbox.
+    /// Delivers all records in the data directory of a sandbox to this receiver, with `llmlb usage
+    /// deliver`.
     #[track_caller]
     pub fn deliver(&self, sandbox: &Sandbox) {
         let finished = sandbox.run(&format!("usage deliver --now --to {}", self.url));

@@ -12,7 +12,8 @@ use crate::wait::try_eventually;
 /// Returns every record in a data directory, staged or in a batch, in the order of the ids.
 pub fn all(data_dir: &Path) -> io::Result<Vec<Value>> {
     let mut records = BTreeMap::new();
-    // Records move in this direction, so that none is missed while a server consolidates.
+    // Records move from staging to the spool and then to the archive. Reading in this order misses
+    // no record while a server consolidates.
     for (dir, is_batch) in [("_staging", false), ("spool", true), ("archive", true)] {
         for text in texts(&data_dir.join(dir))? {
             let found = if is_batch { batch(&text) } else { entry(&text) };

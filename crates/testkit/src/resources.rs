@@ -19,9 +19,9 @@ pub fn open_descriptors(pid: u32) -> io::Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }
 
-/// Returns the local ends of connections to this port that the connecting side has closed first and
-/// that still keep a local port. Those that are there before a server starts belong to an earlier
-/// server on the same port.
+/// Returns the local addresses of connections to this port that the connecting side closed first
+/// and that still occupy a local port. Addresses that are found before a server starts belong to
+/// connections to an earlier server on the same port.
 pub fn closed_first(port: u16) -> io::Result<BTreeSet<String>> {
     // FIN_WAIT1, FIN_WAIT2, TIME_WAIT and CLOSING, as in include/net/tcp_states.h of Linux.
     const STATES: [&str; 4] = ["04", "05", "06", "0B"];
@@ -35,7 +35,7 @@ pub fn closed_first(port: u16) -> io::Result<BTreeSet<String>> {
     let mut kept = BTreeSet::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let table = match fs::read_to_string(table) {
-            // The system has no IPv6.
+            // A system without IPv6 has no table of IPv6 connections.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             table => table?,
         };

@@ -1,4 +1,4 @@
-//! Directories of one test's own, and llmlb commands that use nothing else.
+//! Directories that belong to one test, and llmlb commands that use no other directories.
 
 use std::fmt::Write;
 use std::fs;
@@ -94,7 +94,7 @@ impl Sandbox {
         &self.llmlb
     }
 
-    /// Returns an llmlb command with these words, which spaces separate. Its environment has no
+    /// Returns an llmlb command with these arguments, separated by spaces. Its environment has no
     /// `LLMLB_` variables but those that name the directories of the sandbox.
     pub fn command(&self, words: &str) -> Command {
         let words: Vec<_> = words.split_whitespace().collect();
@@ -172,8 +172,8 @@ impl Sandbox {
         (finished.json()["servers"][0].clone(), finished.code)
     }
 
-    /// True if llmlb knows this setting and accepts this TOML value for it. Attacks on limits that
-    /// earlier versions did not have use it.
+    /// True if llmlb knows this setting and accepts this TOML value for it. Attacks on a limit
+    /// check this first, because earlier versions of llmlb do not have the setting.
     pub fn accepts_setting(&self, name: &str, value: &str) -> io::Result<bool> {
         let text = toml(&[(name.to_owned(), value.to_owned())], &[]);
         fs::write(self.path("setting.toml"), text)?;
@@ -192,7 +192,8 @@ impl Sandbox {
     }
 }
 
-/// Returns a configuration file. Names are like `server.queue`, values are TOML.
+/// Returns the text of a configuration file. Names of settings are like `server.queue`, values are
+/// TOML.
 pub(crate) fn toml(settings: &[(String, String)], backends: &[String]) -> String {
     let mut sections: Vec<(&str, String)> = Vec::new();
     for (name, value) in settings {

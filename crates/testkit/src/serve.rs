@@ -89,15 +89,15 @@ impl<'a> ServeBuilder<'a> {
         self.under(&["prlimit", &format!("--as={limit}:{limit}")])
     }
 
-    /// Runs another copy of the program.
+    /// Runs this llmlb program instead of the sandbox's.
     #[must_use]
     pub fn program(mut self, program: &Path) -> Self {
         program.clone_into(&mut self.program);
         self
     }
 
-    /// Runs the server in this directory, without a configuration file of its own: the one in the
-    /// directory counts, and the settings and backends added here do not.
+    /// Runs the server in this directory without `--config`. The server reads the configuration
+    /// file in the directory, and the settings and backends of this builder are ignored.
     #[must_use]
     pub fn in_directory(mut self, directory: &Path) -> Self {
         self.directory = Some(directory.to_owned());
@@ -239,8 +239,8 @@ impl LlmlbServer {
     }
 }
 
-/// Returns a free port outside the range from which the system takes ports for connections: no
-/// other process gets it before the test does.
+/// Returns a free port outside of the range from which the system assigns local ports to
+/// connections. So no other process is given the port before the test uses it.
 #[track_caller]
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,4 +1,4 @@
-//! The fake LLM server and the raw clients against each other.
+//! Tests of the fake LLM server and the raw clients against each other.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Remembers which backend received the beginning of a prompt: its prefix cache may still hold it.
+//! Remembers which backend received the beginning of a prompt: the prefix cache of that backend may still
+//! contain this beginning.
 
 use super::backend::Backend;
 use super::lossy_cache::LossyCache;
@@ -11,7 +12,8 @@ const CELLS_LOG2: u32 = 18;
 #[derive(Debug)]
 pub(super) struct Affinity(LossyCache);
 
-/// A backend since it last came up. After a restart its prefix cache is empty.
+/// Id of a backend, and the number of times that the backend came up. After a restart the prefix cache is
+/// empty, so entries with an earlier number do not match any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BackendEpoch(u32);
 
@@ -43,12 +45,12 @@ impl Affinity {
         }
     }
 
-    /// Backends that received the longest known beginning of a prompt, then those with shorter ones.
+    /// Backends that received the longest known beginning of a prompt, then backends of shorter beginnings.
     pub(super) fn recall(&self, blocks: &[u64]) -> impl Iterator<Item = BackendEpoch> {
         let mut last = None;
         let epochs = blocks.iter().rev().filter_map(|block| self.0.get(*block));
         epochs.map(BackendEpoch).filter(move |epoch| {
-            // Most blocks of a long prompt lead to the same backend.
+            // Successive blocks of a prompt mostly lead to the same backend, which is returned once.
             let is_new = last != Some(*epoch);
             last = Some(*epoch);
             is_new

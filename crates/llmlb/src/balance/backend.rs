@@ -40,7 +40,7 @@ pub(crate) struct Backend {
 pub(crate) struct BackendSettings {
     /// The backend was found on this machine; the configuration does not name it.
     pub(crate) is_discovered: bool,
-    /// Models that the configuration lists; otherwise the backend is asked.
+    /// Models that the configuration lists. `None` if probes request the list from the backend.
     pub(crate) fixed_models: Option<Vec<String>>,
     /// Patterns of the models that the backend is used for.
     only_models: Option<Vec<String>>,
@@ -57,7 +57,7 @@ pub(crate) struct BackendSettings {
 }
 
 /// Facts learned from the responses of a backend. They are discarded when the backend comes up anew, since
-/// that may be another program.
+/// another program may run at its address.
 #[derive(Debug, Default)]
 pub(super) struct Learned {
     /// Models for which `include_usage` is not added.
@@ -96,7 +96,7 @@ struct StateAndModels {
 impl BackendState {
     /// State of a backend before its first probe.
     pub(crate) fn not_probed() -> Self {
-        Self::Down("it has not responded to a probe yet".to_owned())
+        Self::Down("the backend has not responded to a probe yet".to_owned())
     }
 }
 
@@ -224,8 +224,8 @@ impl Backend {
         Kind::from_number(self.kind.load(Ordering::Relaxed))
     }
 
-    /// Notes the kind that a probe found. It can change, because another program may run there now. A
-    /// configured kind is never replaced.
+    /// Notes the kind that a probe found. The kind can change, because another program may run at the
+    /// backend's address now. A configured kind is never replaced.
     pub(crate) fn note_kind(&self, kind: Kind) {
         if !self.settings.is_kind_given {
             self.kind.store(kind as u8, Ordering::Relaxed);

@@ -93,7 +93,8 @@ impl Breaker {
         }
     }
 
-    /// State after an ejection without three failures. It lasts longer if the trial was running.
+    /// State after an ejection that other evidence than three failures caused. The pause doubles if the
+    /// trial was running.
     #[must_use]
     pub(super) fn ejected(self, now: Moment) -> Self {
         let failures = MAX_FAILURES - 1;
@@ -210,7 +211,7 @@ mod tests {
         let trial = ejected.tried(Moment(1200));
         assert_eq!(trial.verdict(Moment(1200)), Verdict::Ejected(Moment(2200)));
         assert_eq!(trial.tried(Moment(1300)), trial);
-        // The trial has no outcome.
+        // The trial still has no outcome when its pause ends, so another trial is due.
         assert_eq!(trial.verdict(Moment(2200)), Verdict::TrialDue);
     }
 

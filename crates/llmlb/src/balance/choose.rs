@@ -58,8 +58,9 @@ impl Selection<'_> {
     /// Selects a candidate by load and acquires a slot.
     pub(super) fn choose(&self, random: &mut Random) -> Choice {
         match self.choose_serving(random) {
-            // If every backend lacks the endpoint, one of them responds 404 itself. After an attempt,
-            // the error of the backend that serves the endpoint is more useful.
+            // If every backend lacks the endpoint, the request is sent to one of them, whose 404 reaches the
+            // client. After a failed attempt, the client gets the error of that attempt instead, which is
+            // more useful than a 404.
             Choice::Down if self.endpoint.is_some() && self.tried.is_empty() => {
                 let endpoint = None;
                 Self { endpoint, ..*self }.choose_serving(random)
@@ -155,15 +156,16 @@ impl Selection<'_> {
         self.backend(index).stats.verdict(self.now)
     }
 
-    /// Examines all candidates, because the random draws found none.
+    /// Examines all candidates, because the random draws yielded no slot.
     fn choose_of_all(&self, random: &mut Random) -> Choice {
         let mut select = || self.select_best(random);
         select().or_else(select).unwrap_or(Choice::Busy)
     }
 
-    /// Selects the best of all candidates. `None` if another request took its last slot.
+    /// Selects the best of all candidates. `None` if another request acquired the last slot of that
+    /// candidate.
     fn select_best(&self, random: &mut Random) -> Option<Choice> {
-        // Includes backends that came up since the route was built.
+        // All candidates, not only `route.up`: a backend may have come up since the route was built.
         let count = self.route.candidates.len();
         let start = random.below(u32::try_from(count).unwrap_or(u32::MAX)) as usize;
         let mut best: Option<(usize, Load)> = None;
@@ -219,7 +221,8 @@ impl Selection<'_> {
     }
 
     fn choose_first(&self) -> Choice {
-        // An ejected backend is used too: the object that such a request names is stored only there.
+        // A request without a model may name an object that only the first backend stores. That backend is
+        // therefore used even while it is ejected.
         let is_up = |index: &usize| self.availability(*index) != Availability::Unavailable;
         let first = (0..self.route.candidates.len()).find(is_up);
         first.map_or(Choice::Down, |index| self.choose_only(index))

@@ -1,4 +1,4 @@
-//! The current table. Readers never wait for a writer.
+//! The current [`Table`] of backends, routes and models. Readers never wait for a writer.
 
 use std::sync::Arc;
 

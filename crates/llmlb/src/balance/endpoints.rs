@@ -2,7 +2,7 @@
 //!
 //! A backend that responds 404, 405 or 501 to a POST gets no requests for that endpoint for ten
 //! minutes, if another backend is available. A success since the backend came up proves that it
-//! serves the endpoint: then such a response is about the request.
+//! serves the endpoint: then 404, 405 or 501 concerns the request, not the endpoint.
 //!
 //! The table has a fixed size and is read without a lock. Clients choose unknown paths, so these
 //! have cells of their own and cannot displace known endpoints.
@@ -151,7 +151,7 @@ fn lower_half(content: u64) -> u32 {
     content as u32
 }
 
-/// Whole seconds; after 136 years nothing counts as missing any more.
+/// Whole seconds since the start of the clock. After 136 years the value stays at its maximum.
 fn seconds(moment: Moment) -> u32 {
     u32::try_from(moment.0 / 1000).unwrap_or(SERVED - 1)
 }

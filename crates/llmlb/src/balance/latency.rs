@@ -12,12 +12,12 @@ const HALF_LIFE: u32 = 10_000;
 /// Minimum weight of one response.
 const MIN_WEIGHT: f64 = 1.0 / 8.0;
 
-/// The average, and the time of its last update.
+/// Average latency of a backend, and the time of its last update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Latency {
-    /// In microseconds; 0 before the first response.
+    /// Average latency in microseconds; 0 before the first response.
     value: u32,
-    /// In milliseconds. Wraps around.
+    /// Time of the last update, in milliseconds. Wraps around.
     at: u32,
 }
 
@@ -28,7 +28,7 @@ impl Latency {
         self.value >> (self.age(now) / HALF_LIFE).min(31)
     }
 
-    /// The average after a response that began after `first_byte`.
+    /// The average including a response whose first byte arrived after `first_byte`.
     pub(super) fn after(self, first_byte: Duration, now: Moment) -> Self {
         let sample = u32::try_from(first_byte.as_micros()).unwrap_or(u32::MAX);
         let sample = sample.max(1);

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Stores one `u32` for each of many hashes.
 ///
-/// Each hash has one cell, which it shares with others; a tag distinguishes them. Two hashes share
-/// both cell and tag with a probability of one in 2³¹; a request is then sent to a less suitable
-/// backend, which does no harm.
+/// Each hash has one cell, which it shares with other hashes; a tag distinguishes them. Two hashes with
+/// the same cell have the same tag with a probability of one in 2³¹; a request is then sent to a less
+/// suitable backend, which does no harm.
 pub(super) struct LossyCache {
     cells: Box<[AtomicU64]>,
 }
@@ -44,7 +44,7 @@ impl LossyCache {
     /// Returns the cell of a hash and the tag for its upper half. The tag is never 0, which marks an
     /// empty cell.
     fn find(&self, hash: u64) -> (&AtomicU64, u64) {
-        // The upper bits select the cell. After this they depend on all bits of the hash.
+        // The upper bits select the cell. The multiplication makes them depend on all bits of the hash.
         let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let bits = self.cells.len().trailing_zeros();
         let index = mixed.checked_shr(64 - bits).unwrap_or_default();

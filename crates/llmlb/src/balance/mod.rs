@@ -54,7 +54,7 @@ pub(crate) struct PoolConfig {
     pub(crate) aliases: Vec<Alias>,
     /// Maximum number of requests that wait for a slot.
     pub(crate) queue: usize,
-    /// Maximum time that each of them waits.
+    /// Maximum time that a request waits for a slot.
     pub(crate) queue_timeout: Duration,
 }
 
@@ -77,14 +77,14 @@ pub(crate) struct SelectHints<'a> {
     pub(crate) issued: Option<u64>,
     /// The sender, for fairness and for failures that a client may provoke.
     pub(crate) client: ClientKey,
-    /// The endpoint, of a POST without an id in its path: not every backend serves it.
+    /// Endpoint of a POST whose path has no id. Backends that lack this endpoint are avoided.
     pub(crate) endpoint: Option<EndpointKey>,
 }
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientKey {
-    /// The client's address; all of an IPv6 /64 network counts as one.
+    /// The client's address. All addresses of an IPv6 /64 network count as one address.
     pub(crate) address: u64,
     /// Hash of the credential that came with the request, 0 without one. Clients choose it, so it
     /// divides the share of an address and never adds to it.

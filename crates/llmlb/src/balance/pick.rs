@@ -75,7 +75,8 @@ impl Shares {
     }
 }
 
-/// Draws two usable candidates and returns the index of the better one. `None` if the draws found none.
+/// Draws two usable candidates and returns the index of the better one. `None` if no drawn candidate is
+/// usable.
 pub(super) fn pick(
     shares: &Shares,
     random: &mut Random,
@@ -123,7 +124,8 @@ pub(super) fn is_better(other: Load, first: Load) -> bool {
     cost(other, other_latency, first.weight) < cost(first, first_latency, other.weight)
 }
 
-/// Prepares two latencies for a comparison: they are equal if unknown or within a quarter.
+/// Prepares two latencies for a comparison. Both become equal if one of them is unknown, or if they differ
+/// by at most a quarter.
 fn compared(a: u32, b: u32) -> (u64, u64) {
     if a == 0 || b == 0 {
         return (1, 1);

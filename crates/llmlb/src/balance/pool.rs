@@ -113,8 +113,8 @@ impl Pool {
         }
     }
 
-    /// Counts a response that a client may have provoked. It ejects the backend if the evidence is
-    /// sufficient, and if every model that the backend serves has another one.
+    /// Counts a response that a client may have provoked. Ejects the backend if the evidence is sufficient
+    /// and if another backend is available for each of its models.
     pub(crate) fn suspect(&self, backend: &Backend, evidence: Evidence) {
         let name = &backend.name;
         let suspected = backend.learned.suspicion.note(evidence);
@@ -142,8 +142,8 @@ impl Pool {
                 Fault::Cut => "cut".to_owned(),
             };
             tracing::warn!(
-                "backend {name} ejected for {pause} s after responses without a success in between, \
-                 the last one {last}"
+                "backend {name} ejected for {pause} s after 3 or more failed responses without a \
+                 success in between, the last one {last}"
             );
             self.queue.backend_ejected();
         }
@@ -156,8 +156,8 @@ impl Pool {
         }
     }
 
-    /// Sends a backend no requests for a time that it requested. False if the request is not granted,
-    /// because the backend is the last one of a model.
+    /// Sends a backend no requests during a pause that it requested. False if the pause is not granted,
+    /// because no other backend is available for one of its models.
     pub(crate) fn back_off(&self, backend: &Backend, pause: Duration) -> bool {
         let now = Moment::now();
         let one_at_a_time = lock(&self.ejecting);

@@ -1,7 +1,7 @@
 //! Requests that wait for a slot.
 //!
-//! A request joins if all its backends are at `max_concurrent`. When a slot becomes free, or a backend
-//! comes up or recovers, the next request in turn that can use it gets the slot.
+//! A request joins the queue if all its backends are at `max_concurrent`. When a slot becomes free, or a
+//! backend comes up or recovers, the next request in turn that can use that backend gets the slot.
 
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -47,7 +47,7 @@ pub(super) struct Queue {
 type WaitResult = Result<Slot, WaitError>;
 type SlotSender = oneshot::Sender<WaitResult>;
 
-/// A waiting request. It leaves the queue when this is dropped.
+/// A waiting request. Dropping the waiter removes the request from the queue.
 #[derive(Debug)]
 pub(super) struct Waiter<'a> {
     queue: &'a Queue,
@@ -78,7 +78,7 @@ impl Queue {
     }
 
     /// Joins the queue. `key` is called under the lock, so that the waiter misses no change of its route.
-    /// A full queue rejects the newest request of the address with the most, which may be this one.
+    /// A full queue rejects the newest request of the address with the most requests, which may be this one.
     pub(super) fn join(
         &self,
         client: ClientKey,
@@ -125,7 +125,8 @@ impl Queue {
         }
     }
 
-    /// Notes that a backend was ejected. If it was the last one, ejected backends are used after all.
+    /// Serves waiting requests after an ejection: if no healthy backend is left, they use ejected backends.
+    /// Requests that still wait compute the time of the next trial again.
     pub(super) fn backend_ejected(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.serve_matching(|_| true);
@@ -173,8 +174,8 @@ impl Queue {
         });
         self.count(&waiters);
         drop(waiters);
-        // Sent without the lock: if the receiver is gone, the slot is dropped, and its release takes
-        // the lock again.
+        // Results are sent after the lock is released. If a waiter is gone, its slot is dropped here, and the
+        // release of the slot acquires the lock again.
         for (sender, result) in results {
             let _ = sender.map(|sender| sender.send(result));
         }
@@ -194,7 +195,7 @@ impl Waiter<'_> {
     pub(super) async fn outcome(mut self) -> WaitResult {
         let deadline = Instant::now() + self.queue.timeout;
         loop {
-            // Subscribed before the recovery time is read, so that no ejection in between is missed.
+            // Subscribe to ejections before the recovery time is read, so that none in between is missed.
             let ejected = self.queue.ejected.notified();
             let recovery = self.recovery().unwrap_or(deadline).min(deadline);
             tokio::select! {

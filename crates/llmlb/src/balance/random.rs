@@ -13,7 +13,7 @@ impl Random {
         Self(Rng::with_seed(seed))
     }
 
-    /// Calls `run` with a source that is seeded by the one of this thread.
+    /// Calls `run` with a new source, which is seeded by this thread's random number generator.
     pub(super) fn with_thread_local<T>(run: impl FnOnce(&mut Self) -> T) -> T {
         run(&mut Self(Rng::new()))
     }

@@ -28,7 +28,7 @@ pub(crate) struct Route {
     pub(super) name: Option<Arc<str>>,
     /// Sorted by the backends' ids. Includes backends that are down.
     pub(super) candidates: Vec<Candidate>,
-    /// Indices of the candidates that were up.
+    /// Indices of the candidates that were up when the route was built.
     pub(super) up: Vec<usize>,
     /// Shares of the candidates in `up`.
     pub(super) shares: Shares,
@@ -54,7 +54,7 @@ pub(super) struct Average {
 }
 
 impl Route {
-    /// Status with which a candidate rejects our key, if all of them are down because they do.
+    /// Status with which the first candidate rejects our key, if all candidates are down because of the key.
     pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
         let mut statuses = self
             .candidates
@@ -131,7 +131,7 @@ impl Route {
             return self.averaged(now);
         }
         let at = self.average_at.load(Ordering::Relaxed);
-        // Of several threads, one computes the average anew.
+        // Only one thread replaces an expired average. Other threads use the old one meanwhile.
         let is_mine = now.0 > at.saturating_add(MAX_AVERAGE_AGE)
             && self
                 .average_at
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn average_is_by_weight() {
-        // Even would be 3 for weight 1 and 9 for weight 3.
+        // 12 requests for a total weight of 4: an even load is 3 for weight 1 and 9 for weight 3.
         let uneven = average(12, 4);
         assert!(uneven.allows(12, 3) && !uneven.allows(13, 3));
         assert!(uneven.allows(4, 1) && !uneven.allows(5, 1));

@@ -10,7 +10,7 @@ use super::route::{Candidate, Route};
 use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
 
-/// Ollama's `name` is short for `name:latest`.
+/// Tag that Ollama adds to a model name without a tag: `name` is short for `name:latest`.
 const LATEST: &str = ":latest";
 
 #[derive(Debug)]
@@ -142,8 +142,8 @@ impl Drafts {
         })
     }
 
-    /// Candidates of an alias: each backend that serves one of its models, with the first of them.
-    /// Here too `name` stands for Ollama's `name:latest`.
+    /// Candidates of an alias: each backend that serves one of the alias's models, with the first model that
+    /// it serves. A model `name` of the alias also matches Ollama's `name:latest`.
     fn of_alias(&self, alias: &Alias) -> Vec<Candidate> {
         let mut seen = HashSet::new();
         let mut candidates = Vec::new();

@@ -52,7 +52,7 @@ impl Slot {
         self.route.candidates[self.index].model.as_deref()
     }
 
-    /// Notes that a response began. `first_byte` is its latency, if the response counts for it.
+    /// Notes that a response began. `first_byte` is its latency, if it counts for the backend's average.
     pub(crate) fn note_began(&mut self, first_byte: Option<Duration>) {
         self.has_begun = true;
         let (backend, now) = (self.backend(), Moment::now());

@@ -16,7 +16,7 @@ pub(super) struct BackendStats {
     is_up: AtomicBool,
     /// The backend may lack an endpoint.
     lacks_any: AtomicBool,
-    /// Number of times the backend came up. Its prefix cache is empty after each of them.
+    /// Number of times the backend came up. Its prefix cache is empty each time it comes up.
     epochs: AtomicU16,
     outstanding: AtomicU32,
     requests: AtomicU64,
@@ -35,7 +35,7 @@ impl BackendStats {
     pub(super) fn set_up(&self, is_up: bool) {
         if is_up && !self.is_up() {
             self.epochs.fetch_add(1, Ordering::Relaxed);
-            // Failures of the program that ran before do not count.
+            // Failures before the restart do not count: they belong to the program that ran then.
             self.breaker.store(0, Ordering::Relaxed);
         }
         self.is_up.store(is_up, Ordering::SeqCst);
@@ -76,7 +76,8 @@ impl BackendStats {
 
     /// Acquires a slot. False if `limit` slots are in use.
     pub(super) fn try_acquire(&self, limit: u32) -> bool {
-        // Sequentially consistent with the check for waiting requests that follows `release`.
+        // Sequentially consistent with `release` and the check for waiting requests behind it. Otherwise a
+        // request could start to wait while the thread that releases a slot sees no waiting request.
         let taken = self
             .outstanding
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {

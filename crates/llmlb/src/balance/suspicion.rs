@@ -47,7 +47,7 @@ struct Run {
     responses: usize,
     first_client: u64,
     has_other_client: bool,
-    /// The first different prompts, as hashes.
+    /// Hashes of the first different prompts, at most [`EVIDENCE_NEEDED`].
     prompts: Vec<u64>,
     is_key_rejected: bool,
     /// At least one response ended early.
@@ -92,8 +92,8 @@ impl Suspicion {
         !std::mem::replace(&mut run.is_key_rejected, true)
     }
 
-    /// Notes that a success began. It clears errors, but not responses that ended early: they had
-    /// begun as well.
+    /// Notes that a success began. It clears error responses, but not responses that ended early, since those
+    /// had begun as successes too.
     pub(super) fn note_success_began(&self) {
         self.clear_if(|run| !run.has_cut);
     }

@@ -18,7 +18,7 @@ use crate::config::{Alias, Kind};
 /// Backends, routes and models as of one moment.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// In the order of the configuration.
+    /// All backends: those of the configuration in its order, then the discovered ones.
     pub(crate) backends: Vec<Arc<Backend>>,
     routes: Routes,
     /// Routes of requests that only Ollama can serve.

@@ -97,7 +97,7 @@ pub(super) struct Stop {
     #[arg(long, value_name = "SECS", value_parser = seconds)]
     pub(super) timeout: Option<Duration>,
 
-    /// Kill the server if it has not exited by then; `--timeout 0 --force` kills it at once
+    /// Kill the server if it has not exited after --timeout; `--timeout 0 --force` kills it at once
     #[arg(long)]
     pub(super) force: bool,
 }

@@ -49,7 +49,8 @@ pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
     let printer = tracing_subscriber::fmt::layer()
         .with_writer(move || LineWriter(Arc::clone(&to)))
         .with_ansi(false)
-        // The server keeps running when its terminal is closed.
+        // Do not report failed writes: on a closed terminal the report itself would panic, and the server
+        // must keep running.
         .log_internal_errors(false)
         .event_format(line);
     // Events of other crates, such as the HTTP library's, are not for operators.

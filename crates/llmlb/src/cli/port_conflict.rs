@@ -42,7 +42,8 @@ fn loopback(port: u16) -> [SocketAddr; 2] {
 /// Combines the system's view of a port with a connection attempt.
 fn combine(owner: Option<PortOwner>, accepts: bool) -> Option<PortOwner> {
     match owner {
-        // A listener that the system does not list here, such as a container's forwarded port.
+        // A program accepts connections although the system lists no listener, as for the forwarded port of a
+        // container.
         Some(owner) if accepts && !owner.listening => Some(invisible_listener()),
         None if accepts => Some(invisible_listener()),
         owner => owner,

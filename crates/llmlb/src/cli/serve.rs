@@ -58,7 +58,8 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
 }
 
 async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure> {
-    // Install the handlers before the lock: a signal in between would leave a stale lock file.
+    // Install the signal handlers before the lock is acquired: a signal in between would kill the process
+    // and leave a stale lock file.
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
     let (mut lock, listener) = acquire_port(config)?;
@@ -176,7 +177,7 @@ fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
     let Some(dir) = data_dir::find(None, demo) else {
         if refuses {
             let message = "no data directory for usage records: this user has no home directory";
-            let hint = "name one: LLMLB_DATA_DIR=DIR";
+            let hint = "name a data directory: LLMLB_DATA_DIR=DIR";
             return Err(Failure::new(exit::FAILED, message).hint(hint));
         }
         return Ok(Meter::off()); // The exporter logs the missing data directory.
@@ -297,9 +298,12 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
         );
     }
     if std::process::id() == 1 {
-        tracing::info!("stop it with SIGTERM, as `docker stop` does");
+        tracing::info!("stop the server with SIGTERM, as `docker stop` does");
     } else {
-        tracing::info!("stop it with Ctrl-C or `llmlb stop -p {}`", address.port());
+        tracing::info!(
+            "stop the server with Ctrl-C or `llmlb stop -p {}`",
+            address.port()
+        );
     }
 }
 
@@ -382,7 +386,9 @@ fn in_use(port: u16) -> Failure {
                 format!("Port {port} is in use by another program: {owner}"),
             );
             let failure = if owner.program.as_deref() == Some("llmlb") {
-                failure.hint("it uses another lock directory: compare LLMLB_LOCK_DIR and TMPDIR")
+                failure.hint(
+                    "that server uses another lock directory: compare LLMLB_LOCK_DIR and TMPDIR",
+                )
             } else {
                 failure
             };

@@ -110,7 +110,7 @@ fn stop_in(
             let is_over = |drain: Duration| !drain.is_zero() && began.elapsed() >= drain;
             if drain.is_some_and(|drain| !draining && is_over(drain)) {
                 let text =
-                    "Its drain timeout expired: requests in flight were aborted; see its log";
+                    "The drain timeout expired: the server aborted requests in flight; see its log";
                 lines.push(text.to_owned());
             }
             let mut still_running = None;
@@ -136,12 +136,15 @@ fn stop_in(
             let is_init = server.as_ref().is_some_and(|server| server.pid == Some(1));
             Err(if is_init {
                 failure.hint(
-                    "it is PID 1 of its container: stop the container, or inside it `kill -TERM 1`",
+                    "the server is PID 1 of its container: stop the container, or run `kill -TERM 1` \
+                     inside the container",
                 )
             } else if by_force && !args.force {
                 failure.hint(format!("kill it with `llmlb stop -p {port} --force`"))
             } else {
-                failure.hint(format!("show its state with `llmlb status -p {port}`"))
+                failure.hint(format!(
+                    "show the server's state with `llmlb status -p {port}`"
+                ))
             })
         }
     }
@@ -225,9 +228,10 @@ fn elsewhere(port: u16, pid: u32, path: &Path) -> Failure {
         "The server on port {port} (PID: {pid}) was not stopped: its lock file is not in {dir}"
     );
     Failure::new(exit::FAILED, message)
-        .hint("find its lock directory: LLMLB_LOCK_DIR, else TMPDIR, of the server's environment")
+        .hint("find the server's lock directory: LLMLB_LOCK_DIR, else TMPDIR, of its environment")
         .hint(format!(
-            "stop it inside its container, or stop it with `LLMLB_LOCK_DIR=DIR llmlb stop -p {port}`"
+            "stop the server inside its container, or stop it with \
+             `LLMLB_LOCK_DIR=DIR llmlb stop -p {port}`"
         ))
 }
 

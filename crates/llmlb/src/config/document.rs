@@ -123,8 +123,8 @@ impl<'a> TomlDocument<'a> {
             .and(self.syntax)
     }
 
-    /// Records one syntax error per line: further errors on a line mostly follow from the first. Also
-    /// one per multi-line list, because an unclosed list swallows the rest of the file.
+    /// Records one syntax error per line: further errors on a line mostly follow from the first. Errors
+    /// within a multi-line list count as one, because an unclosed list swallows the rest of the file.
     fn note_syntax(&mut self, mut errors: Vec<(usize, &str)>) {
         errors.sort_by_key(|(at, _)| *at);
         let mut lists = Vec::new();
@@ -132,7 +132,7 @@ impl<'a> TomlDocument<'a> {
         lists.retain(|(start, end)| self.line(*start) < self.line(*end));
         lists.sort_unstable();
 
-        // Keyed by the reported line: the first line of the list, or the line of the error.
+        // The key is the line that the error is reported for: the first line of a list, or the error's own.
         let mut reported: BTreeMap<usize, (usize, &str)> = BTreeMap::new();
         let mut swallowed = HashSet::new();
         for (at, message) in errors {
@@ -190,14 +190,15 @@ impl<'a> TomlDocument<'a> {
     }
 }
 
-// The errors of the TOML parser have a message but no kind. Tests of the messages fail if they change.
+// The errors of the TOML parser have a message but no kind, so the functions below compare the message.
+// Tests fail if a new version of the parser changes its messages.
 
-/// True for a name that occurs twice. The header of such a section is valid.
+/// True if the syntax error is a name that occurs twice. If the name is a section's, its header is valid.
 fn is_duplicate(message: &str) -> bool {
     message == "duplicate key"
 }
 
-/// True for a list, table or text without its end.
+/// True if the syntax error is a list, table or text that is not closed.
 fn is_unclosed(message: &str) -> bool {
     message.starts_with("unclosed")
 }

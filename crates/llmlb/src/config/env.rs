@@ -77,7 +77,8 @@ fn is_service_link(name: &str, value: &OsStr) -> bool {
     let is_address = || value.parse::<IpAddr>().is_ok();
     let is_number = |text: &str| text.parse::<u16>().is_ok();
     let words: Vec<&str> = name.split('_').collect();
-    // The words in front of these are the Service's name, which may contain the same words.
+    // The name is the Service's name followed by one of these suffixes. The Service's name may contain
+    // words of a suffix, such as `PORT`, so every position is tried.
     (1..words.len()).any(|start| match &words[start..] {
         ["PORT"] => is_url(),
         ["SERVICE", "HOST"] => is_address(),

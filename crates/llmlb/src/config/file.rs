@@ -57,7 +57,7 @@ pub(super) fn find(
 }
 
 /// Opens the file if only this user and root can have written it. Another author could send
-/// prompts, and the contents of any environment variable as a key, to a server of his own.
+/// prompts, and the contents of any environment variable as a key, to a server of their own.
 fn open(path: &Path, name: &str, is_shared_allowed: bool) -> Result<File, String> {
     if is_shared_allowed {
         return File::open(path).map_err(|error| in_words(&error, path));

@@ -145,7 +145,8 @@ pub(crate) fn load_without_environment(flags: &Flags) -> Result<Config, Problems
     read(flags, &Environment::new([]), Path::new(""))
 }
 
-/// [`load`] with all of its inputs as parameters, so that tests do not change their process.
+/// [`load`] with all of its inputs as parameters, so that tests need not change the environment or the
+/// current directory of their process.
 fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Problems> {
     let mut problems = ProblemList::default();
     let source = file::find(flags, env, directory, &mut problems);

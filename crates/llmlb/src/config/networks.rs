@@ -73,9 +73,7 @@ impl Network {
                 address: first,
                 ..network
             }]);
-            return Err(format!(
-                "{text} is within a network (did you mean {meant}?)"
-            ));
+            return Err(format!("{text} has host bits set (did you mean {meant}?)"));
         }
         Ok(network)
     }

@@ -131,7 +131,7 @@ pub(super) trait Source {
     fn get<T>(&mut self, setting: &'static Setting<T>) -> T;
 }
 
-/// Source that sets nothing.
+/// Source without values, so that every setting has its default.
 pub(super) struct Defaults;
 
 impl Source for Defaults {

@@ -24,7 +24,7 @@ fn contains(word: &str, candidate: &str) -> bool {
 
 /// Edit distance: letters added, removed, changed, or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
-    // The distance of long words takes quadratic time.
+    // The distance takes quadratic time, so only the first 64 characters are compared.
     let [a, b] = [a, b].map(|word| word.to_lowercase().chars().take(64).collect::<String>());
     strsim::osa_distance(&a, &b)
 }

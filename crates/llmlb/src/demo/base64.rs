@@ -10,7 +10,7 @@ pub(super) fn encode(bytes: &[u8]) -> String {
             bits << 8 | usize::from(group.get(at).copied().unwrap_or(0))
         });
         for at in 0..4 {
-            // A last group of one byte has two digits, one of two bytes has three; the rest is padding.
+            // A last group of one byte becomes two digits, and one of two bytes three; `=` pads it to four.
             if at <= group.len() {
                 text.push(char::from(DIGITS[bits >> (18 - 6 * at) & 63]));
             } else {

@@ -17,8 +17,8 @@ use super::reply::{self, Reply};
 use super::shape::{Form, Shape};
 use super::{Profile, hash};
 
-/// Maximum delay of a response that is not streamed. Up to this it is delayed for as long as its
-/// tokens would take.
+/// Maximum delay of a response that is not streamed. Its delay is otherwise the time in which its tokens
+/// would be streamed.
 const MAX_DELAY: Duration = Duration::from_secs(3);
 
 /// Counter that makes the ids of responses created at the same time unique.

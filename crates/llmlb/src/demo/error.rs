@@ -75,7 +75,7 @@ impl DemoError {
             allow: Some(HeaderValue::from_static(allowed.as_str())),
             ..Self::new(
                 StatusCode::METHOD_NOT_ALLOWED,
-                format!("Not allowed to {method} here; use {allowed}."),
+                format!("This path does not allow {method}; use {allowed}."),
             )
         }
     }

@@ -70,7 +70,7 @@ impl RequestFields {
         } else {
             Err(DemoError::bad_field(
                 "model",
-                format!("The model '{id}' does not do {}.", task.name()),
+                format!("The model '{id}' does not support {}.", task.name()),
             ))
         }
     }

@@ -6,7 +6,8 @@ use super::{hash, pieces};
 /// Maximum number of pieces of the prompt that the response quotes.
 const ECHO: usize = 12;
 
-/// Short, so that a response limited to a few tokens still names its backend.
+/// Openings of a response, followed by the backend's name. They are short, so that a response limited to
+/// a few tokens still contains the name.
 const GREETINGS: [&str; 4] = ["Hello from", "Greetings from", "Hi, this is", "You reached"];
 
 const ADMISSIONS: [&str; 4] = [

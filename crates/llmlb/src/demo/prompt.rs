@@ -40,9 +40,11 @@ impl Prompt {
                 .get("role")
                 .and_then(Value::as_str)
                 .ok_or_else(|| refused(format!("'messages[{index}]' has no role.")))?;
-            let text = prompt
-                .add_content(message.get("content"))
-                .ok_or_else(|| refused(format!("'messages[{index}].content' is not content.")))?;
+            let text = prompt.add_content(message.get("content")).ok_or_else(|| {
+                refused(format!(
+                    "'messages[{index}].content' must be a text or an array of content parts."
+                ))
+            })?;
             prompt.tokens += TOKENS_PER_MESSAGE;
             prompt.mix(role.as_bytes());
             if role == "user" {

@@ -62,7 +62,7 @@ async fn connection(stream: TcpStream, profile: Arc<Profile>, stop: Cancellation
         ended = Some(connection.await);
     }
     if let Some(Err(error)) = ended {
-        // For example, the client disconnected in the middle of a response.
+        // Logged at debug level: the usual cause is a client that disconnected during a response.
         tracing::debug!(name = profile.name, %error, "demo connection ended early");
     }
 }

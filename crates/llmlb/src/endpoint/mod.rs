@@ -39,7 +39,7 @@ pub(crate) enum Service {
     Backend,
     /// A backend of kind Ollama, since the path belongs to Ollama's native API.
     Ollama,
-    /// None: the client gets 404.
+    /// No server: llmlb does not forward the request and responds 404.
     NotServed,
 }
 

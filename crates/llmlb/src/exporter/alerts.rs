@@ -122,7 +122,7 @@ fn problems(run: &Run, data: &Path) -> Vec<(AlertKind, String)> {
     }
     if delivered.failed > 0 {
         let text = format!(
-            "{} could not be delivered and moved to {failed}; show the reasons: llmlb usage failed",
+            "{} could not be delivered; moved to {failed}; show the reasons: llmlb usage failed",
             counted(delivered.failed, "record")
         );
         found.push((AlertKind::Failed, text));
@@ -288,7 +288,7 @@ mod tests {
         let shown = shown.unwrap();
         let failed = Path::new("/d").join("failed");
         let moved = format!(
-            "3 records could not be delivered and moved to {}; ",
+            "3 records could not be delivered; moved to {}; ",
             failed.display()
         );
         for words in [

@@ -45,7 +45,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Exporter {
     state: Arc<ExportState>,
-    /// Dropped to start the last run.
+    /// Channel without messages. Dropping it starts the last run.
     shutdown: mpsc::Sender<()>,
     cancels: Cancels,
     ended: oneshot::Receiver<()>,
@@ -71,7 +71,7 @@ impl Exporter {
         options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
         options.grouping = meter::grouping();
         if to.is_none() {
-            // No receiver limits the size of a batch, and fewer files cost less.
+            // Archived batches are large: no receiver limits their size, and fewer files cost less.
             options.batch_size = ARCHIVE_BATCH_SIZE;
         }
         let mut worker = ExportWorker {

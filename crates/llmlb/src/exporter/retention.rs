@@ -124,7 +124,7 @@ impl RetainedDir {
         let name = self.name();
         match spool.prune(self.kept_in, &self.keep) {
             Ok(deleted) if deleted.files > 0 => tracing::info!(
-                "usage: deleted {} from {name}/: usage.{name}_max_age or usage.{name}_max_size",
+                "usage: deleted {} from {name}/ beyond usage.{name}_max_age or usage.{name}_max_size",
                 in_words(deleted)
             ),
             Ok(_) => {}

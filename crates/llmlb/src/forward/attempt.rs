@@ -18,8 +18,8 @@ use crate::upstream::{Exchange, Head, Stream, Upload, UpstreamError};
 
 /// Interval at which a waiting request checks that its backend is not hung.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
-/// Maximum time after which a closed connection counts as stale. A later close means that the backend
-/// has worked on the request.
+/// A reused connection that the backend closes within this time after the request counts as stale, and the
+/// request is sent again. A later close means that the backend has worked on the request.
 const STALE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Sends the request to the backend of this slot. `now` is the start of the attempt.
@@ -42,12 +42,12 @@ pub(super) async fn attempt(
     if usage == AskUsage::Yes
         && usage_rejection::rejects_stream_options(head.status, &mut exchange).await
     {
-        // Retry without the option that llmlb added.
+        // The client did not send `stream_options`: llmlb added it, so retry without it.
         drop(exchange);
         usage = AskUsage::No;
         (head, exchange) = send(context, &slot, outbound, guard, usage, Instant::now()).await?;
-        // The backend is opted out only if the option caused the error. A backend may not read the
-        // request as a stream, and an error may repeat the client's own text.
+        // Stop adding `stream_options` for this backend only if the option caused the error. The backend
+        // may not read the request as a stream, and an error may repeat the client's own text.
         if head.status.is_success()
             && outbound.parsed.stream
             && !outbound.parsed.names_usage_option()
@@ -70,7 +70,7 @@ pub(super) async fn attempt(
     })
 }
 
-/// Model as the backend names it.
+/// Returns the model's name on the backend of this slot.
 fn model<'a>(slot: &'a Slot, guard: &'a RequestGuard) -> &'a str {
     slot.model()
         .or(guard.route.model.as_deref())
@@ -87,8 +87,8 @@ async fn send(
     now: Instant,
 ) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let backend = slot.backend();
-    // The backend may close an idle connection at the same moment. Only a request that may be sent
-    // twice is sent on one.
+    // The backend may close an idle connection while the request is sent, without a sign whether it was
+    // received. So only a request that may be sent twice is sent on an idle connection.
     if outbound.repeatable
         && let Some(stream) = context.idle.take(backend.id)
         && let Some(upload) = upload(context, slot, outbound, guard, usage)
@@ -106,7 +106,7 @@ async fn send(
             Ok(head) => return Ok((head, exchange)),
         }
     }
-    // Boxed because it is rare and takes much memory.
+    // A new connection is rare and its future is large, so it is boxed to keep other requests small.
     Box::pin(send_on_new_connection(
         context, slot, outbound, guard, usage,
     ))
@@ -123,9 +123,9 @@ async fn send_on_new_connection(
 ) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let stream: Stream = context.connector.connect(&slot.backend().url).await?;
     let Some(upload) = upload(context, slot, outbound, guard, usage) else {
-        // The body passed through already, and the client sends it once.
+        // The body was streamed to a backend without a copy, and the client sends it only once.
         return Err(UpstreamError::ClientBody(
-            "it cannot be sent again".to_owned(),
+            "the body was streamed already and cannot be sent again".to_owned(),
         ));
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
@@ -208,7 +208,7 @@ async fn read_head(
         if let Ok(head) = timeout(left.min(CHECK_EVERY), exchange.head()).await {
             break head?;
         }
-        // Without another backend the wait goes on: the hung one may still respond.
+        // Without another backend the request keeps waiting: the hung backend may still respond.
         if slot.backend().health.is_hung() && has_another(context, slot, outbound) {
             return Err(UpstreamError::Hung(
                 "it does not respond to probes".to_owned(),
@@ -217,7 +217,7 @@ async fn read_head(
         left = if exchange.is_paused() {
             CHECK_EVERY
         } else {
-            // The time that the client took to send its body is not the backend's.
+            // `first_byte_timeout` starts with the last byte sent: a slow upload is not the backend's fault.
             let since = exchange.last_write_at().unwrap_or(sent_at);
             limit.saturating_sub(since.elapsed())
         };

@@ -64,8 +64,8 @@ impl Course {
             return false;
         }
         match &self.closed {
-            // The request may have crashed that backend, and was sent to another one since. If the
-            // first backend is down, a third one is not put at risk.
+            // The request may have crashed the backend that closed its connection, and was sent to a second
+            // backend since. If the first backend is down, the request must not crash a third one.
             Some((backend, by_then)) if self.deliveries > *by_then => {
                 !refuses_connections(context, backend).await
             }
@@ -73,7 +73,7 @@ impl Course {
         }
     }
 
-    /// Notes a response of the backend with this slot.
+    /// Counts a response of the backend with this slot, and returns the next step.
     pub(super) fn note_response(
         &mut self,
         slot: &Slot,
@@ -90,7 +90,7 @@ impl Course {
         let may_repeat = outbound.endpoint.is_inference && outbound.repeatable && slot.has_model();
         if is_500 && may_repeat {
             if let Some(first) = self.suspect.take() {
-                // Two backends respond 500 to the same request: it is the request's fault.
+                // Two backends responded 500 to the same request, so the request is the cause.
                 pool.note_inconclusive(&first);
                 pool.note_inconclusive(backend);
                 return Next::Stop;
@@ -124,13 +124,13 @@ impl Course {
         }
     }
 
-    /// Keeps a response while another backend is tried.
+    /// Keeps a response for the client while another backend is tried.
     pub(super) fn hold(&mut self, response: UpstreamResponse) {
         self.held = Some(Box::new(response));
     }
 
-    /// Notes that an attempt failed without a response. `responses` is the number of the backend's
-    /// responses when it was chosen. True if another backend may be tried.
+    /// Counts an attempt that failed without a response. `responses` is the number of the backend's
+    /// responses when it was chosen. Returns true if another backend may be tried.
     pub(super) fn note_error(
         &mut self,
         context: &ForwardContext,
@@ -155,7 +155,7 @@ impl Course {
                 self.error = ForwardError::Shortage(why);
                 Ok(false)
             }
-            // Ports are counted for each address: another backend may be reached.
+            // Local ports run out per backend address, so a backend at another address may be reached.
             UpstreamError::NoLocalPort(_) => {
                 self.error = ForwardError::Shortage(why);
                 Ok(true)
@@ -174,7 +174,7 @@ impl Course {
                     context.pool.mark_down(backend, reason);
                 }
                 backend.health.recheck.notify_one();
-                // Keep the error of a backend that was reached: it says more.
+                // Keep the error of an earlier backend that was reached: it explains more to the client.
                 if matches!(self.error, ForwardError::Unreachable(_)) {
                     self.error = ForwardError::Unreachable(Some(why));
                 }
@@ -198,7 +198,8 @@ impl Course {
     }
 
     fn note_closed(&mut self, backend: &Arc<Backend>, error: &UpstreamError) {
-        // A crash closes the idle connection, and the new connection is refused.
+        // After a crash on an idle connection the attempt ends with the error of the new connection: it is
+        // refused, or the host is unreachable.
         let is_closed = matches!(
             error,
             UpstreamError::Closed(_)
@@ -239,7 +240,7 @@ async fn refuses_connections(context: &ForwardContext, backend: &Backend) -> boo
         return true;
     }
     let connecting = context.connector.connect(&backend.url);
-    // Boxed because it is rare and takes much memory.
+    // This check is rare and its future is large, so it is boxed to keep other requests small.
     matches!(
         Box::pin(timeout(REFUSES_WITHIN, connecting)).await,
         Ok(Err(

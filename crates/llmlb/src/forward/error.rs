@@ -18,7 +18,7 @@ pub(crate) enum ForwardError {
     TimedOut(String),
     /// The client did not send the whole body that it announced.
     BadUpload(String),
-    /// The client sent its body more slowly than this.
+    /// The client sent its body more slowly than this minimum rate.
     Stalled(BodyPace),
     /// This machine has no more descriptors, or no local port for any of the backends.
     Shortage(String),

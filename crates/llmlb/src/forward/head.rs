@@ -71,7 +71,7 @@ pub(super) fn write(
     field(&mut out, "accept-encoding", b"identity");
     let has_body = body.length != Some(0);
     match body.length {
-        // These methods need no Content-Length if they have no body.
+        // A GET, HEAD, OPTIONS or DELETE without a body needs no Content-Length.
         Some(0) if head.method.is_safe() || head.method == Method::DELETE => {}
         Some(length) => {
             let mut digits = itoa::Buffer::new();
@@ -81,7 +81,7 @@ pub(super) fn write(
         None => field(&mut out, "transfer-encoding", b"chunked"),
     }
     if has_body && head.method == Method::DELETE {
-        // Many servers ignore such a body, and would parse it as the next request.
+        // Many servers do not read the body of a DELETE, and would parse it as the next request.
         field(&mut out, "connection", b"close");
     }
     if let Some(protocol) = proxy.upgrade {

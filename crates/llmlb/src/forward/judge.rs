@@ -22,13 +22,13 @@ pub(super) fn is_retryable_status(status: StatusCode) -> bool {
     )
 }
 
-/// True if a client may have provoked the response: it counts against the backend only together with
-/// others.
+/// True if a client may have provoked the response. Such a response counts against the backend only
+/// together with further evidence.
 pub(super) fn is_suspect(status: StatusCode) -> bool {
     rejects_credential(status)
         || (status.is_server_error()
             && !is_retryable_status(status)
-            // These are about the request; the backend works.
+            // 501 and 505 are caused by the request, so they do not count against the backend.
             && status != StatusCode::NOT_IMPLEMENTED
             && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED)
 }
@@ -38,7 +38,7 @@ pub(super) fn rejects_credential(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
-/// Notes a response that began `took` after its request. Only a success counts for the latency: a
+/// Counts a response that began `took` after its request. Only a success counts for the latency: a
 /// backend that fails fast must not look like the best one. A suspect response is judged later, when the
 /// responses of other backends are known.
 pub(super) fn note_response(
@@ -70,8 +70,8 @@ pub(super) fn note_response(
     }
 }
 
-/// Notes a success that the backend did not complete. It counts like a 500, because a prompt can crash
-/// an engine. A timeout counts as a failure of the backend.
+/// Counts a successful response that the backend did not complete. It counts like a 500, because a
+/// prompt can crash an engine. A timeout counts as a failure of the backend.
 pub(super) fn note_cut(
     pool: &Pool,
     slot: &Slot,

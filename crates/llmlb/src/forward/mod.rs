@@ -51,7 +51,7 @@ pub(crate) struct Outbound<'a> {
     pub(crate) path: &'a str,
     pub(crate) parsed: &'a mut ParsedRequest,
     pub(crate) hints: &'a SelectHints<'a>,
-    /// The request may be sent twice.
+    /// True if the request may be sent twice: its body is kept, and a second execution changes nothing.
     pub(crate) repeatable: bool,
     /// The current backend has received the request, or a part of it.
     pub(crate) is_delivered: bool,
@@ -81,7 +81,8 @@ pub(crate) async fn forward(
     }
 }
 
-/// Opens the response that the client gets.
+/// Sends the request until a backend has a response for the client. Returns the head of that response,
+/// with its body unread.
 async fn open(
     context: &Arc<ForwardContext>,
     route: &Arc<Route>,
@@ -103,7 +104,8 @@ async fn open(
     }
 }
 
-/// Tries one backend after another. `None` if no backend is left: the course of the attempts decides.
+/// Tries one backend after another. Returns `None` if no further backend may be tried: the client then
+/// gets the response or error that `course` holds.
 async fn attempts(
     context: &Arc<ForwardContext>,
     route: &Arc<Route>,
@@ -155,7 +157,8 @@ async fn attempts(
     Ok(None)
 }
 
-/// Notes the head of a response, and decides about the next step. `started` is the start of the attempt.
+/// Counts a response for or against its backend, and returns the next step. `started` is the start of the
+/// attempt.
 async fn evaluate(
     pool: &Pool,
     mut response: UpstreamResponse,
@@ -168,7 +171,7 @@ async fn evaluate(
     let status = response.head.status;
     let mut next = Next::Respond;
     if let Some(slot) = &mut response.slot {
-        // The time that the client took to send its body is not the backend's.
+        // The backend's latency starts with the last byte sent: a slow upload must not count.
         let sent = response.exchange.last_write_at().unwrap_or(started);
         let is_inference = outbound.endpoint.is_inference;
         judge::note_response(pool, slot, &response.head, sent.elapsed(), is_inference);
@@ -195,7 +198,7 @@ async fn next_slot(
     let route = if tried.is_empty() {
         route
     } else {
-        // Backends may have changed during the attempts.
+        // The backends of the model may have changed during earlier attempts.
         newer = pool.current_route(route);
         &newer
     };

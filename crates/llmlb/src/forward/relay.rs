@@ -20,8 +20,9 @@ use crate::upstream::{Exchange, UpstreamError};
 
 type RelayedFrame = Result<Frame<Bytes>, UpstreamError>;
 
-/// Body of a backend's response, relayed as it arrives. The request is in flight while it exists. If the
-/// client disconnects early, dropping it closes the connection to the backend.
+/// Body of a backend's response, relayed to the client as it arrives. The request counts as in flight
+/// until the relay is dropped. If the client disconnects early, dropping the relay closes the connection
+/// to the backend.
 #[derive(Debug)]
 pub(crate) struct Relay {
     /// `None` after the end of the response.
@@ -29,15 +30,17 @@ pub(crate) struct Relay {
     context: Arc<ForwardContext>,
     backend: Arc<Backend>,
     slot: Option<Slot>,
-    /// Evidence against the backend if it ends a success on an inference endpoint early.
+    /// Evidence that counts against the backend if it cuts this response. `None` unless the response is
+    /// a success on an inference endpoint.
     if_cut: Option<Evidence>,
     idle: IdleTimer,
     issued: Option<IssuedIdFinder>,
-    /// The client may get fewer bytes than the backend sends.
+    /// Usage events may be removed, so that the client gets fewer bytes than the backend sends. The
+    /// length of the body is then unknown.
     may_shorten: bool,
     /// Last frame after the end of the response: its trailers, or the error that ended it early.
     last: Option<Box<RelayedFrame>>,
-    /// Memory for large reads, while there are any.
+    /// Memory charged for a large read buffer; `None` while the buffer is small.
     reading: Option<Share>,
     guard: Box<RequestGuard>,
 }
@@ -109,7 +112,8 @@ impl Relay {
     }
 
     /// Ends a response that its backend cut. The error closes the client's connection without the end of
-    /// the response. It is returned by the next poll: hyper discards unsent bytes on an error.
+    /// the response. The next poll returns the error, not this one: hyper discards unsent bytes on an
+    /// error.
     fn cut(&mut self, error: UpstreamError, cx: &Context<'_>) -> Poll<Option<RelayedFrame>> {
         self.exchange = None;
         let slot = self.slot.take();
@@ -142,7 +146,8 @@ impl Relay {
                     self.idle.note_activity();
                     self.backend.health.mark_active();
                     match frame.into_data().map(|data| self.pass(data)) {
-                        // Bytes that are hidden from the client yield no frame.
+                        // All bytes of the chunk are hidden from the client. An empty frame is not sent:
+                        // read the next chunk.
                         Ok(passed) if passed.is_empty() => {}
                         Ok(passed) => return Poll::Ready(Some(Ok(Frame::data(passed)))),
                         Err(trailers) => {
@@ -150,7 +155,8 @@ impl Relay {
                             if rest.is_empty() {
                                 return Poll::Ready(Some(Ok(trailers)));
                             }
-                            // Data must come before the trailers.
+                            // HTTP sends trailers after the body, so the bytes that were held back are
+                            // sent first.
                             self.last = Some(Box::new(Ok(trailers)));
                             return Poll::Ready(Some(Ok(Frame::data(rest))));
                         }
@@ -200,8 +206,8 @@ impl Body for Relay {
     }
 }
 
-/// Expires when a connection is idle for too long. The timer is reset when it fires, and not for every
-/// token.
+/// Expires when a connection is idle for too long. To save CPU, the timer is reset only when it fires,
+/// and not for every chunk that arrives.
 #[derive(Debug)]
 pub(super) struct IdleTimer {
     limit: Duration,
@@ -217,7 +223,7 @@ impl IdleTimer {
         Self {
             limit,
             timer: None,
-            // The time counts from the first poll.
+            // The idle time counts from the first poll, not from the construction of the timer.
             was_active: true,
             since: Instant::now(),
         }
@@ -228,7 +234,7 @@ impl IdleTimer {
         self.was_active = true;
     }
 
-    /// Ready if the connection was idle for the limit. To be called whenever there is nothing to read.
+    /// Ready if the connection was idle for `limit`. Call this whenever a read is pending.
     pub(super) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if std::mem::take(&mut self.was_active) {
             self.since = Instant::now();
@@ -258,7 +264,8 @@ mod tests {
         const LIMIT: Duration = Duration::from_secs(4);
         let mut idle = IdleTimer::new(LIMIT);
         let began = Instant::now();
-        // The last byte arrives after 3.9 s, between any two points of a coarse timer.
+        // The last byte arrives after 3.9 s, so the timer must expire at 7.9 s. A timer that checks for
+        // activity only once per limit would expire at 8 s.
         let mut chunks = Box::pin(sleep(Duration::from_millis(1300)));
         let mut left = 3;
         poll_fn(|cx| {

@@ -18,7 +18,8 @@ use crate::upstream::{Exchange, Head};
 
 /// Name of the backend that responded.
 const SERVED_BY: HeaderName = HeaderName::from_static("x-llmlb-backend");
-/// The request id of the backend, which its operators ask for.
+/// Request id that the backend assigned. The backend's operators need it to find the request in their
+/// own logs.
 const UPSTREAM_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
 
 /// A backend's response of which only the head has been read.
@@ -29,9 +30,10 @@ pub(super) struct UpstreamResponse {
     pub(super) backend: Arc<Backend>,
     /// Model as the backend names it, if that differs from the client's name.
     pub(super) model: Option<String>,
-    /// Hidden if llmlb requested the usage of the stream: the client did not ask for it.
+    /// `Hide` if llmlb added `include_usage` to the request: the client did not request usage events.
     pub(super) usage_events: UsageEvents,
-    /// Slot at the backend; `None` while the response is held for a better one.
+    /// Slot at the backend. `None` after the slot was released, while the response is kept as a fallback
+    /// and another backend is tried.
     pub(super) slot: Option<Slot>,
 }
 
@@ -51,8 +53,8 @@ impl UpstreamResponse {
             self.start_metering(&mut guard);
         }
         let mut response = Response::new(());
-        // Always HTTP/1.1, even if the backend uses HTTP/1.0: there a response that is cut looks like a
-        // complete one.
+        // The response to the client is always HTTP/1.1, even if the backend uses HTTP/1.0. In HTTP/1.0
+        // a response that is cut looks like a complete one.
         *response.version_mut() = Version::HTTP_11;
         *response.status_mut() = status;
         *response.headers_mut() = self.client_headers(&guard);
@@ -83,7 +85,8 @@ impl UpstreamResponse {
         let (head, api) = (&self.head, guard.identity.endpoint.api);
         let tap = UsageTap::new(api, head.status, &head.headers, self.usage_events);
         if self.usage_events == UsageEvents::Hide && tap.is_compressed() {
-            // Usage in a compressed stream cannot be hidden. Do not request it again.
+            // llmlb cannot hide a usage event in a compressed stream, so it no longer requests usage
+            // from this backend for this model.
             let model = self.model.as_deref().or(guard.route.model.as_deref());
             let why = "compresses streams although asked not to";
             self.backend
@@ -92,7 +95,7 @@ impl UpstreamResponse {
         guard.metering.tap = Some(tap);
     }
 
-    /// Takes the header fields of the response for the client.
+    /// Returns the header fields for the client, moved out of the backend's response.
     fn client_headers(&mut self, guard: &RequestGuard) -> HeaderMap {
         let mut headers = std::mem::take(&mut self.head.headers);
         if guard.metering.may_shorten() {

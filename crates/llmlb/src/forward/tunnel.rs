@@ -45,8 +45,8 @@ pub(super) fn open(
             first: early,
             progress: &progress,
         };
-        // The response is the 101. A client can make the backend end the tunnel in any way, so that
-        // its end is no evidence for the backend or against it.
+        // The 101 completes the backend's response. A client can make the backend end the tunnel in any
+        // way, so the end of the tunnel is no evidence for or against the backend.
         if let Some(slot) = &slot {
             slot.note_ended();
         }
@@ -61,8 +61,8 @@ pub(super) fn open(
         };
         let copying = copy_bidirectional(&mut client, &mut backend);
         let copied = limited(copying, &progress, &limits).await;
-        // A client that has the backend's last byte has the whole response. If the client's own
-        // connection failed, the client disconnected.
+        // The backend cut the tunnel only if copying failed on the backend's side before its last byte
+        // was forwarded. An error of the client's own connection means that the client disconnected.
         let is_cut = copied.as_ref().is_some_and(Result::is_err) && !client.has_failed;
         if is_cut && client.guard.end == End::Unfinished {
             client.guard.finish(End::Cut);
@@ -142,7 +142,8 @@ impl Progress {
 /// The client's connection. The record is persisted before the connection is closed, because a client
 /// takes the close for the end of the response.
 struct ClientSide<'a> {
-    /// In front of the connection, so that it is dropped first.
+    /// Declared in front of `stream`, because fields are dropped in this order: the record is persisted
+    /// before the connection is closed.
     guard: Box<RequestGuard>,
     stream: TokioIo<Upgraded>,
     progress: &'a Progress,
@@ -188,14 +189,16 @@ impl AsyncWrite for ClientSide<'_> {
         self.note_result(flushed)
     }
 
-    /// Called after the backend's last byte.
+    /// Completes the response: `copy_bidirectional` calls this after it has forwarded the backend's last
+    /// byte.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.guard.finish(End::Complete);
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
-/// The backend's connection, whose first bytes were read together with the head.
+/// The backend's connection, and the first bytes of the tunnel, which were read together with the
+/// response head.
 struct BackendSide<'a> {
     stream: Stream,
     first: Bytes,

@@ -8,9 +8,9 @@ use tokio::time::timeout;
 use super::Outbound;
 use super::response::UpstreamResponse;
 
-/// Maximum number of bytes of an error that are searched.
+/// Maximum number of bytes of an error response that are searched for the name of a model.
 const MAX_SEARCHED: usize = 16 << 10;
-/// Maximum time to wait for the error. It usually comes with the head.
+/// Maximum time to wait for the body of an error response. It usually arrives with the head.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// Learns from a response whether its backend serves the endpoint of the request.
@@ -26,11 +26,13 @@ pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'
         status,
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
     ) && backend.may_lack(endpoint)
-        // The response may be about the stored object that the request's body names.
+        // A 404 may mean that the backend lacks the stored object that the request names, and not the
+        // endpoint.
         && outbound.parsed.issued.is_none()
     {
         let whole = timeout(MAX_WAIT, response.exchange.peek(MAX_SEARCHED)).await;
-        // An error that did not arrive in time may be about the model.
+        // An incomplete error may still name a model. Then the backend lacks the model, and not the
+        // endpoint.
         if whole.is_ok() && !names_a_model(&response.exchange.peeked()) {
             backend.note_missing(endpoint, status, outbound.head.uri.path());
         }

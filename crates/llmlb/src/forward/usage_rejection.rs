@@ -8,9 +8,10 @@ use tokio::time::timeout;
 
 use crate::upstream::Exchange;
 
-/// Maximum number of bytes of an error that are searched.
+/// Maximum number of bytes of an error response that are searched for `stream_options`.
 const MAX_SEARCHED: usize = 64 << 10;
-/// Maximum time to wait for the error. It is short, and usually comes with its head.
+/// Maximum time to wait for the body of an error response. The body is short and usually arrives with
+/// the head.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
 /// True if the response with this status rejects `stream_options`. The response can still be passed on
@@ -22,7 +23,7 @@ pub(super) async fn rejects_stream_options(status: StatusCode, exchange: &mut Ex
     ) {
         return false;
     }
-    // After the timeout, only the bytes that have arrived are searched.
+    // On a timeout, the part of the error that has arrived is searched.
     let _ = timeout(MAX_WAIT, exchange.peek(MAX_SEARCHED)).await;
     let error = exchange.peeked();
     let names = |name: &str| memmem::find(&error, name.as_bytes()).is_some();

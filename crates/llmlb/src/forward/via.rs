@@ -35,11 +35,12 @@ impl Via {
     }
 }
 
-/// Maximum number of entries that are forwarded. A longer chain of balancers is not realistic.
+/// Maximum number of `Via` entries that are forwarded. It is larger than any realistic chain of
+/// balancers.
 const MAX_ENTRIES: usize = 16;
 
-/// True if an entry has the format of llmlb's entries. A client may send such entries too, but they
-/// contain only two numbers.
+/// True if an entry of `Via` has the format of llmlb's entries. A client can forge such an entry, but it
+/// contains only two numbers, so that forwarding it reveals nothing.
 fn is_llmlb_entry(entry: &[u8]) -> bool {
     let is_number =
         |text: &[u8]| matches!(text.len(), 1..=20) && text.iter().all(u8::is_ascii_digit);

@@ -114,7 +114,8 @@ fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
     }
 }
 
-/// Returns the label that clients see: the kind, with a number if there are several backends of it.
+/// Returns a label for a discovered backend, which clients see. It is the kind of server, with a number
+/// if other backends already use that label.
 fn free_label(kind: &str, taken: &[Arc<Backend>]) -> String {
     let numbered = (2..).map(|number| format!("{kind}-{number}"));
     let mut labels = std::iter::once(kind.to_owned()).chain(numbered);
@@ -122,7 +123,7 @@ fn free_label(kind: &str, taken: &[Arc<Backend>]) -> String {
     labels.find(is_free).unwrap_or_default()
 }
 
-/// Formats the first few models for the log.
+/// Formats a list of models for the log: their number and the names of the first few.
 pub(super) fn in_short(models: &[Model]) -> String {
     let names: Vec<&str> = models.iter().take(4).map(|model| &*model.id).collect();
     match names.as_slice() {

@@ -144,7 +144,8 @@ impl Watcher {
                 };
                 tokio::select! {
                     () = sleep(pause) => {}
-                    // A short delay groups the rechecks of many failed requests into one probe.
+                    // Every failed request triggers a recheck. A short delay combines the rechecks of
+                    // many requests into one probe.
                     () = backend.health.recheck.notified() => sleep(DOWN_INTERVAL / 4).await,
                     () = watcher.stop.cancelled() => return,
                 }
@@ -171,7 +172,8 @@ impl Watcher {
             Err(failure) => {
                 let was_active = backend.health.take_active();
                 *failed_probes = match failure {
-                    // A backend that responds to requests is busy, not down.
+                    // A probe timed out, but the backend responded to requests meanwhile: it is busy,
+                    // not down.
                     ProbeError::Timeout(_) if was_active => 1,
                     _ => *failed_probes + 1,
                 };
@@ -188,7 +190,8 @@ impl Watcher {
                 }
                 match failure {
                     ProbeError::ConnectionRefused(_) => backend.set_refuses_connections(true),
-                    // The backend accepted and closed a connection, so neither state is proven.
+                    // The backend accepted a connection and closed it, which neither proves nor
+                    // disproves that it refuses connections.
                     ProbeError::Closed(_) => {}
                     _ => backend.set_refuses_connections(false),
                 }
@@ -197,7 +200,8 @@ impl Watcher {
                     _ => None,
                 });
                 self.pool.mark_down(backend, failure.why());
-                // Requests that wait for a hung backend are retried on another one.
+                // Marks a silent backend as hung. Requests that wait for its response are then retried
+                // on another backend.
                 let is_silent = matches!(
                     failure,
                     ProbeError::Timeout(_) | ProbeError::HostUnreachable(_)

@@ -45,7 +45,7 @@ pub(super) struct ModelList {
     pub(super) models: Models,
     /// Number of elements in the list, including those that are left out.
     pub(super) total: usize,
-    /// Kind of server, derived from `owned_by`.
+    /// Kind of server (such as Ollama), derived from the field `owned_by` of its models.
     pub(super) kind: Option<Kind>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct ProbeResult {
     pub(super) models: Models,
     /// Number of models in the backend's list, including those that are left out.
     pub(super) total: usize,
-    /// Kind of server, derived from the list.
+    /// Kind of server (such as Ollama), derived from its list of models.
     pub(super) kind: Option<Kind>,
     pub(super) headers: HeaderMap,
 }
@@ -81,7 +81,8 @@ pub(super) async fn probe(
     connector: &Connector,
     limits: ProbeLimits,
 ) -> Result<ProbeResult, ProbeError> {
-    // The timeout starts after the permit: the wait for other probes is not the backend's fault.
+    // Wait for the permit before the timeout starts: the time that other probes take is not the
+    // backend's fault.
     let permit = connector.permit_for_probe().await;
     let permit = permit.map_err(|error| ProbeError::LocalFault(error.to_string()))?;
     let head = forward::probe_head(backend, MODELS);
@@ -98,7 +99,8 @@ pub(super) async fn probe(
             return Err(ProbeError::HostUnreachable(why));
         }
         Ok(Err(UpstreamError::Closed(why))) => return Err(ProbeError::Closed(why)),
-        // Includes DNS and TLS errors, which are often transient: they do not count as a refusal.
+        // DNS and TLS errors end here too. They are often transient, so they do not count as a refused
+        // connection.
         Ok(Err(error)) => return Err(ProbeError::InvalidResponse(error.to_string())),
         Err(_) => {
             let seconds = limits.timeout.as_secs_f32();
@@ -108,7 +110,8 @@ pub(super) async fn probe(
         }
     };
     let list = match &backend.settings.fixed_models {
-        // With configured models any response will do: the server may not implement `/v1/models`.
+        // If the models are configured, any response but a server error proves that the backend is up:
+        // it may not implement `/v1/models`.
         Some(fixed) if !got.status.is_server_error() => {
             let described = fixed
                 .iter()

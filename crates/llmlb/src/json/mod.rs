@@ -227,7 +227,7 @@ pub(crate) fn next_structural(body: &[u8], mut at: usize) -> usize {
         }
         at += 1;
     }
-    // Otherwise this is a long list of numbers: test 32 bytes at a time.
+    // No bracket is near, so this is probably a long list of numbers: test 32 bytes at a time.
     let (pieces, _) = body.get(at..).unwrap_or_default().as_chunks::<32>();
     for piece in pieces {
         if piece.iter().fold(0, |any, byte| any | structure(*byte)) != 0 {
@@ -273,7 +273,8 @@ fn find_quote_or(other: u8, text: &[u8]) -> Option<usize> {
     const TOPS: u64 = ONES << 7;
     let (words, _) = text.as_chunks::<8>();
     for (place, word) in words.iter().take(4).enumerate() {
-        // XOR turns the searched byte into 0. Subtraction then sets the top bit of the lowest zero byte.
+        // Finds the byte in eight bytes at once. XOR turns the searched byte into 0; the subtraction
+        // then sets the top bit of the lowest zero byte.
         let word = u64::from_le_bytes(*word);
         let zeros = |byte: u8| {
             let word = word ^ (ONES * u64::from(byte));

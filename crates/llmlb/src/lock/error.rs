@@ -33,7 +33,8 @@ pub enum LockError {
         pid: Option<u32>,
         /// Start time of the server, if its process is confirmed.
         started_at: Option<SystemTime>,
-        /// Error of the lock library. [`LockError::holder`] returns its data.
+        /// Error of the lock library. [`LockError::holder`] returns the holder that this error
+        /// names.
         source: tenure::Error,
     },
     /// The lock could not be acquired, although no server runs on the port.
@@ -52,13 +53,13 @@ pub enum LockError {
         /// Error of the lock library, with the path of the lock file.
         source: tenure::Error,
     },
-    /// The lock file has no valid lock record, or not that of its holder. It does not block a new
-    /// server.
+    /// The lock file has no valid lock record, or a lock record that does not name the process
+    /// that holds the lock. Such a file does not block a new server.
     #[non_exhaustive]
     Corrupted {
         /// The lock file.
         path: PathBuf,
-        /// Defect of the content.
+        /// Defect of the lock record.
         why: String,
     },
     /// The lock file could not be read: it belongs to another user, or is no regular file.
@@ -90,7 +91,8 @@ impl LockError {
         }
     }
 
-    /// Returns the running server that holds the lock, if that is the reason.
+    /// Returns the running server that holds the lock. `None` if the error is not
+    /// [`LockError::AlreadyRunning`].
     pub fn holder(&self) -> Option<&Holder> {
         match self {
             Self::AlreadyRunning { source, .. } => source.holder(),
@@ -142,7 +144,7 @@ impl fmt::Display for LockError {
                     path.display()
                 )
             }
-            // The source's text already names the path.
+            // The text of `source` already names the path of the lock file.
             Self::ReadFailed {
                 source: Some(source),
                 ..

@@ -113,8 +113,8 @@ pub(super) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Rounds a time down to the record's resolution, so that a record that is read back equals the
-/// one that was written.
+/// Rounds a time down to milliseconds, the resolution of the lock record. So a lock record that
+/// is read back equals the one that was written.
 fn to_millis(time: SystemTime) -> SystemTime {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => SystemTime::UNIX_EPOCH + Duration::from_millis(millis(since)),

@@ -150,9 +150,10 @@ pub fn lock_path(port: u16) -> PathBuf {
 
 /// Reads the lock record of a port; `None` if there is no lock file. Works while the lock is held.
 ///
-/// The file of a crashed server is read too, so a record does not prove that a server runs. A file
-/// without a valid record, or with another process's record, is [`LockError::Corrupted`]. Such a
-/// file does not block the next server, which takes it over.
+/// The lock file of a crashed server is read too, so a lock record does not prove that a server
+/// runs. A file without a valid lock record, or with the lock record of another process than the
+/// holder, is [`LockError::Corrupted`]. Such a file does not block the next server, which
+/// replaces the lock record.
 ///
 /// ```
 /// # let port = 10 * (std::process::id() % 6000) as u16 + 3; // of this example alone
@@ -209,7 +210,7 @@ fn read_in(store: &Store, port: u16) -> Result<Option<LockInfo>, LockError> {
             Some(record) => record,
             None => {
                 let why =
-                    "the lock is held, but the record does not name the process that holds it";
+                    "the lock is held, but the lock record does not name the process that holds it";
                 return Err(corrupted(status.path(), why));
             }
         },

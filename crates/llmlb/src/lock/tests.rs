@@ -55,7 +55,7 @@ fn second_acquire_is_refused_with_the_pid_and_start_of_the_holder() {
 fn holder_without_a_matching_record_is_reported_as_unknown() {
     let (_dir, store) = fresh();
     let lock = ServerLock::acquire_in(&store, 8000, None).unwrap();
-    // A foreign record: the process that it names does not hold the lock.
+    // Replace the lock record by one that names another process, which does not hold the lock.
     leave(
         &store,
         8000,
@@ -92,7 +92,7 @@ fn lock_file_is_readable_while_held_and_equals_info() {
     assert_eq!(written["drain_timeout_ms"], 30_000);
     assert_eq!(written["llmlb_version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(written["stop"], "llmlb stop -p 32768");
-    // LockInfo parses the file itself and ignores unknown fields.
+    // `LockInfo` can also be deserialized from the lock file directly. It ignores unknown fields.
     assert_eq!(&serde_json::from_str::<LockInfo>(&text).unwrap(), info);
 
     lock.tenure_mut().set_field("note", "more").unwrap();
@@ -127,7 +127,7 @@ fn record_with_only_the_required_fields_is_read_and_taken_over() {
     let text = r#"{"pid":2147483000,"started_at":"2026-01-30T12:00:00Z","port":8000}"#;
     leave(&store, 8000, text);
     let mut info = read_in(&store, 8000).unwrap().unwrap();
-    // The user is the owner of the file, even if the record names another.
+    // `info.user` is the owner of the lock file, even if the lock record names another user.
     assert!(info.user.take().is_some() || cfg!(windows));
     assert_eq!(serde_json::to_string(&info).unwrap(), text);
     let lock = ServerLock::acquire_in(&store, 8000, None).unwrap();

@@ -68,8 +68,8 @@ impl CommitGroup {
         Poll::Pending
     }
 
-    /// Flushes forever, whenever there are records. The scheduler polls tasks that are ready before this
-    /// one, so their records join the same flush.
+    /// Flushes the group whenever it has records; never returns. The scheduler polls other tasks that
+    /// are ready before this task, so their records join the same flush.
     pub(crate) async fn run(&self) {
         loop {
             self.has_records.notified().await;

@@ -19,7 +19,7 @@ pub(crate) struct Ndjson {
     summary: StreamSummary,
     /// Beginning of a line whose end has not arrived.
     partial: Vec<u8>,
-    /// Reads the line instead if it is too long to buffer.
+    /// Reads the current line if it is too long to buffer; `partial` is then empty.
     long: Option<Box<Finder>>,
 }
 

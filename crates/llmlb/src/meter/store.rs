@@ -19,7 +19,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Meter {
     /// The staging directory. `None` if metering is off.
     dir: Option<PathBuf>,
-    /// Empty until the staging directory could be opened.
+    /// Empty until the staging directory has been opened.
     staging: OnceLock<Staging>,
     on_failure: OnFailure,
     persisted: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct Meter {
     last_failure: Mutex<StagingFailure>,
 }
 
-/// The last error of staging, and the time of the last attempt.
+/// The last error of staging, and the time of the last attempt to stage again.
 #[derive(Debug, Default)]
 struct StagingFailure {
     error: String,
@@ -39,7 +39,7 @@ struct StagingFailure {
 }
 
 impl Meter {
-    /// A meter that records nothing.
+    /// Returns a meter that stages no records.
     pub(crate) fn off() -> Self {
         Self {
             dir: None,
@@ -54,7 +54,8 @@ impl Meter {
         }
     }
 
-    /// A meter for this data directory. If the directory cannot be opened yet, every record tries again.
+    /// Returns a meter for this data directory. If the staging directory cannot be opened yet, every
+    /// record tries to open it again.
     pub(crate) fn new(data: &Path, on_failure: OnFailure) -> Self {
         Self {
             dir: Some(data.join("_staging")),
@@ -128,8 +129,8 @@ impl Meter {
         self.failure()
     }
 
-    /// The error of staging, while records are lost. Tries the disk again, because without a request no other
-    /// code would detect that it works.
+    /// Returns the error of staging while records are lost. Tries to stage again: while requests are
+    /// rejected, no record would detect that the disk works again.
     fn failure(&self) -> Option<String> {
         if !self.is_failing.load(Ordering::Relaxed) {
             return None;

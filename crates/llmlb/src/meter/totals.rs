@@ -1,7 +1,7 @@
 //! Totals of usage records: the fields that `usage/*.json` groups, sums and counts.
 //!
-//! A new field of `usage --by` is added to [`grouping`] and to the report's `By`. Totals that were
-//! written before keep their rows, which then have no value for it.
+//! A new field of `usage --by` is added to [`grouping`] and to the report's `By`. Rows of totals that
+//! were written before have no value for the new field.
 
 use spool::Grouping;
 
@@ -12,10 +12,11 @@ pub(crate) fn grouping() -> Grouping {
         .sum_suffix("_tokens")
         .count(["outcome", "tokens_from"])
         .total_from(["tokens"])
-        // Records that other programs stage may have OpenAI's fields alone.
+        // Other programs may stage records that have only OpenAI's fields, without `tokens`.
         .total_from(["total_tokens"])
         .total_from(["prompt_tokens", "completion_tokens"])
-        // Clients choose models and may guess keys. Only llmlb names backends.
+        // Clients choose model names and may invent keys, but only llmlb sets the backend. So a client
+        // cannot use up the groups that are reserved for records with a backend.
         .trust("backend")
 }
 
@@ -28,7 +29,7 @@ mod tests {
 
     use super::*;
 
-    /// Ids of 2023-06-30. Totals of hours that are so old are not written.
+    /// Record ids of 2023-06-30. For hours that are so old no totals by hour are written.
     const IDS: [&str; 3] = [
         "01890a5d-ac96-774b-bcce-b302099a8057",
         "01890a5d-ac96-774b-bcce-b302099a8058",
@@ -48,7 +49,8 @@ mod tests {
         consolidate(dir.path(), &options).unwrap();
     }
 
-    /// The file of the day without its snapshot and checksum, which differ in each run.
+    /// Returns the totals in the file of the day, without the snapshot and the checksum, which differ in
+    /// each run.
     fn day(dir: &TempDir) -> String {
         let text = fs::read_to_string(dir.path().join(DAY)).unwrap();
         let rows = text.find(r#""totals""#).unwrap();
@@ -90,7 +92,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let same =
             r#"{"model":"m","key":null,"backend":"b","records":1,"total":4,"sums":{"tokens":4}}"#;
-        // A row with a field that this grouping lacks.
+        // A row of another release, with a field by which this release does not group.
         let other = r#"{"model":"m","key":null,"backend":"b","team":"t","records":5,"total":50,"sums":{"tokens":50}}"#;
         let text = format!(
             r#"{{"version":1,"day":"2023-06-30","snapshot":"{}","totals":[{same},{other}]"#,
@@ -119,7 +121,7 @@ mod tests {
         assert_eq!(rows, [(Some("m"), None, 7), (Some("m"), Some("t"), 50)]);
     }
 
-    /// CRC-32 (IEEE), as it ends every line of the spool.
+    /// Returns the CRC-32 (IEEE) with which the spool ends every line of its files.
     fn crc32(bytes: &[u8]) -> u32 {
         let mut crc = u32::MAX;
         for byte in bytes {

@@ -37,7 +37,8 @@ impl UsageOption {
             Self::Added(Edit { range, text })
         };
         let Some(range) = ranges.stream_options.clone() else {
-            // Insert after the brace. The object has the field `stream`, so a comma must follow.
+            // Insert `stream_options` after the opening brace. The object has the field `stream`, so a
+            // comma must follow.
             return match body.iter().position(|byte| *byte == b'{') {
                 Some(brace) => added(
                     brace + 1..brace + 1,
@@ -141,7 +142,8 @@ mod tests {
                 r#"{"stream_options":{"include_usage":true,"include_usage":false},"stream":true}"#,
                 r#"{"stream_options":{"include_usage":true,"include_usage":true},"stream":true}"#,
             ),
-            // Any `stream` that a backend may read as true counts, but only `true` as the client's option.
+            // The option is added for any `stream` that a backend may read as true. The client's
+            // `include_usage` counts only if it is `true`.
             (
                 r#"{"stream":"true"}"#,
                 r#"{"stream_options":{"include_usage":true},"stream":"true"}"#,
@@ -170,7 +172,7 @@ mod tests {
         ] {
             let changed = changed(body).unwrap();
             assert_eq!(changed, expected);
-            // A parser reads the same request with the option added.
+            // A JSON parser finds the client's request, with only the option added.
             let mut wanted: Value = serde_json::from_str(body).unwrap();
             if !wanted["stream_options"].is_object() {
                 wanted["stream_options"] = json!({});

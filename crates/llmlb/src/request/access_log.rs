@@ -17,13 +17,13 @@ const FLUSH_AT: usize = 16 << 10;
 /// megabytes long, and the buffer never frees its memory.
 const MAX_TEXT: usize = 200;
 
-/// Receives the text of whole lines.
+/// Function that writes the text of whole log lines, for example to stderr.
 pub(crate) type LogSink = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
 /// The access log of one worker.
 pub(crate) struct AccessLog {
     to: Option<LogSink>,
-    /// Lines begin with the time.
+    /// True if each line begins with the time.
     timed: bool,
     buffer: Mutex<LineBuffer>,
 }
@@ -55,7 +55,7 @@ impl AccessLog {
         if self.timed {
             write_time(text, second);
         }
-        // Writing into memory cannot fail.
+        // The line is written into memory, which cannot fail.
         let _ = line(text, guard);
         if buffer.text.len() >= FLUSH_AT {
             self.flush_buffer(&mut buffer);
@@ -155,7 +155,7 @@ fn push_all<const N: usize>(text: &mut String, parts: [&str; N]) {
 /// Appends at most `max` characters of a text that a client chose. The text is quoted if it could be
 /// mistaken for a line or a field of the log.
 fn plain(text: &mut String, value: &str, max: usize) -> fmt::Result {
-    // A text has at most as many characters as bytes.
+    // Fast path: a text of at most `max` bytes has at most `max` characters.
     let end = if value.len() > max {
         value.char_indices().nth(max)
     } else {

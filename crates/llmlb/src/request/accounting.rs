@@ -8,14 +8,15 @@ use super::{AccessLog, Cancelled, Ids};
 use crate::meter::{CommitGroup, Meter};
 use crate::upstream::AddressLimit;
 
-/// Services by which the guards of one worker's requests identify, limit, log and meter them.
+/// State of one worker that the guards of its requests share, to identify, limit, log and meter the
+/// requests.
 #[derive(Debug)]
 pub(crate) struct Accounting {
     pub(crate) ids: Arc<Ids>,
     pub(crate) address_limit: Arc<AddressLimit>,
     pub(crate) cancelled: Arc<Cancelled>,
     pub(crate) meter: Arc<Meter>,
-    /// Records that the kernel does not have yet.
+    /// Usage records of this worker that are not persisted yet.
     pub(crate) commits: CommitGroup,
     pub(crate) access_log: AccessLog,
     /// Cancelled when the server aborts the requests that are still running.

@@ -35,8 +35,8 @@ const USUAL_BODY: usize = 64 << 10;
 /// connection.
 pub(crate) const RECEIVING: usize = 2 * H1_BUFFER;
 
-/// Reads a body of at most `max` bytes. The client must keep the pace, and the memory is charged to the
-/// budget.
+/// Reads a body of at most `max` bytes. The client must send at the rate of `pace`, or the request times
+/// out. The body's memory is charged to the budget.
 pub(super) async fn read_whole<B>(
     mut body: B,
     max: usize,
@@ -112,11 +112,11 @@ pub(crate) async fn expect_none(
     Ok(())
 }
 
-/// Limits the time that the frames of a body take.
+/// Times out if the client sends the frames of a body more slowly than `pace`.
 struct FrameTimeout {
     pace: BodyPace,
     deadline: BodyDeadline,
-    /// Number of bytes that had arrived before the last wait.
+    /// Number of bytes that had arrived before the last call of `wait_for`.
     length: usize,
 }
 
@@ -161,7 +161,7 @@ pub(crate) fn too_many(budget: &Budget) -> Refusal {
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         OVERLOADED,
-        "Other requests and responses use all of the memory for them (server.body_memory).",
+        "Other requests and responses use all of the memory that server.body_memory allows.",
     )
     .retry_after(1)
 }
@@ -263,7 +263,7 @@ mod tests {
         let started = Instant::now();
         assert_eq!(read(drops).await, Err(StatusCode::REQUEST_TIMEOUT));
         assert_eq!(started.elapsed(), PAUSE);
-        // A fast beginning does not help for long.
+        // A large first chunk does not exempt the client from the minimum rate for the rest of the body.
         drops = Paced::new(1000, 1, SECOND);
         drops.sizes.push(40 << 10);
         let started = Instant::now();
@@ -275,7 +275,7 @@ mod tests {
     async fn body_is_read_when_the_client_is_slow_but_steady() {
         let steady = Paced::new(500, 1100, SECOND);
         assert_eq!(read(steady).await, Ok(550_000));
-        // The minimum rate does not apply within the first window.
+        // The minimum rate is not checked before the first window (`server.body_timeout`) has passed.
         let small = Paced::new(29, 1, SECOND);
         assert_eq!(read(small).await, Ok(29));
     }

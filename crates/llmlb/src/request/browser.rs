@@ -17,7 +17,7 @@ pub(crate) struct KnownHosts {
 }
 
 impl KnownHosts {
-    /// `configured` is `server.hosts`, and `machine` is the name of this machine.
+    /// Returns the hosts of `server.hosts` (`configured`) and the name of this machine (`machine`).
     pub(crate) fn new(configured: &[String], machine: Option<String>) -> Self {
         let mut known = Self::default();
         for host in configured.iter().cloned().chain(machine) {
@@ -34,7 +34,7 @@ impl KnownHosts {
     fn may_be_host(&self, host: &str) -> bool {
         match Host::parse(host) {
             Host::Address(_) => true,
-            // Some clients send an empty `Host`.
+            // Some clients send an empty `Host`. It is no name that DNS rebinding could use.
             Host::Name(name) => name.is_empty() || self.has_name(name),
         }
     }
@@ -109,8 +109,8 @@ pub(crate) fn refuse_foreign_pages(
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     let is_foreign = |origin: &HeaderValue| match page(origin) {
         Some(host) => !known.may_be_origin(host, local),
-        // Programs may send any origin. But a page may read a WebSocket without permission of the
-        // server, so that an upgrade needs a known origin.
+        // The origin is not a web page, so a program sent the request. But browsers let any page read a
+        // WebSocket without permission of the server, so an upgrade requires a known origin.
         None => is_upgrade,
     };
     if let Some(origin) = origins.find(|origin| is_foreign(origin)) {
@@ -118,20 +118,20 @@ pub(crate) fn refuse_foreign_pages(
             "forbidden_origin",
             format!(
                 "This server is private, and a web page of another site ({}) sent this request. Add \
-                 the site's host to server.hosts if it may.",
+                 the site's host to server.hosts to allow its requests.",
                 shown(&String::from_utf8_lossy(origin.as_bytes()))
             ),
         ));
     }
-    // A sandboxed page sends no origin, or `null`.
+    // A sandboxed web page sends no `Origin`, or `null`. The browser marks its requests as cross-site.
     let origin = head.headers.get(header::ORIGIN).and_then(text);
     let is_hidden = origin.is_none_or(|origin| origin == "null");
     let site = head.headers.get("sec-fetch-site");
     if is_hidden && !head.method.is_safe() && site.is_some_and(|site| site == "cross-site") {
         return Err(refused(
             "forbidden_origin",
-            "This server is private, and a web page that does not say where it is from sent this \
-             request. Set server.allow_public if it may.",
+            "This server is private, and a web page of unknown origin sent this request. Set \
+             server.allow_public to allow requests of any page.",
         ));
     }
     Ok(())
@@ -141,7 +141,7 @@ fn text(value: &HeaderValue) -> Option<&str> {
     value.to_str().ok()
 }
 
-/// Host of an origin, if the origin is a web page.
+/// Returns the host of an origin; `None` if the origin is not a web page.
 fn page(origin: &HeaderValue) -> Option<&str> {
     let (scheme, host) = text(origin)?.split_once("://")?;
     let is_web = ["http", "https"]
@@ -154,7 +154,7 @@ fn refused(code: &'static str, message: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, code, message)
 }
 
-/// A name that the client chose, shortened and safe to print.
+/// Formats a name that the client chose: shortened, with unsafe characters replaced.
 fn shown(name: &str) -> String {
     plain(&shortened(name, 100)).into_owned()
 }

@@ -15,9 +15,10 @@ use foldhash::quality::RandomState;
 
 use crate::client_network::ClientNetwork;
 
-/// Factor by which an address may cancel more requests than one connection.
+/// Number of connections for which an address may cancel requests: its limit is this multiple of the
+/// limit of one connection.
 const CONNECTIONS: u32 = 10;
-/// An address may cancel as many requests at once as its limit allows in this time.
+/// Size of a burst: an address may cancel as many requests at once as its limit allows in this time.
 const BURST: Duration = Duration::from_secs(6);
 /// Maximum delay of a request.
 const MAX_DELAY: Duration = Duration::from_secs(1);
@@ -27,7 +28,8 @@ const CELLS: usize = 1024;
 /// Counters of cancelled requests, for all addresses.
 #[derive(Debug)]
 pub(crate) struct Cancelled {
-    /// Time per cancelled request at the limit; zero if there is no limit.
+    /// Time that one cancelled request uses up: the reciprocal of the limit per address. Zero if there
+    /// is no limit.
     interval: Duration,
     started: Instant,
     hasher: RandomState,
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn requests_of_an_address_wait_once_it_has_cancelled_too_many() {
-        // The limit is 200 per second, and 1200 at once.
+        // An address may cancel 200 requests per second, and 1200 at once.
         let cancelled = Cancelled::new(1200);
         let now = Instant::now();
         for _ in 0..1200 {
@@ -119,7 +121,7 @@ mod tests {
             cancelled.note(address(1), now);
         }
         let waiting = (2..=255).filter(|last| cancelled.delay(address(*last), now).is_some());
-        // Some addresses may share the counter.
+        // A few of the 254 other addresses may share the counter of the first address.
         assert!(waiting.count() < 10);
         let mapped = "::ffff:10.0.0.1".parse().unwrap();
         assert!(cancelled.delay(mapped, now).is_some());

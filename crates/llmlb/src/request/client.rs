@@ -131,7 +131,8 @@ mod tests {
         headers
     }
 
-    /// The address that the proxy `127.0.0.1` reports. It is trusted, and so is 10.0.0.0/8.
+    /// Returns the client address that a request from the proxy `127.0.0.1` has. Trusted proxies are
+    /// `127.0.0.1` and `10.0.0.0/8`.
     fn seen(fields: &[(&'static str, &'static str)]) -> String {
         let proxies = ["127.0.0.1", "10.0.0.0/8"].map(|text| Network::parse(text).unwrap());
         let proxies = Networks::new(proxies.to_vec());
@@ -150,9 +151,9 @@ mod tests {
             ("2001:db8::1", "2001:db8::1"),
             ("[2001:db8::1]:80", "2001:db8::1"),
             ("::ffff:1.2.3.4", "1.2.3.4"),
-            // If all are proxies, the leftmost one is the client.
+            // If all addresses belong to trusted proxies, the leftmost address is the client.
             ("10.0.0.7, 10.0.0.8", "10.0.0.7"),
-            // A proxy that does not report an address is the client.
+            // A trusted proxy that does not report a valid address counts as the client.
             ("1.2.3.4, unknown", "127.0.0.1"),
             ("1.2.3.4, unknown, 10.0.0.8", "10.0.0.8"),
             ("", "127.0.0.1"),
@@ -179,7 +180,7 @@ mod tests {
             ("for=\"[2001:db8::1]:4711\"", "2001:db8::1"),
             ("for=1.2.3.4, for=_hidden", "127.0.0.1"),
             ("for=1.2.3.4, proto=http", "127.0.0.1"),
-            // An open quote does not hide the next element.
+            // An open quotation mark of the client does not hide the element that the proxy appended.
             ("for=9.9.9.9;x=\", for=1.2.3.4", "1.2.3.4"),
         ] {
             assert_eq!(seen(&[(field, value)]), expected, "{value}");

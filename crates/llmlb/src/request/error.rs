@@ -32,7 +32,7 @@ impl Refusal {
         }
     }
 
-    /// Names the part of the request that is wrong.
+    /// Sets `error.param`: the field of the request that is wrong.
     pub(crate) fn param(mut self, param: &'static str) -> Self {
         self.param = Some(param);
         self

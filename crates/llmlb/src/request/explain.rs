@@ -1,4 +1,5 @@
-//! Finds the error in a JSON body, for the message to the client. Does not keep any values.
+//! Finds the error in a JSON body, for the message to the client. The body is parsed without storing its
+//! values, to save memory.
 
 use std::fmt;
 

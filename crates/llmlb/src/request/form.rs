@@ -12,15 +12,15 @@ use memchr::memmem;
 use super::case_variant::is_variant;
 use crate::headers::is_token;
 
-/// Maximum number of parts, of header lines in a part, and of bytes in such a line.
+/// Maximum number of parts of a form, of header lines in a part, and of bytes in a header line.
 const MAX_PARTS: usize = 1000;
 const MAX_LINES: usize = 16;
 const MAX_LINE: usize = 4 << 10;
 /// RFC 2046, section 5.1.1.
 const MAX_BOUNDARY: usize = 70;
 
-/// The boundary that a Content-Type of `multipart/form-data` declares, or the reason why the
-/// Content-Type could be read in two ways.
+/// Returns the boundary that a Content-Type of `multipart/form-data` declares. The error is the reason
+/// why servers could read the Content-Type in two ways.
 pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
     let (_, parameters) = content_type
         .split_once(';')
@@ -43,8 +43,8 @@ pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
     Ok(boundary)
 }
 
-/// The range of the only field `model`, if there is one, or the reason why the body could be read in
-/// two ways.
+/// Returns the range of the only field `model`, if there is one. The error is the reason why servers
+/// could read the body in two ways.
 pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, &'static str> {
     let delimiter = format!("--{boundary}").into_bytes();
     let mut found = None;
@@ -64,7 +64,7 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
                 return Err("it has the field `model` twice");
             }
         } else if at > 0 {
-            return Err("it has text before its first boundary");
+            return Err("it has text in front of its first boundary");
         }
         match &body[after..] {
             [b'\r', b'\n', ..] => part = Some(after + 2),
@@ -75,7 +75,7 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
                     Err("it has no parts")
                 };
             }
-            _ => return Err("a boundary is not alone in its line"),
+            _ => return Err("a boundary is followed by other text in its line"),
         }
         parts += 1;
         if parts > MAX_PARTS {
@@ -134,7 +134,8 @@ struct Disposition<'a> {
 impl<'a> PartHead<'a> {
     fn read(&mut self, line: &'a [u8]) -> Result<(), &'static str> {
         let line = std::str::from_utf8(line).map_err(|_| "a part's head is not UTF-8")?;
-        // A line that begins with a blank continues the line before. It has no name and is rejected.
+        // A line that begins with a blank continues the previous header line. Such a line has no name
+        // and is rejected.
         let named = line
             .split_once(':')
             .filter(|(name, _)| is_token(name) && !line.chars().any(char::is_control));
@@ -211,7 +212,7 @@ impl<'a> Iterator for Parameters<'a> {
         if rest.is_empty() {
             return None;
         }
-        // The iterator ends after an error.
+        // Clear the text first, so that the iterator ends after an error.
         self.0 = "";
         Some(parameter(rest).map(|(name, text, rest)| {
             self.0 = rest;
@@ -230,8 +231,8 @@ fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     let (value, rest) = if let Some(quoted) = rest.strip_prefix('"') {
         let end = quoted_end(quoted).ok_or(UNUSUAL)?;
         let (value, rest) = (&quoted[..end], &quoted[end + 1..]);
-        // `\"` ends the text for some parsers and is a quotation mark for others. Without `;` and `=`
-        // neither finds a further parameter in the value.
+        // Some parsers read `\"` as the end of the value, others as a quotation mark in it. If the value
+        // contains no `;` and `=`, neither finds a further parameter in it.
         if value.contains('"') && value.contains([';', '=']) {
             return Err(UNUSUAL);
         }
@@ -262,7 +263,8 @@ fn quoted_end(text: &str) -> Option<usize> {
     })
 }
 
-/// True for plain text in an encoding in which the value has the same meaning as in UTF-8.
+/// True if a part's Content-Type is plain text, in an encoding in which the value means the same as in
+/// UTF-8. `is_ascii`: the value has only ASCII characters.
 fn is_plain_text(content_type: &str, is_ascii: bool) -> bool {
     let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     media
@@ -352,15 +354,15 @@ mod tests {
         let good = field("name=\"model\"", "a");
         assert_eq!(find(&(good.clone() + END)), Ok("a"));
         let bodies = [
-            // The field twice, or in another case.
+            // The field `model` appears twice, or in another case.
             good.clone() + &good + END,
             good.clone() + &field("name=\"Model\"", "b") + END,
             field("name=\"MODEL\"", "b") + END,
-            // Names that some parsers read as `model`.
+            // Some parsers read these names as `model`.
             field("name=\"/model\"", "b") + &good + END,
             field("name=\"//model\"", "b") + &good + END,
             field("name=\"\"", "b") + &good + END,
-            // Text before the first boundary and after the last.
+            // The body has text in front of the first boundary or after the last one.
             "x\r\n".to_owned() + &good + END,
             "\r\n".to_owned() + &good + END,
             good.clone() + END + &good + END,

@@ -52,7 +52,7 @@ impl<'a> ReferenceObject<'a> {
         serde_json::from_slice(data).ok()
     }
 
-    /// Values of fields with this name in any case.
+    /// Returns the names and values of all fields that have this name in any case.
     fn variants(&self, wanted: &str) -> Vec<(&str, &str)> {
         let is_variant = |name: &str| folded(name) == wanted;
         let fields = self.0.iter().filter(|(name, _)| is_variant(name));
@@ -114,7 +114,7 @@ pub fn json_fields(data: &[u8]) {
         let text: Option<String> = serde_json::from_str(value).ok();
         assert_eq!(json::text(value.as_bytes()).as_deref(), text.as_deref());
     }
-    // Scanning from any later field finds the same rest.
+    // A scan that starts at a later field finds the same fields from there on.
     for name in memchr::memmem::find_iter(data, b"\"usage\":") {
         let mut last = Vec::new();
         if json::last_fields(data, name, |name, at| last.push((name.to_vec(), at))).is_ok() {
@@ -175,7 +175,8 @@ pub fn request_body(data: &[u8]) {
     assert_eq!(parsed.model, name.filter(|_| model != Some("null")));
     parsed.payload = Payload::Read(Bytes::copy_from_slice(body));
     rewritten(&parsed, &object, model.is_some_and(|value| value != "null"));
-    // Fields that are ignored change nothing; fields that are read never lower the estimate.
+    // Add a field to the body. A field that llmlb ignores does not change the estimate, and any other
+    // field does not lower it.
     let brace = body.iter().position(|byte| *byte == b'{').unwrap_or(0);
     let comma = if object.0.is_empty() { "" } else { "," };
     for (field, may_raise) in [
@@ -201,7 +202,8 @@ pub fn request_body(data: &[u8]) {
     }
 }
 
-/// The body for a backend differs in the model's name and in one option.
+/// The body that is sent to a backend differs from the client's body only in the model's name and in
+/// `include_usage`.
 fn rewritten(parsed: &super::ParsedRequest, object: &ReferenceObject<'_>, has_model: bool) {
     let name = has_model.then_some("an\"other");
     let body = parsed.body_for(name, super::AskUsage::Yes);
@@ -245,7 +247,7 @@ pub fn multipart(data: &[u8]) {
     let Ok(found) = form::model(body, boundary) else {
         return;
     };
-    // A form without its end is rejected, and so is a second field.
+    // A form without its final boundary is rejected, and so is a form with a second field `model`.
     let end = memchr::memmem::rfind(body, b"--").unwrap_or(0);
     assert!(form::model(&body[..end], boundary).is_err());
     let part =
@@ -260,7 +262,7 @@ pub fn multipart(data: &[u8]) {
     assert!(form::model(&more, boundary).is_err());
     let model = std::str::from_utf8(&body[range.clone()]);
     assert!(model.is_ok_and(|model| !model.is_empty() && !model.contains(char::is_control)));
-    // Another name at the same position is found there.
+    // If the model's name is replaced by another name, the other name is found at the same position.
     let (before, after) = (&body[..range.start], &body[range.end..]);
     let other = [before, b"another", after].concat();
     let expected = Ok(Some(range.start..range.start + 7));
@@ -300,14 +302,15 @@ pub fn path(data: &[u8]) {
         }
         Err(_) => return,
     };
-    // The forwarded path means the same endpoint.
+    // The path that is forwarded to the backend is parsed as the same endpoint.
     assert!(!forwarded.contains("//"));
     assert!(forwarded.len() <= 1 || !forwarded.ends_with('/'));
     assert_eq!(
         endpoint::parse(method, &forwarded),
         Ok((found, forwarded.clone()))
     );
-    // A lenient server reads the same endpoint.
+    // A lenient server, which decodes escapes and ignores case, parameters and empty segments, finds the
+    // same endpoint.
     let decoded = endpoint::percent_decoded(&forwarded);
     let segments = decoded
         .split(['/', '\\'])
@@ -340,7 +343,7 @@ pub fn forwarded_for(data: &[u8]) {
         ("forwarded", "for=203.0.113.7"),
         ("forwarded", "for=203.0.113.7;proto=http, for=10.0.0.8;by=x"),
     ] {
-        // The proxy appends to the client's field, or adds another one.
+        // A proxy either appends its entry to the client's header field, or adds a second field.
         let appended = [data, b", ", added.as_bytes()].concat();
         let mut joined = HeaderMap::new();
         if let Ok(value) = HeaderValue::from_bytes(&appended) {
@@ -383,7 +386,7 @@ pub fn query(data: &[u8]) {
         let found = query::model(&other).ok().flatten();
         assert_eq!(found.map(|(name, _)| name).as_deref(), Some("a&b=c %"));
     }
-    // Any name is the same after encoding and decoding.
+    // Encoding a model's name into a query and parsing the query returns the same name.
     let named = format!("model={}", query::encoded(text));
     let found = query::model(&named).ok().flatten().map(|(name, _)| name);
     assert_eq!(found.unwrap_or_default(), text);

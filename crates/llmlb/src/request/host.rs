@@ -29,12 +29,13 @@ pub(crate) fn check(head: &request::Parts) -> Result<(), Refusal> {
     ))
 }
 
-/// True for a valid `Host`. Some clients send an empty one.
+/// True for a valid `Host`. An empty value is valid, because some clients send it.
 fn is_valid(host: &[u8]) -> bool {
     host.is_empty() || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
 }
 
-/// True if both name the same host. The scheme's default port may be left out.
+/// True if `Host` and the request's authority name the same host. Either may omit the scheme's default
+/// port.
 fn is_same(host: &[u8], authority: &Authority, head: &request::Parts) -> bool {
     let default_port = match head.uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTPS => &b":443"[..],

@@ -52,7 +52,8 @@ pub(super) fn time_ms(id: &Uuid) -> u64 {
     u64::try_from(id.as_u128() >> 80).unwrap_or_default()
 }
 
-/// Returns the id of a request from end to end: the client's, if it is valid, otherwise `own`.
+/// Returns the request id for the backend, the client and the log: the client's id if it is valid,
+/// otherwise `own`.
 pub(super) fn request_id(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
     let client_id = headers.get(REQUEST_ID).filter(|id| {
         let bytes = id.as_bytes();

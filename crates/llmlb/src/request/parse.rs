@@ -35,7 +35,8 @@ pub(crate) struct ParsedRequest {
     pub(crate) usage_option: UsageOption,
     /// Estimated number of tokens of the prompt.
     pub(crate) prompt_tokens: u64,
-    /// Hashes of the beginning of the prompt.
+    /// Hashes of the first blocks of the prompt. Requests with equal first blocks prefer the same
+    /// backend, which may have them in its prompt cache.
     pub(crate) blocks: Vec<u64>,
     /// Hash of an id that a backend issued and that the request names.
     pub(crate) issued: Option<u64>,
@@ -71,7 +72,8 @@ struct JsonFields {
     prompt_fields: PromptFields,
     previous: Option<Range<usize>>,
     store: Option<Range<usize>>,
-    /// A field that appears twice, or also in another case.
+    /// Name of a field that appears twice, or also in another case. Servers disagree on which value
+    /// counts.
     ambiguous: Option<&'static str>,
 }
 
@@ -80,14 +82,14 @@ struct JsonFields {
 pub(super) enum ParseError {
     /// The body is not a JSON object.
     Malformed(String),
-    /// The body has this field in two ways. It could be routed and billed as one model and served as
-    /// another.
+    /// The body has this field twice, or in another case. llmlb could route and bill the request as one
+    /// model while the backend serves another.
     Ambiguous(&'static str),
-    /// The body is a form that parsers read differently.
+    /// The body is a form that parsers read differently, for this reason.
     Form(&'static str),
-    /// The encoding is not UTF-8.
+    /// The Content-Type names an encoding other than UTF-8.
     Charset,
-    /// The body has a prompt, but its endpoint takes none.
+    /// The body has a prompt, but the endpoint of the request accepts none.
     Prompt,
 }
 
@@ -232,7 +234,7 @@ pub(crate) async fn read(
         return Err(Refusal::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "compressed_body",
-            "The request's body is compressed; send it as it is, so that its model can be found.",
+            "The request's body is compressed; send it uncompressed, so that its model is found.",
         ));
     }
     let BodyLimits { max, pace, budget } = limits;
@@ -251,7 +253,7 @@ pub(crate) async fn read(
             ))
         }
         _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
-            // A list or a scalar names no model.
+            // A JSON list or scalar has no fields, so the body names no model. The query may name one.
             match serde_json::from_slice::<IgnoredAny>(&bytes) {
                 Ok(IgnoredAny) => return ParsedRequest::from_query(query, Payload::Read(bytes)),
                 Err(error) => Err(ParseError::Malformed(error.to_string())),
@@ -301,8 +303,8 @@ fn in_form(body: &[u8], content_type: &str) -> Result<ParsedRequest, ParseError>
     })
 }
 
-/// Parses a JSON request with this Content-Type. Types under which a server may read the same bytes as
-/// something else are checked further.
+/// Parses a JSON request with this Content-Type. Under some types a server could read the same bytes in
+/// another encoding or as a form, so these types are checked further.
 fn in_labelled_json(
     body: &[u8],
     api: Api,
@@ -389,7 +391,8 @@ impl JsonFields {
             b"model" => (&mut self.model, Some("model")),
             b"stream" => (&mut self.usage.stream, Some("stream")),
             b"stream_options" => (&mut self.usage.stream_options, Some("stream_options")),
-            // If these appear twice, the last one counts: neither routing nor billing depends on them.
+            // If `previous_response_id` or `store` appears twice, the last one counts. If the backend
+            // uses the first one, it may lack the stored response, but model and billing are the same.
             b"previous_response_id" => (&mut self.previous, None),
             b"store" => (&mut self.store, None),
             _ => {
@@ -429,7 +432,7 @@ impl ParseError {
             Self::Form(why) => Refusal::new(
                 status,
                 "invalid_form",
-                format!("The request's form cannot be read in one way only: {why}."),
+                format!("The request's form can be read in more than one way: {why}."),
             ),
             Self::Charset => Refusal::new(
                 StatusCode::UNSUPPORTED_MEDIA_TYPE,

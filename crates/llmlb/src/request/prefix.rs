@@ -1,17 +1,17 @@
-//! Hashes of the beginnings of a prompt. They lead to the backend that received them before: it need
-//! not compute a beginning again that is in its prefix cache.
+//! Hashes of the beginnings of a prompt. A request goes to the backend that received a prompt with the same
+//! beginning before, because that backend may have the beginning in its prefix cache.
 
 use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::FixedState;
 
-/// Size of a block. Affinity is not worth the effort for shorter prompts.
+/// Size of a block in bytes. A shorter prompt has no hash, because affinity is not worth the effort.
 const BLOCK: usize = 1 << 10;
 /// Maximum number of blocks of a prompt. With more, one long prompt would displace many others in the
 /// affinity cache.
 const MAX_BLOCKS: usize = 512;
 
-/// Returns one hash for each block of the prompt. It covers everything up to the end of the block.
+/// Returns one hash for each block of the prompt. Each hash covers everything up to the end of its block.
 ///
 /// `before` are the parts in front of the prompt: the model's name, tools, instructions.
 pub(super) fn blocks<'a>(before: impl Iterator<Item = &'a [u8]>, prompt: &[u8]) -> Vec<u64> {

@@ -12,7 +12,8 @@ use crate::endpoint::Api;
 use crate::json::{self, Malformed};
 use crate::meter::estimate;
 
-/// Maximum estimate. The size of a request does not limit it: a query counts for every document.
+/// Maximum estimate of a prompt in tokens. The size of a request alone does not limit the estimate: a query
+/// counts once for every document.
 const MAX_TOKENS: u64 = 1_000_000_000;
 
 /// A part of a prompt. Parts add up.
@@ -47,7 +48,7 @@ enum Part {
 const PARTS: usize = Part::Queries as usize + 1;
 
 impl Part {
-    /// Returns the part that a field of this name is on an API.
+    /// Returns the part of the prompt that a field with this name contains in a request to this API.
     fn find(api: Api, name: &[u8]) -> Option<Self> {
         use Api::{
             Chat, Completions, Embeddings, Messages, OllamaChat, OllamaEmbed, OllamaGenerate,
@@ -95,7 +96,8 @@ impl Part {
         match self {
             Self::Images => estimate::images(body, at),
             Self::Embedded => estimate::embedded(body, at),
-            // The model reads these as JSON.
+            // The model reads tools, functions, schemas and variables as JSON text, so the whole value
+            // counts.
             Self::Tools | Self::Functions | Self::Schema | Self::Variables => {
                 let end = json::skip(body, at)?;
                 Ok((estimate::by_length((end - at) as u64), end))
@@ -113,7 +115,7 @@ pub(super) struct PromptFields {
     /// Parts in front of the text.
     pub(super) tools: Option<Range<usize>>,
     pub(super) system: Option<Range<usize>>,
-    /// Maximum estimate of each part.
+    /// Maximum estimate of each part over all variants of its field.
     tokens: [u64; PARTS],
     documents: u64,
 }
@@ -137,7 +139,8 @@ impl PromptFields {
             lower_case(name)
         };
         if !api.reads_text() {
-            // The prompt is not estimated here, but it counts for affinity.
+            // The tokens of this API's prompt are not estimated. The range of the prompt is kept for its
+            // affinity hashes.
             let is_prompt = is_exact && matches!(&*name, b"messages" | b"prompt" | b"input");
             if !is_prompt {
                 return Ok(None);
@@ -334,7 +337,7 @@ mod tests {
         ] {
             assert_eq!(of(Api::Chat, &body), 100, "{body}");
         }
-        // Each engine reads one of these.
+        // Engines differ on which of these three fields they embed, so the largest one counts.
         let both = format!(r#"{{"input":"x","content":{text},"messages":[]}}"#);
         assert_eq!(of(Api::Embeddings, &both), 100);
         let long = format!(r#"{{"{}":{text}}}"#, "M".repeat(1000));

@@ -1,4 +1,5 @@
-//! The model in the query of a request. The request that opens a WebSocket has no body to name it.
+//! The model in the query of a request. The request that opens a WebSocket has no body that could name the
+//! model.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -19,12 +20,13 @@ pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refus
         match decoded(field.name).as_deref() {
             Some("model") if found.is_none() => {
                 let value = &query[field.value.clone()];
-                let value = decoded(value).ok_or_else(|| refused("is not well encoded"))?;
+                let value = decoded(value)
+                    .ok_or_else(|| refused("is not valid percent-encoded UTF-8"))?;
                 found = Some((value, field.value));
             }
             Some("model") => return Err(refused("is there twice")),
             Some(other) if is_variant("model", other) => {
-                return Err(refused("is spelt in another way"));
+                return Err(refused("is not in lower case"));
             }
             _ => {}
         }

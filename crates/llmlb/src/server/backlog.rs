@@ -254,7 +254,7 @@ pub(crate) struct Outgoing {
     is_shared: bool,
     /// Trailers that are held back because they end the HTTP/2 stream.
     trailers: Option<Frame<Bytes>>,
-    /// Charged until the response is dropped.
+    /// Memory charge of the request, released when the response is dropped.
     _memory: Option<RequestMemory>,
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
 
-// The memory of these buffers is charged to `server.body_memory`.
+// Buffer sizes are defined where the memory of the buffers is charged to `server.body_memory`.
 use super::client_memory::{
     H1_LARGE_BUFFER, H2_CONNECTION_WINDOW, H2_SEND_BUFFER, H2_STREAM_WINDOW,
 };
@@ -61,7 +61,7 @@ pub(crate) fn http1(limits: &HttpLimits) -> http1::Builder {
         .title_case_headers(false)
         // Write bodies without a copy.
         .writev(true)
-        // Experimental, and clients do not pipeline.
+        // hyper's flushing for pipelined requests is experimental, and clients of llmlb do not pipeline.
         .pipeline_flush(false)
         .auto_date_header(true);
     builder

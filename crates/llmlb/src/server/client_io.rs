@@ -38,7 +38,7 @@ pub(crate) struct ClientIo {
     stream: TokioIo<ChargedSocket>,
     /// Maximum time for which the client may accept no response bytes (`server.send_timeout`).
     limit: Duration,
-    /// Shortens the limit while other requests wait for a slot.
+    /// Shortens `limit` while other requests wait for a slot.
     contention: Contention,
     /// Timer of a blocked write, and the start of the blocking.
     timer: Option<(Pin<Box<Sleep>>, Instant)>,
@@ -221,9 +221,10 @@ impl Write for ClientIo {
 #[derive(Debug)]
 struct ChargedSocket {
     stream: Take<TcpStream>,
-    /// Set for HTTP/1.1. On HTTP/2 a single stream can be refused without closing the connection.
+    /// Memory to which request heads are charged as they are read. `None` for HTTP/2, where a single stream
+    /// can be refused without closing the connection.
     heads: Option<Arc<ClientMemory>>,
-    /// Set for HTTP/2.
+    /// Charge of an incomplete HTTP/2 request head; `None` for HTTP/1.1.
     unfinished: Option<UnfinishedHead>,
     lingering: Option<Lingering>,
 }

@@ -22,7 +22,7 @@ use crate::request::{H1_BUFFER, SMALL_BODY};
 
 /// Charge of a connection, and of each further request on it.
 const CONNECTION: usize = 32 << 10;
-/// Part of that charge for the head of a request.
+/// Part of the charge [`CONNECTION`] that covers the head of a request.
 const HEAD: usize = 8 << 10;
 /// Maximum memory of a parsed header field besides its text.
 const PER_FIELD: usize = 256;
@@ -34,7 +34,8 @@ pub(crate) const H1_LARGE_BUFFER: usize = 128 << 10;
 /// piece that is streamed in chunks, and one for the next read.
 const LARGE_BUFFERS: usize = 3 * H1_LARGE_BUFFER;
 
-/// Maximum size of a read on other HTTP/1.1 connections. hyper enlarges a buffer that one read fills.
+/// Maximum size of a read on an HTTP/1.1 connection without large buffers. Smaller than the buffer, because
+/// hyper enlarges a buffer that one read fills.
 const H1_READ: usize = H1_BUFFER - 1;
 /// Maximum size of a read after a rejected request. The bytes may be the rest of its body, which is
 /// discarded.
@@ -43,7 +44,8 @@ const READ_AFTER_REFUSAL: usize = 4 << 10;
 /// Receive window of an HTTP/2 connection: bytes of request bodies that a client may send before llmlb reads
 /// them.
 pub(crate) const H2_CONNECTION_WINDOW: u32 = 256 << 10;
-/// Receive window of one HTTP/2 stream. Smaller, so that one body that is not read does not block the others.
+/// Receive window of one HTTP/2 stream. Smaller than the window of the connection, so that one body that is
+/// not read does not block the others.
 pub(crate) const H2_STREAM_WINDOW: u32 = 128 << 10;
 /// Maximum number of response bytes that h2 buffers for each stream.
 pub(crate) const H2_SEND_BUFFER: usize = 64 << 10;
@@ -119,7 +121,8 @@ impl ClientMemory {
         }
     }
 
-    /// True if reads are neither limited nor charged.
+    /// True if reads are neither limited nor charged: the connection has large buffers, which are charged
+    /// already, or is a WebSocket.
     fn has_unlimited_reads(&self) -> bool {
         self.has_large_buffers.load(Ordering::Relaxed) || self.is_upgraded.load(Ordering::Relaxed)
     }
@@ -131,7 +134,8 @@ impl ClientMemory {
         if self.has_unlimited_reads() {
             return true;
         }
-        // Bytes of a request body have a share of their own, or are discarded.
+        // Bytes that arrive while a request is served belong to its body. They are charged to the body's own
+        // share, or discarded.
         if self.requests.load(Ordering::Relaxed) > 0 {
             if bytes == H1_READ && self.budget.try_charge_if_plenty(LARGE_BUFFERS) {
                 self.charged.fetch_add(LARGE_BUFFERS, Ordering::Relaxed);
@@ -209,7 +213,7 @@ impl RequestMemory {
     ) -> Option<Self> {
         let others = client.requests.fetch_add(1, Ordering::Relaxed);
         client.is_body_unread.store(false, Ordering::Relaxed);
-        // The request is counted from here on. Dropping `memory` undoes it.
+        // The request is counted from here on. Dropping `memory` removes it from the count.
         let mut memory = Self {
             client: Arc::clone(client),
             charged: 0,

@@ -26,7 +26,7 @@ use crate::request::Counter;
 
 /// Time after the start of a drain in which requests on open connections are still accepted.
 const LAST_REQUEST_WITHIN: Duration = Duration::from_millis(250);
-/// Maximum time for which an incomplete head delays the close of a connection after that.
+/// Maximum time for which an incomplete head delays the close of a connection that accepts no more requests.
 const INCOMPLETE_HEAD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Serves a connection until the client or the server ends it.

@@ -89,7 +89,7 @@ impl ClientConnections {
         (self.open)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below)
             .map_err(|_| Rejected::Total)?;
-        // The connection is counted from here on. Dropping `admitted` undoes it.
+        // The connection is counted from here on. Dropping `admitted` removes it from the count.
         let mut admitted = Admitted {
             connections: Arc::clone(self),
             network: None,

@@ -65,7 +65,7 @@ pub(crate) struct StreamWatch {
     /// Time within which a client must read enough of a response, and the minimum rate in bytes per second.
     limit: Duration,
     rate: u64,
-    /// Shortens the limit while requests wait for a slot.
+    /// Shortens `limit` while requests wait for a slot.
     contention: Contention,
     streams: Mutex<WatchList>,
     /// Stream of the request whose task hyper executes next.
@@ -236,7 +236,7 @@ impl WatchedStream {
     }
 
     /// Returns true if response bytes have waited for the client for the whole limit, and the client has read
-    /// too few bytes meanwhile. Starts the next interval then.
+    /// too few bytes meanwhile. A new period starts when the limit has passed.
     fn check_stalled(&mut self, now: Instant, limit: Duration, rate: u64) -> bool {
         let backlog = &self.stream.backlog;
         let written = backlog.written();
@@ -301,7 +301,8 @@ mod tests {
         let cancelled = CancelledRequests::new(1200);
         assert!((0..120).all(|_| cancelled.note(at(0))));
         assert!(!cancelled.note(at(1)));
-        // 1200 per minute refill 20 per second.
+        // 1200 per minute are one every 50 ms. One cancellation every 51 ms stays within the limit, and one
+        // every 49 ms exceeds it.
         let cancelled = CancelledRequests::new(1200);
         assert!((0..10_000).all(|number| cancelled.note(at(number * 51))));
         let cancelled = CancelledRequests::new(1200);

@@ -17,7 +17,8 @@ const END_HEADERS: u8 = 4;
 /// bytes and uses up to 170, including the spare capacity of the map.
 const MEMORY_PER_BYTE: usize = 6;
 
-/// Tracks the frames of one connection.
+/// Charge of the incomplete request head of one HTTP/2 connection. Tracks the frames of the connection to
+/// find the end of the head.
 #[derive(Debug)]
 pub(crate) struct UnfinishedHead {
     share: Share,

@@ -257,7 +257,7 @@ async fn forward_request(
     } = request;
     let blocks = std::mem::take(&mut parsed.blocks);
     let id_in_path = || {
-        // The path of an inference endpoint has no id.
+        // The path of an inference endpoint contains no id that a backend issued.
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
         id.map(|id| issued_ids::hash(id.as_bytes()))
     };

@@ -22,7 +22,7 @@ use crate::upstream::Connector;
 
 /// Pause after a failed accept, such as for lack of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// Interval at which a worker closes idle connections.
+/// Interval at which a worker closes idle connections to backends.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time that a line of the access log is buffered.
 const LINES_WITHIN: Duration = Duration::from_millis(100);
@@ -115,7 +115,8 @@ impl Workers {
                     if let Err(error) = worked {
                         tracing::error!(%error, "worker thread cannot accept connections");
                     }
-                    // Drops tasks of aborted requests. Does not wait for blocked DNS lookups.
+                    // `shutdown_background` drops the tasks of aborted requests. Unlike a drop of the
+                    // runtime, it does not wait for blocked DNS lookups.
                     runtime.shutdown_background();
                     drop(alive);
                 })?;
@@ -202,7 +203,7 @@ fn is_connection_error(error: &io::Error) -> bool {
     )
 }
 
-/// Periodically flushes the access log, closes idle connections, and logs the end of rejections.
+/// Periodically flushes the access log, closes idle connections to backends, and logs the end of rejections.
 async fn housekeeping(worker: Arc<Worker>) {
     let mut last_sweep = Instant::now();
     loop {

@@ -49,10 +49,10 @@ pub const ALLOCATOR: Allocator = std::alloc::System;
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "a function of a C library")]
 pub(crate) fn release_freed_memory() {
-    // SAFETY: it may be called at any time, from any thread.
+    // SAFETY: `mi_collect` may be called at any time, from any thread.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }
-/// Does nothing: the system's allocator decides.
+/// Does nothing: the system's allocator itself decides when to return freed memory to the system.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn release_freed_memory() {}
 

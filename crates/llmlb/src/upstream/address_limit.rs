@@ -72,7 +72,8 @@ impl AddressLimit {
     }
 
     fn shard(&self, network: ClientNetwork) -> MutexGuard<'_, HashMap<ClientNetwork, usize>> {
-        // The last bits differ most between clients of one network.
+        // The last bits select the shard, because they differ most between the addresses of clients in one
+        // network.
         let index = usize::try_from(network.number() % SHARDS as u64).unwrap_or_default();
         let shard = self.shards[index].lock();
         shard.unwrap_or_else(PoisonError::into_inner)

@@ -1,6 +1,8 @@
-//! CPU time of this client and of hyper's client connection for the same exchanges, in turn within one run.
+//! Benchmark: CPU time of llmlb's HTTP client and of hyper's client connection for the same exchanges, in
+//! turn within one run.
 //!
-//! `scripts/bench-client` runs it. `docs/decisions/0011-an-http-client-of-its-own.md` has the results.
+//! `scripts/bench-client` runs the benchmark. `docs/decisions/0011-an-http-client-of-its-own.md` has the
+//! results.
 
 #![expect(
     clippy::unwrap_used,

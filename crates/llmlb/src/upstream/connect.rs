@@ -31,7 +31,8 @@ pub(crate) struct Connector {
     limit: Duration,
     connections: Arc<BackendConnections>,
     resolver: Arc<Resolver>,
-    /// Created for the first backend with an `https` URL: loading the system's root certificates is slow.
+    /// TLS configuration, created for the first backend with an `https` URL: loading the system's root
+    /// certificates is slow.
     tls: Arc<OnceLock<Result<TlsConnector, rustls::Error>>>,
 }
 

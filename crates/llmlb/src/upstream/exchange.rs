@@ -16,9 +16,11 @@ use super::framing::{Framing, Piece};
 use super::{Head, Stream, Upload, UpstreamError, head};
 use crate::memory_budget::{Budget, Share};
 
-/// Size of the first read, maximum without an additional memory charge, and maximum of a fast stream.
+/// Size of the first read of a response.
 const FIRST_READ: usize = 4 << 10;
+/// Maximum size of a read without an additional memory charge.
 const USUAL_READ: usize = 8 << 10;
+/// Maximum size of a read while the backend sends fast. The additional memory is charged.
 const MAX_READ: usize = 64 << 10;
 /// Maximum number of informational (1xx) responses in front of the final response.
 const MAX_INFORMATIONAL: u32 = 32;
@@ -75,7 +77,8 @@ impl Exchange {
         self.upload.is_paused()
     }
 
-    /// Time of the last write of a streamed body. The backend cannot respond before it.
+    /// Time of the last write of a streamed body. The backend's time limit starts there, because a slow
+    /// upload is not the backend's fault.
     pub(crate) fn last_write_at(&self) -> Option<Instant> {
         self.upload.last_write_at()
     }

@@ -12,7 +12,8 @@ use super::framing::{Chunk, Framing, Piece};
 use super::head;
 use crate::dice::split;
 
-/// A response head is parsed only when it is complete, and contains no field of the connection.
+/// A response head is parsed only when it is complete. The parsed head contains no field that concerns the
+/// connection.
 pub fn response_head(data: &[u8]) {
     let mut inbox = BytesMut::from(data);
     let Ok(Some(parsed)) = head::parse(&mut inbox, &Method::POST) else {

@@ -29,7 +29,8 @@ impl IdlePool {
         let idle = all.get_mut(usize::from(backend.0))?;
         while let Some(mut last) = idle.pop() {
             if last.since.elapsed() >= MAX_IDLE {
-                // Connections below it in the stack are older.
+                // The stack is ordered by age. All connections below an expired one are older, so they have
+                // expired too.
                 idle.clear();
                 return None;
             }

@@ -41,7 +41,7 @@ impl Stream {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
         };
-        // Fails only if the connection is closed already.
+        // Setting the option fails only if the connection is closed already. Nothing is left to do then.
         let _ = SockRef::from(&**stream).set_linger(None);
     }
 }

@@ -44,9 +44,9 @@ fn alias_in_a_body_is_replaced_and_the_rest_is_unchanged() {
             r#"{"messages":[{"model":"fast","content":"\"model\":\"fast\""}],"model":"fast","tools":[{"model":"fast"}]}"#,
             r#"{"messages":[{"model":"fast","content":"\"model\":\"fast\""}],"model":"llama-3.3-70b","tools":[{"model":"fast"}]}"#,
         ),
-        // The same name with an escape sequence.
+        // An alias that is written with an escape sequence is replaced too.
         (r#"{"model":"f\u0061st"}"#, r#"{"model":"llama-3.3-70b"}"#),
-        // Names of models stay unchanged.
+        // Names of models that are not aliases stay unchanged.
         (
             r#"{"model":"llama-3.3-70b"}"#,
             r#"{"model":"llama-3.3-70b"}"#,

@@ -63,7 +63,8 @@ fn inference_request_that_is_not_json_is_rejected_for_every_content_type() {
     let server = serve(&sandbox, &[&open, &secret], &[]);
     for kind in ["application/json", "text/plain", "application/octet-stream"] {
         for path in [CHAT, "/v1/chat/completions/", "/v1/responses/compact"] {
-            // A backend that stops parsing at the brace would serve the request.
+            // A backend that stops parsing at the closing brace would ignore the invalid rest and serve the
+            // request.
             let answer = post(&server, path, kind, r#"{"model":"secret"} x"#);
             assert_eq!(answer.status(), 400, "{path} {kind}: {answer:?}");
             assert_eq!(code(&answer), "invalid_json", "{path} {kind}");

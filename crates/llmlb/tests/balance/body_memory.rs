@@ -37,7 +37,8 @@ fn client_with_partial_body(server: &LlmlbServer, body: &str, sent: usize) -> Co
 /// Returns a client that has sent so much of this body that a second request is rejected.
 fn client_that_fills_the_memory(server: &LlmlbServer, body: &str) -> Connection {
     eventually("the memory for bodies is full", || {
-        // The second request may be read before the first one. Then it fits.
+        // The server may read the second request before the first one. The second request then fits, and the
+        // attempt is repeated.
         let first = client_with_partial_body(server, body, 500_000);
         let answer = server.post(CHAT, body);
         if answer.status() == 200 {

@@ -38,7 +38,7 @@ async fn cancel_one(client: &Client, mock: &FakeLlm) -> Result<(), h2::Error> {
     let (response, mut body) = ready.send_request(request(Method::POST, CHAT), false)?;
     body.send_data(r#"{"model":"m","silent":true}"#.into(), true)?;
     let mut polls = 0;
-    // The server may close the connection before the backend gets the request.
+    // The wait is limited, because the server may close the connection before the backend gets the request.
     while count(mock) == before && polls < 100 {
         tokio::time::sleep(Duration::from_millis(5)).await;
         polls += 1;

@@ -131,13 +131,13 @@ fn client_disconnect_does_not_count_against_the_backend() {
     let (mock, events) = observing_backend(false);
     let other = backend(ok);
     let server = serve(&sandbox, &[&mock, &other], UNPROBED);
-    // More often than the failures that eject a backend.
+    // Disconnect more often than the number of failures that ejects a backend.
     for _ in 0..6 {
         let mut client = Connection::open(server.address);
         client.send_post(CHAT, ASK);
         while events.try_recv().is_err() {
             if server.status()["in_flight"] == 0 {
-                // The other backend served this request.
+                // The other backend served this request, so send another one.
                 client = Connection::open(server.address);
                 client.send_post(CHAT, ASK);
             }

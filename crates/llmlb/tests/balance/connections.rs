@@ -103,7 +103,7 @@ fn upgraded_connection_counts_until_it_is_closed() {
     client.send(Request::websocket("/v1/realtime?model=m").to_bytes());
     assert_eq!(client.head().status(), 101);
     let open = |of: &str, count: u64| server.status()[of]["open"] == count;
-    // `/status` has a connection of its own.
+    // The request to `/status` uses a connection of its own, which is counted too.
     until("both connections are counted", || {
         open("connections", 2) && open("backend_connections", 1)
     });
@@ -140,7 +140,8 @@ fn idle_http_2_connection_is_closed_although_it_answers_pings() {
             if has_request {
                 assert_eq!(post(&client, CHAT, ASK).await.status, 200);
             }
-            // The client still exists, so that only the server can end the connection.
+            // `client` is dropped after the connection has ended, so that only the server can end the
+            // connection.
             let ended = connection.await.unwrap();
             assert!(ended.is_ok(), "not a GOAWAY without an error: {ended:?}");
             drop(client);

@@ -137,7 +137,8 @@ fn requests_are_recorded_and_delivered_while_clients_hold_every_descriptor() {
     assert!(held.len() >= 16, "{}", held.len());
     backend.expected.store(held.len(), Ordering::SeqCst);
     for round in 1..=ROUNDS {
-        // The backend holds one connection per client.
+        // The backend holds its responses until every client has sent a request, so each client occupies a
+        // backend connection.
         let answered = statuses(&mut held, "m");
         assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
         // Delivery has sealed and consolidated the entry, so the next round opens a new one.

@@ -97,7 +97,7 @@ fn three_different_failing_prompts_eject_a_backend() {
             server.post(CHAT, &prompt(number));
             ejected(&server) == [true, false]
         });
-        // Another thread writes the log.
+        // Another thread writes the log, so the line may appear after the ejection.
         until("the log names the status", || {
             let log = server.process.stderr();
             let mut lines = log.lines().filter(|line| line.contains(" ejected for "));

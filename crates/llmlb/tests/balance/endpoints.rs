@@ -34,7 +34,7 @@ fn count_of(mock: &FakeLlm, path: &str) -> usize {
         .count()
 }
 
-/// Sends requests to an endpoint until the first backend has received one, then more.
+/// Sends requests to an endpoint until the first backend has received one, then 30 more.
 fn send(server: &LlmlbServer, path: &str, first: &FakeLlm) {
     let before = count_of(first, path);
     until("the first backend gets a request", || {

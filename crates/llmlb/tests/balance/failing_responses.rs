@@ -145,7 +145,7 @@ fn backend_that_streams_but_answers_no_probes_stays_up() {
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
     assert_eq!(client.head().status(), 200);
-    // More unanswered probes than mark a backend down.
+    // Wait for more unanswered probes than the number that marks a backend down.
     until("probes got no response", || {
         probes.load(Ordering::SeqCst) > 6
     });

@@ -163,7 +163,8 @@ fn bytes_received_on_an_idle_connection_are_not_used_as_a_response() {
     let channels = Mutex::new((evil_requested, evil_sent));
     let mock = backend(move |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood");
-        // The client has the response by then.
+        // Wait until the client has received the response, so that the next bytes arrive on an idle
+        // connection.
         let channels = channels.lock().unwrap();
         if channels.0.recv().is_ok() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil");

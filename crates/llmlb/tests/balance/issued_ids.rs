@@ -35,7 +35,7 @@ fn issuing_backend(name: &'static str, models: &[&str]) -> FakeLlm {
     })
 }
 
-/// Returns two such backends. Requests with unknown ids go to the first one.
+/// Returns two backends that issue ids. Requests with unknown ids go to the first one.
 fn issuing_backends() -> (FakeLlm, FakeLlm) {
     (
         issuing_backend("a", &["both", "only-a"]),

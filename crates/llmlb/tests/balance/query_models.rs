@@ -24,7 +24,7 @@ fn websocket_backend(name: &'static str, models: &[&str]) -> FakeLlm {
     })
 }
 
-/// Returns two such backends. Requests without a model go to the first one.
+/// Returns two backends that accept WebSockets. Requests without a model go to the first one.
 fn websocket_backends() -> (FakeLlm, FakeLlm) {
     (
         websocket_backend("a", &["only-a"]),

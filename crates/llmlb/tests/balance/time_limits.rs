@@ -139,7 +139,7 @@ fn stalled_upload_holds_no_slot() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], &[("LLMLB_BODY_TIMEOUT", "300ms")]);
-    // More often than the failures that would eject a backend.
+    // Repeat the upload more often than the number of failures that ejects a backend.
     for kind in ["application/octet-stream", "application/json"].repeat(4) {
         let mut client = Connection::open(server.address);
         client.send(upload(kind, 1000));
@@ -217,7 +217,7 @@ fn response_to_slow_upload(client: &mut Connection) -> testkit::Answer {
 fn upload_below_the_minimum_rate_holds_no_slot() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    // The rate is per second, and it also applies to windows below one second.
+    // The minimum rate is per second. It also applies to a body timeout below one second.
     for limit in ["700ms", "1200ms"] {
         let server = serve(&sandbox, &[&mock], &[("LLMLB_BODY_TIMEOUT", limit)]);
         for kind in ["application/octet-stream", "application/json"] {

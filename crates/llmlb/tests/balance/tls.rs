@@ -143,7 +143,7 @@ fn each_event_is_forwarded_over_tls_before_the_next_one_is_sent() {
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, r#"{"model":"m","stream":true}"#);
     assert_eq!(client.head().status(), 200);
-    // The backend sends the next event after another request.
+    // The backend holds each further event until it receives another request.
     for number in 0..3 {
         let event = read_chunk(&mut client.reader).unwrap().unwrap();
         assert_eq!(event, format!("data: {number}\n\n").into_bytes());
@@ -164,7 +164,8 @@ fn response_cut_over_tls_is_cut_for_the_client() {
         return;
     };
     let server = serve_localhost(&sandbox, &ours, port);
-    // Chunked, with a length, and until the end of a connection without a TLS close.
+    // The backend cuts a chunked body, a body with a length, and a body that ends with the connection but
+    // without a TLS close.
     for cut in ["cut chunks", "cut length", "cut end"] {
         let (head, _) = cut_answer(&server, &format!(r#"{{"model":"m","x":"{cut}"}}"#));
         assert_eq!(head.status(), 200, "{cut}");
@@ -205,7 +206,8 @@ fn cancelled_stream_over_tls_keeps_no_local_port() {
     read_chunk(&mut client.reader).unwrap().unwrap();
     drop(client);
     server.until_in_flight(0);
-    // The backend waits for another request and does not read. Its close would hide the local port.
+    // The backend waits for another request, so it has not closed its side. A close by the backend would hide
+    // a local port that the server still keeps.
     let now = testkit::resources::closed_first(port).unwrap();
     assert_eq!(now.difference(&before).next(), None);
 }

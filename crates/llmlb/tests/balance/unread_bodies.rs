@@ -333,7 +333,7 @@ fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
     for round in 1..=5 {
         client.send_post(CHAT, r#"{"model":"m"}"#);
         assert_eq!(client.answer().text(), r#"{"answer":"own"}"#);
-        // Bytes sent on the loopback interface are already in the socket of the receiver.
+        // On the loopback interface, a response that was sent is already in the server's socket.
         eventually("the second response is sent", || {
             (sent.load(Ordering::SeqCst) == round).then_some(())
         });

@@ -50,7 +50,7 @@ fn http_1_client_that_reads_nothing_is_disconnected_after_send_timeout() {
     until_logged(&server);
 }
 
-/// Waits until the access log names the limit.
+/// Waits until the access log shows that `send_timeout` ended the response.
 fn until_logged(server: &LlmlbServer) {
     let line = "POST /v1/chat/completions 200 send_timeout";
     until("the timeout is logged", || {
@@ -127,7 +127,8 @@ fn http_2_responses_are_reset_when_their_window_stays_closed() {
     run(async {
         let closed_window = Builder::new().initial_window_size(0).clone();
         let (client, connection) = connect(server.address, &closed_window).await;
-        // The model list, an error, a page of the server, and a short response of a backend.
+        // Request each kind of response: the model list, an error, a page of the server, and a short response
+        // of a backend.
         let mut responses = Vec::new();
         for (method, path, body) in [
             (Method::GET, "/v1/models", ""),

@@ -131,7 +131,7 @@ fn model_in_a_json_body_is_used_for_every_method() {
         assert_eq!(client.answer().status(), 200, "{method}");
     }
     assert_eq!((count(&first), count(&mock)), (0, 4));
-    // A PUT without a content type is streamed unread.
+    // The body of a PUT without a content type is streamed without being parsed, so its model is not used.
     let mut client = Connection::open(server.address);
     client
         .send("PUT /v1/whatever HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -179,7 +179,7 @@ fn body_without_a_model_is_streamed_as_it_arrives() {
     client.send(head("/v1/whatever", "application/octet-stream"));
     for piece in ["first", "second"] {
         client.send(format!("{:x}\r\n{piece}\r\n", piece.len()));
-        // The backend has this piece before the next one is sent.
+        // The backend must receive each piece before the client sends the next one.
         let mut received = Vec::new();
         while received.len() < piece.len() {
             received.extend(arrived.recv_timeout(DEADLINE).unwrap());
@@ -257,7 +257,7 @@ fn early_rejection_by_the_backend_reaches_the_client() {
     let large = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(8 << 20));
     let answer = server.post(CHAT, &large);
     assert_eq!((answer.status(), answer.text().as_str()), (413, "big"));
-    // The same for a streamed upload that is not complete.
+    // The rejection also reaches a client whose streamed upload is not complete.
     let mut client = Connection::open(server.address);
     client.send(head("/v1/whatever", "application/octet-stream"));
     client.send("5\r\nhello\r\n");

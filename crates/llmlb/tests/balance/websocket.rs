@@ -192,7 +192,8 @@ fn backend_that_reads_late_receives_all_bytes_of_a_closed_websocket() {
     let mut client = upgraded(&server);
     let mut rest = Vec::new();
     client.reader.read_to_end(&mut rest).unwrap();
-    // More bytes than the backend's socket buffer holds, and fewer than the server's socket buffer.
+    // The bytes exceed the backend's socket buffer and fit into the server's. The backend reads them after
+    // the client has disconnected.
     let sent = vec![b'x'; 400 << 10];
     client.send(&sent);
     drop(client);

@@ -99,7 +99,8 @@ impl Audit {
         found
     }
 
-    /// Ignores early requests, for tests in which the clocks of receiver and deliverer differ.
+    /// Ignores requests that arrived during a pause which the receiver had requested, for tests in which the
+    /// clocks of receiver and deliverer differ.
     pub(crate) fn ignoring_pauses(mut self) -> Self {
         self.tally.early = 0;
         self
@@ -187,7 +188,7 @@ impl fmt::Display for Audit {
     }
 }
 
-/// Returns the files in `failed/`. A batch has records, and a record has an id.
+/// Returns the files in `failed/` with the ids of their records. A file contains a batch or a single record.
 fn failures(world: &World) -> Vec<Failure> {
     #[derive(Deserialize)]
     struct Id {
@@ -204,7 +205,8 @@ fn failures(world: &World) -> Vec<Failure> {
     let mut found = Vec::new();
     for failed in &listed {
         let name = failed["name"].as_str().unwrap();
-        // Junk may have any name. Records of unreadable files count as lost.
+        // Files that cannot be read or parsed are junk and are skipped. Acknowledged records in them count as
+        // lost.
         let text = fs::read(world.data().join("failed").join(name)).unwrap_or_default();
         let ids = match serde_json::from_slice(&text) {
             Ok(File::Batch { records }) => records.into_iter().map(|record| record.id).collect(),

@@ -21,7 +21,7 @@ fn peak(pid: u32) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Runs a process to its end. Returns the seconds and its maximum memory in kibibytes.
+/// Runs a process to its end. Returns its duration in seconds and its maximum memory in kibibytes.
 fn measure(world: &World, arguments: &str) -> (f64, u64) {
     let began = Instant::now();
     let process = Running::start(&mut world.usage(arguments), &world.path("log"));

@@ -11,13 +11,13 @@ use crate::sample::{Arrived, arrived};
 /// Rule by which a receiver recognises records that it has billed already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// The receiver bills a record once, in whichever batch.
+    /// The receiver bills a record once, even if several batches contain it.
     ByRecord,
-    /// The receiver bills a key once and responds with this status when the key is repeated. A record
-    /// in another batch is billed again.
+    /// The receiver bills each batch key once, and responds with the status `known` when the key is repeated.
+    /// A record that another batch repeats is billed again.
     ByBatch { known: u16 },
-    /// The receiver bills a key once and responds with this status when the key is repeated. It rejects
-    /// a batch with a record that it has billed in another batch.
+    /// The receiver bills each batch key once, and responds with the status `known` when the key is repeated.
+    /// It rejects a batch with a record that it has billed in another batch.
     RejectOnDuplicate { known: u16 },
 }
 
@@ -100,7 +100,8 @@ pub(crate) struct Billing {
 }
 
 impl Billing {
-    /// Notes a received batch, whether it is billed or not.
+    /// Counts the mangled records of a received batch, and changed bytes under a known key, whether or not
+    /// the batch is billed.
     pub(crate) fn note(&mut self, posted: &Posted) {
         self.mangled += posted.mangled;
         let known = self

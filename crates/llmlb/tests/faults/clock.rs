@@ -39,7 +39,8 @@ fn records_are_billed_once_while_the_clock_jumps_by_days() {
 #[ignore = "runs in a mount namespace that another test creates"]
 fn run_with_jumps() {
     let library = faketime().unwrap();
-    // The library leaves a file in /dev/shm for each killed process. A private mount hides them.
+    // libfaketime leaves a file in /dev/shm for each killed process. With a private tmpfs there, these files
+    // disappear when the test ends.
     let mut mount = Command::new("mount");
     let mounted = mount.args(["-t", "tmpfs", "tmpfs", "/dev/shm"]).status();
     assert!(mounted.unwrap().success());

@@ -29,7 +29,7 @@ pub(crate) enum Fault {
     Close(Commit),
     /// No response until long after the client's timeout.
     Hang(Commit),
-    /// No response until long after the client's timeout, and the batch is billed after it.
+    /// No response until long after the client's timeout. The batch is billed after the timeout.
     HangThenCommit,
     /// 200, with half a head.
     CutHead,

@@ -28,7 +28,7 @@ fn deliver_from_full_disk() {
     let policy = Policy::ByBatch { known: 409 };
     let world = small_world(policy, Mix::new(&[(1, Fault::Unavailable)]), 8);
     let filler = Filler::new(&world);
-    // In the second round the reserve has been used before.
+    // The second round checks that the space reserved for delivery is reserved again after its first use.
     for _ in 0..2 {
         world.receiver.state().mix = Mix::new(&[(1, Fault::Unavailable)]);
         world.stage_fresh(3000, 0).assert_code(0);
@@ -141,7 +141,8 @@ fn deliver_while_others_fill(name: &str, world: impl FnOnce(Policy, Mix) -> Worl
             (world.waiting() == 0).then_some(())
         });
         world.run("verify").assert_code(0);
-        // The file system may free a block at any time, so that staging may succeed.
+        // The disk is full, but the file system may free a block at any time: staging a record may succeed or
+        // fail.
         let outcome = world.stage_fresh(1, 0);
         assert!(
             outcome.code == Some(0) || outcome.stderr.contains("no space left"),

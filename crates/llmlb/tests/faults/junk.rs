@@ -83,7 +83,7 @@ impl Junk {
     fn file(&mut self, path: PathBuf, content: Vec<u8>) {
         match fs::File::create_new(&path) {
             Ok(_) => fs::write(&path, &content).unwrap(),
-            // This name exists from an earlier round.
+            // Junk with this name was created in an earlier round and is checked already.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return,
             Err(error) => panic!("{}: {error}", path.display()),
         }
@@ -128,7 +128,8 @@ impl Junk {
                 fs::create_dir(&path).unwrap();
                 self.file(path.join("inside"), random.bytes(50));
             }
-            // A temporary file of a crashed program. It was never complete and may be deleted.
+            // The temporary file of a crashed program was never complete. Spool may delete it, so it is not
+            // counted as junk that must be preserved.
             let half = OsString::from_vec([b".", names(random)[4].as_bytes(), b".tmp"].concat());
             fs::write(dir.join(half), r#"{"version":1,"idempo"#).unwrap();
         }
@@ -148,7 +149,7 @@ impl Junk {
         let mut missing = Vec::new();
         for (bytes, paths) in &self.files {
             let found = counts.get(bytes).copied().unwrap_or(0);
-            // Empty files may be deleted.
+            // Spool may delete empty files, so a missing one is not reported.
             if found < paths.len() && !bytes.is_empty() {
                 let start = String::from_utf8_lossy(&bytes[..bytes.len().min(20)]);
                 let moved = paths.iter().filter(|path| !path.exists());

@@ -54,8 +54,8 @@ fn records_are_billed_once_by_a_receiver_that_rejects_batches_with_a_duplicate()
     resend(title, &world);
 }
 
-/// The receiver responds 422 to a batch that it has billed itself. Its sender cannot know that, so the
-/// batch ends whole in `failed/`.
+/// The receiver responds 422 to a batch that it has already billed. The sender cannot know that, so it moves
+/// the whole batch to `failed/` instead of splitting it.
 #[test]
 fn repeated_batch_is_ambiguous_when_the_receiver_rejects_it() {
     let title = "kill -9, rejected for a duplicate (422 for the same key)";

@@ -90,7 +90,8 @@ fn stale_lock_file_with_any_content_does_not_stop_delivery() {
         record("99999999999999999999"),
         record("1.5"),
         record("\"x\""),
-        // Snapshots of a crashed owner with missing entries, and with names that are not entries.
+        // The snapshot of a crashed owner may list missing entries, and names that are not entries. Files
+        // outside of the staging directory must not be consolidated or deleted.
         consumed(&[&missing], false),
         consumed(&[&missing], true),
         consumed(&["../victim.json", "../../victim.json", "", ".", "/"], true),

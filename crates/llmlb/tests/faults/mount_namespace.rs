@@ -74,7 +74,7 @@ impl Image {
     }
 }
 
-/// Runs one of the ignored tests if such a file system can be created and mounted.
+/// Runs one of the ignored tests if the file system of the image can be created and mounted here.
 pub(crate) fn run_on_image(image: Image, role: &str) {
     if !testkit::has_root("for loop devices").unwrap() {
         return;

@@ -28,8 +28,8 @@ pub(crate) fn fresh(poison: u64) -> Sample {
     Sample::new(number, mix(number) % 1000 < poison)
 }
 
-/// Returns the command of a producer that stages with the library, record by record, until it is
-/// killed. It notes acknowledged records in a file under `acks`.
+/// Returns the command of a producer that stages with the library, record by record, until it is killed. The
+/// producer appends the id of each acknowledged record to a file under `acks`.
 pub(crate) fn library_producer(data: &Path, acks: &Path, poison: u64) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -63,7 +63,8 @@ fn run_as_producer() {
         };
         let record = Record::parse(&sample.text()).unwrap();
         while let Err(error) = staging.stage(&record, durability) {
-            // The record may be staged or not, so the same record is staged again.
+            // After an error on a full disk the record may or may not be staged, so the same record is staged
+            // again.
             assert!(error.is_full(), "{error}");
             thread::sleep(Duration::from_millis(10));
         }
@@ -73,7 +74,7 @@ fn run_as_producer() {
     }
 }
 
-/// Notes acknowledged records in one write.
+/// Appends the ids of acknowledged records to the file `acks` in one write.
 pub(crate) fn note(acks: &mut fs::File, samples: &[Sample]) {
     let mark = |sample: &Sample| if sample.is_poisoned { " poisoned" } else { "" };
     let lines = samples
@@ -83,12 +84,12 @@ pub(crate) fn note(acks: &mut fs::File, samples: &[Sample]) {
         .unwrap();
 }
 
-/// Returns the records noted under `acks`: the id, and true if the record is poisoned.
+/// Returns the acknowledged records in the files under `acks`: the id, and true if the record is poisoned.
 pub(crate) fn noted(acks: &Path) -> Vec<(String, bool)> {
     let mut found = Vec::new();
     for file in fs::read_dir(acks).unwrap().map(Result::unwrap) {
         let text = fs::read_to_string(file.path()).unwrap();
-        // A truncated line is not a note.
+        // The producer may be killed within a write. A last line without a line end is ignored.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         found.extend(whole.lines().map(|line| match line.split_once(' ') {
             Some((id, _)) => (id.to_owned(), true),

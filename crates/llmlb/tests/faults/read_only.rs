@@ -59,7 +59,7 @@ fn deliver_on_read_only_disk() {
         );
         let once = world.deliver_now();
         if round == 0 {
-            // Staged records cannot be delivered.
+            // Staged records cannot be consolidated on a read-only disk, so the delivery fails.
             once.assert_code(1);
             assert!(
                 once.stderr.to_lowercase().contains("read-only"),
@@ -69,7 +69,8 @@ fn deliver_on_read_only_disk() {
         for arguments in ["pending", "failed", "verify", "pending --json"] {
             world.run(arguments).assert_code(0);
         }
-        // A batch whose delivery cannot be noted is not sent.
+        // No batch is sent while its delivery state cannot be stored: a restart could not know of the
+        // attempt.
         assert_eq!(world.receiver.state().tally.requests, requests);
         assert!(remount("rw", world.data()));
         world.stage_fresh(60, 0).assert_code(0);

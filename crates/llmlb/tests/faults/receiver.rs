@@ -17,10 +17,11 @@ use testkit::{Received, Reply, ScriptedServer, Step};
 /// Token that a deliverer must send.
 pub(crate) const TOKEN: &str = "a-token-that-no-log-may-contain";
 
-/// Delay that exceeds the timeout of every deliverer in these tests, which is a second.
+/// Delay that exceeds the timeout of every deliverer in these tests (one second).
 const HANG: Duration = Duration::from_millis(1400);
 
-/// Time after a response within which a killed deliverer may not have stored its content.
+/// Maximum time that a deliverer needs to store the pause requested by a response. A deliverer killed within
+/// this time may not obey the pause after its restart.
 const NOTING: Duration = Duration::from_millis(700);
 
 /// Receiver that runs until it is dropped.
@@ -114,7 +115,8 @@ impl Receiver {
         self.shared.lock().mix = Mix::none();
     }
 
-    /// Notes that a deliverer was killed. It may not have stored a pause that was requested just before.
+    /// Cancels a pause that was requested just before a deliverer was killed. The deliverer may not have
+    /// stored the pause, so early requests are no error.
     pub(crate) fn note_kill(&self) {
         let mut state = self.shared.lock();
         if state
@@ -209,8 +211,8 @@ impl Response {
 }
 
 impl State {
-    /// Decides about a request. Returns the response, and the batch that is billed only after the delay
-    /// of the response.
+    /// Chooses the response to a request, and bills its batch if the fault permits. Returns the response, and
+    /// the batch if it is billed only after the delay of the response.
     fn decide(&mut self, request: &Received) -> (Response, Option<(Posted, Policy)>) {
         self.tally.requests += 1;
         if self.pause.is_some_and(|pause| !pause.is_over(request)) {
@@ -267,7 +269,7 @@ impl State {
                 return self.request_pause(seconds.to_string(), Until::Elapsed(until));
             }
             Fault::WaitDate => {
-                // Dates have whole seconds: one to two seconds from now.
+                // HTTP dates have whole seconds, so this date is one to two seconds from now.
                 let date = Timestamp::from_second(Timestamp::now().as_second() + 2).unwrap();
                 let text = jiff::fmt::rfc2822::DateTimePrinter::new()
                     .timestamp_to_rfc9110_string(&date)

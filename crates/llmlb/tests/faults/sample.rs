@@ -77,7 +77,7 @@ pub(crate) struct Arrived {
     pub(crate) is_intact: bool,
 }
 
-/// Parses a record. Returns `None` if it is not one of these records.
+/// Parses a received record. Returns `None` if the record was not created by [`Sample`].
 pub(crate) fn arrived(record: &RawValue) -> Option<Arrived> {
     #[derive(Deserialize)]
     struct Fields {

@@ -136,7 +136,7 @@ impl World {
         outcome
     }
 
-    /// Returns the JSON output of a verb.
+    /// Returns the JSON output of `llmlb usage` with these arguments.
     pub(crate) fn json(&self, arguments: &str) -> Value {
         let outcome = self.run(&format!("{arguments} --json"));
         match serde_json::from_str(&outcome.stdout) {
@@ -252,8 +252,8 @@ impl World {
         self.kills += 1;
     }
 
-    /// Kills a program while it stages records, so that the staged ones are unknown. Then all of them may
-    /// be staged again. None of them may be billed twice.
+    /// Kills `llmlb usage stage` while it stages records, so that the test does not know which records are
+    /// staged. In half of the cases all records are staged again, and none may be billed twice.
     fn kill_during_stage(&mut self, poison: u64) {
         let samples: Vec<_> = (0..30).map(|_| producer::fresh(poison)).collect();
         let lines = producer::lines(&samples);
@@ -267,7 +267,8 @@ impl World {
         }
     }
 
-    /// Stops a consolidator in the middle, so that others find the directory in use, and kills it.
+    /// Stops a consolidator (SIGSTOP) while it holds the lock, so that other processes find the directory in
+    /// use. Then kills it.
     fn kill_during_consolidation(&mut self) {
         self.stage_fresh(20, 0);
         let mut command = self.usage("consolidate --batch-size 10");
@@ -286,7 +287,7 @@ impl World {
         while self.waiting() > 0 && Instant::now() < deadline {
             let outcome = self.deliver_now();
             if outcome.code == Some(1) {
-                // The deliverer waits for the time of the next attempt.
+                // Batches are still pending, for example during a pause that the receiver requested.
                 thread::sleep(Duration::from_millis(100));
             }
         }

@@ -337,7 +337,8 @@ fn upload_that_stalls_has_one_record() {
         let record = records::one(&sandbox, id);
         assert_eq!(record["outcome"], "cancelled", "{record:#}");
         assert_eq!(record["status"], 408, "{record:#}");
-        // A body that is read first never reached a backend.
+        // Only the streamed upload reached a backend. A body that llmlb must read for routing is forwarded
+        // when it is complete.
         let attempts = record["attempts"].as_array().unwrap().len();
         assert_eq!(attempts, usize::from(id == "passing"), "{record:#}");
     }
@@ -431,7 +432,8 @@ fn disconnect_right_after_the_request_is_recorded_if_it_reached_a_backend() {
         send(&mut client, &format!("r-{number}"), CHAT, &request_body);
         drop(client);
     }
-    // A client that stays is served after all those before it were accepted.
+    // The server accepts connections in order. When this last client is served, all earlier clients were
+    // accepted.
     let mut client = Connection::open(server.address);
     send(&mut client, "stays", CHAT, &chat("Hello", true).to_string());
     assert_eq!(client.head().status(), 200);

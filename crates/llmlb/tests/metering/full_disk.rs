@@ -28,7 +28,7 @@ struct World {
 impl World {
     fn new(on_failure: &str) -> Self {
         let sandbox = testkit::sandbox!();
-        // Large enough that records alone never fill it: only the test does.
+        // The disk is so large that records alone never fill it: only the test fills it.
         let disk = SmallDisk::mount(&sandbox, 64);
         let backend = counting_backend(Reports::IfAsked);
         let mut command = sandbox.command(&format!("serve -p 0 --backend {}", backend.mock.url()));

@@ -86,7 +86,7 @@ fn request_is_forwarded_unchanged_except_for_the_usage_option() {
         assert_eq!(sent.len(), body.len() + option.len());
         assert_eq!(sent.replacen(option, "", 1), body);
     }
-    // These APIs report usage by themselves: their requests are not changed.
+    // The Responses and Messages APIs report usage without an option, so their requests are not changed.
     for (id, path) in [("responses", "/v1/responses"), ("messages", "/v1/messages")] {
         send(&mut client, id, path, body);
         assert_eq!(client.answer().status(), 200);
@@ -209,7 +209,8 @@ fn usage_event_is_found_wherever_a_segment_ends() {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
         let length = format!("content-length: {}\r\n\r\n", text.len());
         let _ = stream.write_all([head, &length, &text[..at]].concat().as_bytes());
-        // By then llmlb has most likely read the first segment; if not, the text was not split.
+        // After this pause llmlb has most likely read the first segment. If not, it reads the text in one
+        // piece, and this position is not tested.
         thread::sleep(Duration::from_millis(1));
         let _ = stream.write_all(&text.as_bytes()[at..]);
     });

@@ -99,7 +99,7 @@ fn request_is_recorded_as_failed_when_the_backend_times_out() {
     assert_eq!(record["status"], 504, "{record:#}");
     assert_eq!(record["outcome"], "failed", "{record:#}");
     assert_eq!(record["backend"], Value::Null, "{record:#}");
-    // The backend has the prompt and may be processing it.
+    // The backend has received the prompt and may be processing it, so the prompt is counted.
     assert!(record["prompt_tokens"].as_u64() > Some(0), "{record:#}");
     assert_eq!(record["completion_tokens"], 0, "{record:#}");
     assert_eq!(record["tokens_from"], "estimated", "{record:#}");

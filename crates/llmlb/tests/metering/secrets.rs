@@ -20,7 +20,7 @@ const ASKED: &str = "xylograph";
 /// Word that only responses contain.
 const ANSWERED: &str = "quixotry";
 
-/// Sends a request with the word in every header field, and reads the response, which may be cut.
+/// Sends a request with [`ASKED`] in its header fields, and reads the response, which may be cut.
 fn send_one(server: &LlmlbServer, id: &str, path: &str, body: &str) {
     let mut client = Connection::open(server.address);
     let fields = format!(
@@ -43,7 +43,8 @@ fn files(dir: &Path, found: &mut Vec<(String, Vec<u8>)>) {
     }
 }
 
-/// Stops the server and checks its log and all files of its data directory.
+/// Stops the server and checks that neither [`ASKED`] nor [`ANSWERED`] is in its log or in a file of its data
+/// directory.
 fn assert_no_text_is_stored(sandbox: &Sandbox, server: &LlmlbServer) {
     let stopped = sandbox.run(&format!("stop -p {}", server.port()));
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
@@ -58,7 +59,7 @@ fn assert_no_text_is_stored(sandbox: &Sandbox, server: &LlmlbServer) {
     }
 }
 
-/// Returns a chat request with the word in every field that has text.
+/// Returns a chat request with [`ASKED`] in every field that has text.
 fn request_body(is_stream: bool) -> Value {
     let mut request_body = chat(ASKED, is_stream);
     request_body["system"] = json!(ASKED);
@@ -144,7 +145,7 @@ fn text_of_requests_and_responses_is_never_stored() {
         records::eventually(&sandbox, &id);
         count += 1;
     }
-    // A client that disconnects within the response.
+    // The record of a client that disconnects within the response must not contain the text either.
     let event = word.clone();
     scripted.next(move |_, stream| {
         wire::begin_stream(stream);

@@ -192,7 +192,7 @@ fn error_within_a_stream_counts_the_text_received_so_far() {
 #[test]
 fn stream_with_an_error_after_its_first_words_is_not_complete() {
     const ERROR: &str = "data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n";
-    // vLLM ends a stream that fails in this way.
+    // If generation fails, vLLM sends an error event and then `[DONE]`.
     let record = of_stream(&[WORD, WORD, ERROR, DONE]);
     assert_ne!(record["outcome"], "complete", "{record:#}");
     assert_eq!(record["completion_tokens"], 2, "{record:#}");

@@ -34,7 +34,7 @@ fn finds_servers_on_default_ports() {
             let list = r#"{"data":[{"id":"qwen","owned_by":"vllm"}]}"#;
             wire::json(stream, 200, list);
         });
-    // A web server that is no LLM server.
+    // A web server on a default port that is not an LLM server must not be found.
     let _web = FakeLlm::builder(&[])
         .without_models()
         .at(local(8080))

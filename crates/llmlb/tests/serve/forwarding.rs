@@ -367,7 +367,8 @@ fn body_of_an_unknown_endpoint_is_forwarded_unless_it_may_hide_a_model() {
         assert_eq!(server.post("/v1/unknown", body).status(), 200, "{body}");
     }
     assert_eq!(mock.count(), 3);
-    // A backend might find a model in these bodies.
+    // Invalid JSON and invalid models are rejected: a backend might read a model from these bodies that llmlb
+    // did not check.
     for body in ["{", r#"{"model":7}"#, r#"{"model":"m"}}"#] {
         assert_eq!(server.post("/v1/unknown", body).status(), 400, "{body}");
     }

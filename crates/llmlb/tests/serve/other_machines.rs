@@ -114,7 +114,8 @@ fn limits_connections_per_address() {
     assert_eq!((prefix.len(), status), (7, 429));
     assert_eq!(get("fd00:0:0:1::1", v6, "/healthz"), 200);
 
-    // Loopback has no limit per address, and 4 connections beyond the limit of all clients.
+    // Loopback clients have no limit per address. 4 connections beyond the limit of all clients are reserved
+    // for them.
     let loopback = SocketAddr::from(([127, 0, 0, 1], server.port()));
     let (local, status) = until_rejected(&["127.0.0.1"], loopback);
     assert_eq!((local.len(), status), (40 - 3 * 7 + 4, 503));

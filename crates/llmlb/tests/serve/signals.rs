@@ -23,7 +23,8 @@ fn sigterm_and_sigint_drain() {
         let mut clients = streams.clients(&server, 2);
         signal(&server.process, drain_signal);
         until("connections are refused", || refuses_connections(&server));
-        // Longer than the grace period of idle connections.
+        // The wait is longer than the grace period after which a draining server closes idle connections.
+        // Connections with open streams must survive it.
         std::thread::sleep(std::time::Duration::from_millis(600));
         streams.finish();
         for client in &mut clients {
@@ -297,7 +298,7 @@ fn request_on_an_open_connection_is_served_during_the_drain() {
 fn blocked_stderr_does_not_delay_requests_or_the_end() {
     let sandbox = testkit::sandbox!();
     let (mut child, address) = serve_with_piped_stderr(&sandbox);
-    // The pipe stays open and is soon full.
+    // The test never reads the server's stderr, so that this pipe is soon full and blocks writers.
     let _unread = child.stderr.take();
     until("the server accepts connections", || {
         TcpStream::connect(address).is_ok()

@@ -152,7 +152,7 @@ fn stop_reports_an_expired_drain_timeout() {
     let stopped = sandbox.run(&format!("stop -p {}", server.port()));
     assert_eq!(stopped.code, Some(0), "{stopped:?}");
     assert!(
-        stopped.stdout.contains("Its drain timeout expired"),
+        stopped.stdout.contains("The drain timeout expired"),
         "{stopped:?}"
     );
     assert_eq!(server.process.finish().code, Some(1));

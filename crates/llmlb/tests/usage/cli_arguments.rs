@@ -148,7 +148,8 @@ fn data_directory_is_in_the_home_of_the_user_by_default() {
     let ran = stage(&[("HOME", "")]);
     assert_eq!(ran.code, Some(1));
     assert!(
-        ran.stderr.contains("hint: name one: `--data DIR`"),
+        ran.stderr
+            .contains("hint: name a data directory: `--data DIR`"),
         "{ran:?}"
     );
 }

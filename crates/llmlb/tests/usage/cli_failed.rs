@@ -31,7 +31,7 @@ fn rejected_record_is_isolated_and_can_be_resent() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(
         ran.stderr
-            .contains("llmlb: 1 record could not be delivered and moved to "),
+            .contains("llmlb: 1 record could not be delivered; moved to "),
         "{ran:?}"
     );
     assert!(

@@ -111,7 +111,8 @@ fn report_is_the_same_for_staged_batched_and_delivered_records() {
 #[test]
 fn terminal_control_characters_are_escaped_in_every_format() {
     let sandbox = UsageSandbox::new();
-    // Escape sequence, its C1 form, line end, right-to-left override, line separator.
+    // The name contains an escape sequence, its C1 form, a line end, a right-to-left override and a line
+    // separator.
     let name = "a\u{1b}[2J\u{9b}31m\r\nb\u{202e}c\u{2028}";
     let json = serde_json::to_string(name).unwrap();
     let line = record(

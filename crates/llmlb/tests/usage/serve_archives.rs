@@ -170,7 +170,7 @@ fn demo_has_a_data_directory_of_its_own_in_the_home() {
     let file = "[usage]\nurl = \"http://127.0.0.1:9/\"\n";
     std::fs::write(dir.join("llmlb.toml"), file).unwrap();
     let with_home = [
-        // The demo reads only a file that is named.
+        // The demo does not search for a configuration file, so that the file must be named.
         ("LLMLB_CONFIG", "llmlb.toml"),
         ("LLMLB_DATA_DIR", ""),
         ("XDG_DATA_HOME", ""),

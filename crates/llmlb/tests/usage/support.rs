@@ -164,9 +164,10 @@ impl Server {
 /// Receiver that reports every request to the test and responds when the test permits it.
 pub(crate) struct HeldReceiver {
     pub(crate) receiver: UsageReceiver,
-    /// Gets a message for every request.
+    /// Channel with one message for every request that the receiver got.
     pub(crate) requests: mpsc::Receiver<()>,
-    /// Lets the receiver respond to one request; dropping it lets it respond to all.
+    /// Channel by which the test permits responses: each message permits one. Dropping the sender permits
+    /// all.
     pub(crate) respond: mpsc::Sender<()>,
 }
 

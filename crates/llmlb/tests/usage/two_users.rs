@@ -181,7 +181,7 @@ fn unreadable_entry_or_batch_is_reported_and_delays_no_other() {
         let pending = world.usage(User::Service, "pending", &receiver);
         assert_eq!(pending.code, Some(1), "{pending:?}");
         assert!(pending.stdout.contains(&error), "{pending:?}");
-        let total = "\n1 cannot be read; ";
+        let total = "\nfiles that cannot be read: 1; ";
         assert!(pending.stdout.contains(total), "{pending:?}");
         let verified = world.usage(User::Service, "verify", &receiver);
         assert_eq!(verified.code, Some(1), "{verified:?}");

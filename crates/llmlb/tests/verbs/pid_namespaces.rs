@@ -68,7 +68,7 @@ fn server_outside_is_neither_named_nor_stopped_from_inside() {
     assert!(ran.stdout.contains("1 passed"), "{ran:?}");
 }
 
-/// Not a test of its own: runs inside while a server outside holds port 4007.
+/// Not a test of its own: runs in a PID namespace while a server outside of it holds port 4007.
 #[test]
 #[ignore = "another test runs it in a PID namespace"]
 fn acquire_is_refused_inside() {

@@ -92,8 +92,8 @@ pub struct Consolidated {
     pub unreadable: usize,
 }
 
-/// Consolidates one snapshot of the entries in a data directory. If no entry was consolidated, none
-/// is left.
+/// Consolidates one snapshot of the entries in a data directory. If [`Consolidated::entries`] is 0,
+/// no entry is left that can be consolidated now.
 ///
 /// ```
 /// use spool::{Durability, Options, Record, Staging, consolidate};
@@ -214,7 +214,8 @@ pub(crate) fn consolidate_on(
     let entries = run.choose_entries(options).map_err(LockError::Disk)?;
     if !entries.is_empty() {
         lock.freeze(entries, options.batch_size)?;
-        // A damaged snapshot does not tell its entries, but some of its batches may exist.
+        // If a damaged snapshot was found, its entries are unknown, but some of its batches may
+        // exist. The new snapshot must find and reuse these batches.
         let is_resumed = lock.has_lost_snapshot();
         run.finish(&mut lock, is_resumed)?;
     }
@@ -313,7 +314,8 @@ impl ConsolidationRun<'_> {
     }
 
     /// Flushes the reserve to the disk, as far as the disk has room. No snapshot may be unfinished:
-    /// its id tells whether the totals include it.
+    /// the events that are flushed do not have the id of their snapshot, so that records of an
+    /// unfinished snapshot would count as in the totals.
     fn flush_reserve(&mut self) -> Result<(), Error> {
         let contents = Reserve::new(&self.data.staging).read(&**self.disk);
         if contents.is_ok_and(|contents| contents.is_empty()) {
@@ -366,7 +368,7 @@ impl ConsolidationRun<'_> {
                 self.state.backlog.put_back(name);
                 let full = io::Error::from(io::ErrorKind::StorageFull);
                 let path = name.path_in(&self.data.staging);
-                return Err(Error::new("remember the ids of", &path, full));
+                return Err(Error::new("store the record ids of", &path, full));
             }
             limits.ids = limits.ids.saturating_sub(ids);
             chosen.push(name);

@@ -24,7 +24,7 @@ pub(super) struct SnapshotProgress {
     id: Uuid,
     /// Number of records in a batch.
     batch_size: usize,
-    /// After a crash: batches of the snapshot that were written before it.
+    /// Batches of the snapshot that were written before a crash. `None` if the snapshot is new.
     pub(super) earlier: Option<EarlierBatches>,
     /// Lines that are in batches of other snapshots.
     pub(super) excluded: ExcludedEntries,
@@ -32,7 +32,8 @@ pub(super) struct SnapshotProgress {
     pub(super) unread: HashSet<String>,
     /// Index of the current entry in the snapshot.
     place: usize,
-    /// Name and error of the unreadable batch that the current batch must turn out to be.
+    /// Name and error of an unreadable batch that begins with the same record as the current batch.
+    /// If the names differ in the end, consolidation fails with the error.
     expected: Option<(String, Error)>,
     /// Parts of the current batch.
     parts: Vec<Part>,
@@ -71,7 +72,7 @@ impl SnapshotProgress {
         }
     }
 
-    /// Notes that the current entry was read up to this line.
+    /// Stores the number of the last line that could be read of the current entry.
     fn set_entry_read(&mut self, line: u64, is_truncated: bool) {
         if let Some(earlier) = &mut self.earlier {
             earlier.set_entry_read(self.place, line, is_truncated);
@@ -123,7 +124,8 @@ impl ConsolidationRun<'_> {
             };
             progress.place = place;
             let mut consolidated = ConsolidatedEntry::new(progress.id, name);
-            // A missing entry is no error.
+            // A missing entry is no error: another program may have moved it away since the
+            // snapshot was written.
             match opened {
                 Some(reader) => self.write_entry(progress, journal, reader, &mut consolidated)?,
                 None if progress.earlier.is_none() => continue,
@@ -167,7 +169,8 @@ impl ConsolidationRun<'_> {
                 continue;
             }
             if let Some(record) = earlier.load(self.spool, &batched)? {
-                // The record was valid when its batch was written.
+                // The totals accepted the record when its batch was written, so they accept it
+                // again.
                 let _ = progress.totals.add(&record);
             } else {
                 let why = "its batch was delivered while the entry was read";
@@ -242,14 +245,16 @@ impl ConsolidationRun<'_> {
         let is_truncated = !reader.is_whole();
         (consolidated.lines, consolidated.aside) = reader.account()?;
         progress.set_entry_read(consolidated.lines, is_truncated);
-        // A file that is not an entry has no lines, and counts as one thing that was set aside.
+        // A foreign file has no lines of an entry. The whole file was moved to `failed/` and counts
+        // as one.
         let is_foreign = consolidated.lines == 0;
         self.done.aside += consolidated.lines_aside().max(u64::from(is_foreign));
         Ok(())
     }
 
     /// Adds a valid record to the journal and, unless it is in an earlier batch, to the current
-    /// batch. Writes the batch when it is full, and when the record cannot be its next one.
+    /// batch. Writes the current batch when it is full, and in front of a record that is in an
+    /// earlier batch or begins an unreadable one.
     fn write_record(
         &mut self,
         progress: &mut SnapshotProgress,
@@ -292,7 +297,8 @@ impl ConsolidationRun<'_> {
         if let Some((name, error)) = progress.expected.take()
             && name != batch.file_name()
         {
-            // The unreadable batch has other records than this one. Some may be in both.
+            // The unreadable batch begins with the same record, but has other records than the
+            // current batch. If this batch were written, some records could be in both.
             return Err(error);
         }
         self.done.records += batch.records().len();
@@ -300,7 +306,8 @@ impl ConsolidationRun<'_> {
         if self.spool.put(&batch, is_resumed)? {
             self.done.batches += 1;
         }
-        // After a crash, batches of later entries may have more lines of the pending entries.
+        // After a crash, lines of the pending entries may be found in earlier batches until all
+        // entries are read. So the entries are journaled only then.
         if is_resumed {
             Ok(())
         } else {

@@ -106,7 +106,8 @@ impl Courier<'_> {
         let Some(batch) = self.load(name)? else {
             return Ok(AttemptResult::Undecided(NextStep::Continue));
         };
-        // A previous process may have crashed during an attempt that reached the destination.
+        // If a previous process crashed during an attempt, the batch may have reached the
+        // destination.
         state.unknown = state.is_unknown();
         state.proven |= fault == RecordFault::Proven;
         let before = DeliveryState {
@@ -166,7 +167,7 @@ impl Courier<'_> {
             Answer::Rejected { message } => (message, RejectionKind::Invalid),
             Answer::TooLarge { message } => (message, RejectionKind::TooLarge),
         };
-        // A destination that reads and judges a batch is reachable.
+        // A rejection proves that the destination is reachable, so it ends a series of failures.
         self.consecutive_failures = 0;
         state.end(&message);
         Ok(AttemptResult::Rejected(Box::new(RejectedBatch {
@@ -181,7 +182,8 @@ impl Courier<'_> {
         self.store.delivered(batch, message)?;
         self.consecutive_failures = 0;
         if let Err(error) = self.set_standing(Standing::Accepts) {
-            // Without the stored standing, the next rejected batch is bisected first.
+            // The error costs only time: a later run does not know that the destination has
+            // accepted a batch, and bisects the next rejected batch first.
             tracing::debug!(%error, "standing of the destination not stored");
             self.standing = Standing::Accepts;
         }

@@ -115,7 +115,7 @@ pub(super) struct Courier<'a> {
     pub(super) standing: Standing,
     /// Batch that was rejected after the last acceptance. All of its pieces may be split.
     pub(super) trusted_origin: Option<String>,
-    /// A pause is stored. The next accepted batch ends it.
+    /// True if a pause is stored. The next accepted batch ends the pause.
     pub(super) is_paused: bool,
     /// Number of batches that could not be read.
     unreadable: u64,

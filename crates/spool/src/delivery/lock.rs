@@ -12,7 +12,7 @@ use crate::error::{Error, is_full};
 use crate::staging_lock::LockError;
 
 const FILE: &str = ".delivery.lock";
-/// Verb under which earlier versions owned the lock while they only read.
+/// Verb in the lock record of earlier versions that own the lock only to read.
 const READ_VERB: &str = "verify";
 /// Maximum time for which a run waits for readers of the data directory.
 const READER_TIMEOUT: Duration = Duration::from_secs(30);

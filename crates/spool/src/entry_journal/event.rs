@@ -209,8 +209,8 @@ impl EntrySums {
                 .entry(totals::hour_of(fingerprint.id, at).floor(DAY))
                 .or_default() += 1;
         }
-        // Records with unknown ids are expected in the totals, which lack them: the report and
-        // `verify` name the day for that reason.
+        // Records with unknown ids count as expected in the totals, although the totals lack them.
+        // So the report and `verify` show that the totals of this day are incomplete.
         if let Some(name) = EntryName::parse(consolidated.entry.as_ref())
             && !consolidated.unknown.is_empty()
         {

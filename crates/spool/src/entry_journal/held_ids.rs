@@ -1,9 +1,9 @@
 //! Ids and sums of entries that were consolidated while the disk was too full for the entry
 //! journal.
 //!
-//! One change of the reserve adds them and notes that their snapshot is written. When the disk has
-//! room, they are flushed to the journal as events. The last of these events has the sums: once it
-//! is synced, the reserve does not count any more.
+//! One write adds these ids and sums to the reserve and marks their snapshot as written. When the
+//! disk has room, they are flushed to the journal as events. The last of these events has the sums:
+//! once it is synced, the ids and sums in the reserve are ignored.
 
 use std::collections::HashSet;
 use std::io;
@@ -19,7 +19,7 @@ use crate::reserve::{IdRange, OpenReserve, Reserve, ReserveUse};
 use crate::snapshot::note_written;
 use crate::time::new_id;
 
-/// Name of the note in the reserve.
+/// Name under which [`HeldIds`] is stored in the reserve.
 const NOTE: &str = "taken";
 /// Entry name in the last event that is flushed from the reserve.
 const ENTRY: &str = "reserve";
@@ -88,7 +88,8 @@ impl HeldIds {
         Ok((room, !held.is_empty()))
     }
 
-    /// Adds entries, and notes that their snapshot is written. Syncs the reserve.
+    /// Adds the ids and sums of entries to the reserve, and marks their snapshot as written. Syncs
+    /// the reserve.
     pub(super) fn add(
         reserve: &Reserve,
         disk: &dyn Disk,
@@ -107,7 +108,8 @@ impl HeldIds {
                 .collect();
             held.make_room(&open, new.len() as u64)?;
             contents.set_note(NOTE, &held);
-            // The dropped ids must not be valid while `add_ids` overwrites them.
+            // `add_ids` overwrites the ids that were dropped. The reserve must not count them as
+            // valid if a crash interrupts `add_ids`.
             open.write(disk, &mut contents, ReserveUse::Note)?;
             held.ids = open.add_ids(disk, held.ids, &new)?;
             for consolidated in entries {
@@ -122,8 +124,8 @@ impl HeldIds {
         add().map_err(|error| Error::new("write to", reserve.path(), error))
     }
 
-    /// Drops the oldest ids to make space, if the reserve can store [`WINDOW`] ids, so that as many
-    /// stay known. A smaller reserve drops none and is full.
+    /// Drops the oldest ids to make space for `more` new ids. A reserve for fewer than [`WINDOW`]
+    /// ids drops none, because too few would stay known: it is full then.
     fn make_room(&mut self, open: &OpenReserve, more: u64) -> io::Result<()> {
         if open.capacity() >= WINDOW {
             self.ids = self.ids.without_oldest(open.capacity(), more);

@@ -47,7 +47,7 @@ pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<RecordsPe
                 sums.add(&consolidated);
             }
         }
-        // `verify` reports damaged lines.
+        // Damaged lines are skipped here: `verify` reports them.
         JournalLine::Damaged(_) => {}
     })?;
     Ok(sums.days)
@@ -86,7 +86,7 @@ pub(crate) struct EntryJournal {
     ids: u64,
     /// Ids in this generation.
     known: KnownIds,
-    /// Ids in the generation in front of this one.
+    /// Ids in the previous generation.
     known_before: KnownIds,
     /// All known ids with their checksums. Loaded when the filters first report an id as known.
     exact: Option<HashMap<Uuid, u32>>,
@@ -97,7 +97,8 @@ pub(crate) struct EntryJournal {
     read_entries: HashSet<String>,
     /// Entries that were read, but whose records are not all in batches yet.
     pending: Vec<ConsolidatedEntry>,
-    /// Entries whose records are in batches, but for which the disk is too full.
+    /// Entries whose records are in batches, but that could not be written to the journal because
+    /// the disk is full.
     unwritten: Vec<ConsolidatedEntry>,
     /// Ids in the reserve when it was last read or written.
     held: HeldIds,
@@ -197,7 +198,7 @@ impl EntryJournal {
         }
     }
 
-    /// Frees memory, and reopens the journal for reading only until the next entry.
+    /// Frees memory, and reopens the journal for reading only until the next entry is written.
     pub(crate) fn stop_writing(&mut self) -> Result<(), Error> {
         self.exact = None;
         self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)
@@ -359,8 +360,8 @@ impl EntryJournal {
         self.journal.as_mut().map_or(Ok(()), Journal::sync)
     }
 
-    /// Adds the entries for which the disk is too full to the reserve, with the note that the
-    /// snapshot is written. Returns `false` if there are none.
+    /// Stores in the reserve the entries that a full disk kept out of the journal, and marks the
+    /// snapshot as written there. Returns `false` if there are no such entries.
     pub(crate) fn store_unwritten_in_reserve(&mut self) -> Result<bool, Error> {
         if self.unwritten.is_empty() {
             return Ok(false);
@@ -373,7 +374,8 @@ impl EntryJournal {
             .map(|consolidated| consolidated.records)
             .sum::<u64>();
         if self.held_since_rotation >= WINDOW {
-            // As many ids stay known as if they were in generations of the journal.
+            // The filters rotate as they do with a new generation of the journal, so that the same
+            // number of ids stays known.
             self.known_before = std::mem::take(&mut self.known);
             self.held_since_rotation = 0;
             self.exact = None;
@@ -391,8 +393,8 @@ impl EntryJournal {
         for consolidated in self.held.lines(&*self.disk, &self.reserve)? {
             if !self.flushed.contains(&consolidated.entry) {
                 if self.held.is_last_event(&consolidated) {
-                    // The last event makes the others count, and a power failure may keep it and
-                    // lose them. So they are synced first.
+                    // Once the journal has the last event, the reserve is ignored. A power failure
+                    // could keep this event and lose the others, so they are synced first.
                     self.sync()?;
                 }
                 self.write(&consolidated)?;

@@ -5,9 +5,9 @@
 //! reports failed writes as successful, and the response is read.
 //!
 //! The caller must know that the request is incomplete, but ureq returns only the response. A
-//! connection of ureq's pool outlives a request and is not told about the next one, so it cannot
-//! carry a value of the request. Instead all connections of an agent share one [`UploadStatus`],
-//! and an agent serves one request at a time (`Http::send`).
+//! connection of ureq's pool serves several requests and cannot detect where the next one begins,
+//! so it cannot store the status of a request. Instead all connections of an agent share one
+//! [`UploadStatus`], and an agent serves one request at a time (`Http::send`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,7 +92,7 @@ impl<T: Transport> Transport for EarlyResponseTransport<T> {
     fn await_input(&mut self, timeout: NextTimeout) -> Result<bool, Error> {
         match self.inner.await_input(timeout) {
             Ok(true) => Ok(true),
-            // Without a response, the error of the write is the cause.
+            // If no response arrives, the failed write is the cause, so its error is returned.
             end => self.write_error.take().map_or(end, Err),
         }
     }

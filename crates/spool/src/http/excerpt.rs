@@ -4,7 +4,7 @@ use super::token::Token;
 
 /// Maximum length of an excerpt in characters.
 const MAX_LENGTH: usize = 300;
-/// Length in bytes from which a piece of a secret is not shown.
+/// Minimum length in bytes of a piece of a secret that an excerpt must not show.
 const PIECE: usize = 8;
 
 /// Returns the beginning of a response on one line. The excerpt ends where the receiver repeats a
@@ -15,7 +15,8 @@ pub(super) fn excerpt(bytes: &[u8], token: Option<&Token>, query: Option<&str>) 
     let text = text.replace(|char: char| char.is_control() || is_invisible(char), " ");
     let secrets = token.map(Token::expose).into_iter().chain(query);
     let secrets: Vec<&str> = secrets.filter(|secret| !secret.is_empty()).collect();
-    // The position of an escaped secret in the text is unknown. Then nothing is shown.
+    // The position of an escaped secret in the text is unknown, so no part of a text with such a
+    // secret is shown.
     let unescaped = unescape(&text);
     let has_escaped_secret = secrets.iter().any(|secret| {
         let secret = unescape(secret);

@@ -57,7 +57,8 @@ struct CloudEvent<'a> {
     data: &'a RawValue,
 }
 
-/// Subject of a record without a `key`. Some receivers require a subject.
+/// Subject of an event whose record has no text in the subject field. Some receivers require a
+/// subject.
 const DEFAULT_SUBJECT: &str = "anonymous";
 
 impl CloudEvents {
@@ -189,7 +190,7 @@ mod tests {
         ] {
             assert_eq!(event(time)["time"], time_of_id, "{time}");
         }
-        // Other forms are converted to UTC.
+        // A time with an offset, and with a space instead of `T`, is converted to UTC.
         assert_eq!(
             event(r#","time":"2026-11-16 06:00:00+01:00""#)["time"],
             "2026-11-16T05:00:00Z"

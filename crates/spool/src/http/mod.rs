@@ -1,8 +1,8 @@
 //! Delivery to an HTTP API: one `POST` for each attempt.
 //!
-//! The status of the response decides ([`status`]). Without a response, the receiver cannot have
-//! the batch if no byte of the body was passed to the HTTP client; otherwise the outcome is
-//! unknown.
+//! The status of the response decides the fate of the batch ([`status`]). Without a response, the
+//! receiver cannot have the batch if no byte of the body was passed to the HTTP client; otherwise
+//! the outcome is unknown.
 
 mod address;
 mod early_response;
@@ -114,7 +114,7 @@ pub struct HttpError {
 }
 
 impl Http {
-    /// Checks the URL and the options. Sends nothing.
+    /// Creates a destination after checking the URL and the options. Sends no request.
     pub fn new(url: &str, options: HttpOptions) -> Result<Self, HttpError> {
         let address = Address::parse(url, options.allow_plain_http)?;
         let mut headers = HeaderMap::new();
@@ -166,7 +166,8 @@ impl Http {
         let status = response.status();
         let class = classify(status.as_u16(), self.options.conflict_is_failure);
         let mut bytes = Vec::new();
-        // The status decides also if the body cannot be read: the body is only for people.
+        // An unreadable body does not change the answer: only the status decides, and the body is
+        // shown to people.
         let mut body = response.body_mut().as_reader().take(MAX_RESPONSE_BODY);
         if let Err(error) = body.read_to_end(&mut bytes) {
             tracing::debug!(%status, %error, "response body incomplete");

@@ -6,7 +6,8 @@ pub(super) enum StatusClass {
     Accepted,
     Rejected,
     TooLarge,
-    /// The batch is sent again. `unknown`: the receiver may have committed it before it failed.
+    /// The batch is sent again later. `unknown` is true if the receiver may have committed the
+    /// batch before it failed.
     Later {
         unknown: bool,
     },
@@ -24,7 +25,8 @@ pub(super) fn classify(status: u16, conflict_is_failure: bool) -> StatusClass {
         // Some gateways respond 503, as others 502 or 504, when the receiver closes the connection
         // after it has read the batch.
         500..=599 => StatusClass::Later { unknown: true },
-        // The receiver rejects the request before it processes it.
+        // A receiver that responds 408 or 429 has not processed the request, so it cannot have the
+        // batch.
         408 | 429 => StatusClass::Later { unknown: false },
         // The token is wrong, or the address is not that of the API.
         _ => StatusClass::Misconfigured,

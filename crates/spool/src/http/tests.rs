@@ -202,7 +202,7 @@ fn retry_after_is_honoured_in_seconds_and_as_a_date() {
     let message = "429 Too Many Requests";
     assert_eq!(send(&url), Answer::later(message, wait));
 
-    // A date counts from the receiver's own clock.
+    // A date in `Retry-After` counts from the receiver's own clock (`Date`).
     let headers = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
                    Retry-After: Sun, 06 Nov 1994 08:50:37 GMT\r\n";
     let url = responding(response("503 Service Unavailable", headers, ""));
@@ -210,7 +210,7 @@ fn retry_after_is_honoured_in_seconds_and_as_a_date() {
     let message = "503 Service Unavailable";
     assert_eq!(send(&url), Answer::unknown(message, wait));
 
-    // Without `Date` it counts from the clock of this machine.
+    // Without `Date`, a date in `Retry-After` counts from the clock of this machine.
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3600));
     let headers = format!("Retry-After: {date}\r\n");
     let url = responding(response("429 Too Many Requests", &headers, ""));
@@ -240,7 +240,8 @@ fn redirects_are_not_followed() {
     let headers = format!("Location: {target}\r\n");
     for status in ["301 Moved Permanently", "307 Temporary Redirect"] {
         let url = responding(response(status, &headers, ""));
-        // The query is hidden: it is that of the URL, which may contain a key.
+        // The query of the redirect's target is hidden, because it repeats the query of the URL,
+        // which may contain a key.
         let shown = target.split('?').next().unwrap_or_default();
         let message = format!("{status} (to {shown}?***)");
         assert_eq!(send(&url), Answer::misconfigured(message));
@@ -413,7 +414,8 @@ fn early_receiver(status: &'static str) -> String {
     url
 }
 
-/// On other systems the reset that follows the response may discard it.
+/// Linux only: on other systems the reset of the connection may discard the response in front of
+/// it.
 #[cfg(target_os = "linux")]
 #[test]
 fn response_before_the_end_of_the_request_is_read() {

@@ -30,7 +30,7 @@ impl Token {
         } else if text.len() > MAX_LENGTH {
             "the token is too long"
         } else if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            "the token has white space, control characters or other than ASCII in it"
+            "the token has white space, control characters or non-ASCII characters in it"
         } else {
             return Ok(Self(text.to_owned()));
         };

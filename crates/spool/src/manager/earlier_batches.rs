@@ -22,12 +22,14 @@ pub(crate) enum EarlierBatch {
     Gone {
         /// File name.
         name: String,
-        /// Parts of the batch. Of more than two, only the first and the last, which enclose lines
-        /// of the same snapshot. If empty, only the first line is known, from the file name.
+        /// Parts of the batch; of more than two parts, only the first and the last. The lines
+        /// between them belong to the same snapshot. If `parts` is empty, only the first line of
+        /// the batch is known, from its file name.
         parts: Vec<Part>,
         /// Number of records.
         records: u64,
-        /// Time at which the batch left. `None` if its snapshot was unfinished then.
+        /// Time at which the batch left the data directory. `None` if its snapshot was unfinished
+        /// at that time.
         at: Option<SystemTime>,
     },
     /// The file of the batch exists and cannot be read now.
@@ -40,8 +42,8 @@ pub(crate) enum EarlierBatch {
 }
 
 impl SpoolManager {
-    /// Calls `each` with every batch of a snapshot that was put before a crash, with any outcome.
-    /// Damaged batches are skipped.
+    /// Calls `each` with every batch of a snapshot that was written before a crash, with any
+    /// outcome. Damaged batches are skipped.
     pub(crate) fn earlier_batches(
         &self,
         snapshot: Uuid,
@@ -65,7 +67,7 @@ impl SpoolManager {
         for name in names {
             match self.find(&name) {
                 Ok(Some(batch)) => each(EarlierBatch::Present(batch)),
-                // The batch left since it was listed, or it is damaged.
+                // The file of the batch was removed since it was listed, or it is damaged.
                 Ok(None) => continue,
                 Err(error) => each(EarlierBatch::Unreadable {
                     name: name.clone(),
@@ -74,7 +76,8 @@ impl SpoolManager {
             }
             found.insert(name);
         }
-        // The journal is read after the files: an event is written before the file is removed.
+        // The journal is read after the files, so that it has every batch whose file was removed
+        // meanwhile: an event is written before the file of its batch is removed.
         let (index, _, _) = ledger::read(&self.data)?;
         for (name, held) in HeldOutcomes::read(&self.data, &index)?.batches {
             let is_wanted = held.set == Some(snapshot)
@@ -115,7 +118,7 @@ impl SpoolManager {
                     return Ok(checked
                         .inspect_err(|why| {
                             let path = path.display();
-                            tracing::warn!(%path, why, "damaged batch of an unfinished snapshot");
+                            tracing::warn!(%path, why, "damaged batch of an unfinished snapshot ignored");
                         })
                         .ok());
                 }

@@ -21,16 +21,16 @@ use crate::snapshot::Snapshot;
 use crate::time::{Moment, new_id};
 
 const NOTE: &str = "outcomes";
-/// Number of names from which names that are no longer needed are dropped.
+/// Number of batch names in the reserve from which names that are no longer needed are dropped.
 const MAX_NAMES: usize = 16;
 /// Maximum number of bytes of one name in the reserve.
 const BYTES_PER_NAME: u64 = 400;
 
-/// Outcomes since the journal was last written.
+/// Outcomes of batches that are in the reserve and not in the journal yet.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct HeldOutcomes {
-    /// Unique id of these outcomes. The event of the journal with their sums has it in its name, so
-    /// that they are not added twice.
+    /// Unique id of these outcomes. The journal event with their sums has this id in its name, so
+    /// that the sums are not added twice.
     id: Uuid,
     pub(crate) sums: OutcomeSums,
     pub(crate) batches: BTreeMap<String, HeldOutcome>,
@@ -56,7 +56,8 @@ impl HeldOutcomes {
         let failed = |error| Error::read(reserve.path(), error);
         let held: Self =
             (reserve.read(&*data.disk).and_then(|held| held.note(NOTE))).map_err(failed)?;
-        // A process crashed after it had flushed the outcomes to the journal.
+        // A process crashed after it had flushed the outcomes to the journal and before it removed
+        // them from the reserve.
         let is_flushed = index.get(&held.event_name()).is_some();
         Ok(if is_flushed { Self::default() } else { held })
     }
@@ -157,7 +158,8 @@ impl HeldOutcomes {
                 .values()
                 .any(|held| held.set == Some(snapshot.id))
         {
-            // The journal has no way to say that the entries of a batch still count as staged.
+            // The outcomes stay in the reserve, because the journal cannot express that the entries
+            // of a batch still count as staged.
             return Ok(());
         }
         if !all.is_empty() {
@@ -169,7 +171,7 @@ impl HeldOutcomes {
                 entries: Vec::new(),
                 parts: None,
                 at,
-                message: "noted while the disk was full".to_owned(),
+                message: "stored in the reserve while the disk was full".to_owned(),
                 sums: Some(sums),
             };
             for (batch, held) in &all.batches {

@@ -193,7 +193,8 @@ impl OutcomeIndex {
 impl Ledger {
     pub(super) fn open(disk: &Arc<dyn Disk>, data: &DataDir) -> Result<Self, Error> {
         let journal = match Journal::open::<OutcomeSums>(disk, data, JournalKind::Batches) {
-            // Without a reserve there is no place to store the outcome of a batch that is sent.
+            // Without a reserve the full disk is an error: the outcome of a batch that is sent
+            // could not be stored.
             Err(error) if error.is_full() && Reserve::new(&data.staging).exists() => None,
             journal => Some(journal?),
         };
@@ -293,12 +294,12 @@ pub(super) fn read(data: &DataDir) -> Result<(OutcomeIndex, OutcomeSums, u64), E
                 index.insert(&event, position.generation);
             } else {
                 let (path, line) = (position.path.display(), position.line);
-                tracing::warn!(%path, line, "invalid event in the journal of batches");
+                tracing::warn!(%path, line, "invalid event in the journal of batches ignored");
             }
         }
         JournalLine::Damaged(why) => {
             let (path, line) = (position.path.display(), position.line);
-            tracing::warn!(%path, line, why, "damaged line in the journal of batches");
+            tracing::warn!(%path, line, why, "damaged line in the journal of batches ignored");
         }
     })?;
     Ok((index, sums, events))

@@ -39,9 +39,10 @@ pub struct PendingBatch {
 pub struct Failed {
     /// File name.
     pub name: String,
-    /// Reason for which the file is there.
+    /// Reason why the file is in `failed/` or `archive/`.
     pub reason: String,
-    /// Time at which the file was put there.
+    /// Time at which the file was moved to `failed/`. `None` for a file in `archive/`, or if the
+    /// time is unknown.
     pub at: Option<SystemTime>,
     /// True for a batch, which can be resent.
     pub is_batch: bool,
@@ -63,7 +64,8 @@ impl SpoolManager {
     pub fn pending_batch(&self, name: &str) -> Result<PendingBatch, Error> {
         let records = match self.head(&self.data.spool.join(name)) {
             Ok(head) => head.count,
-            // The next run moves a damaged batch to `failed/`.
+            // The number of records of a damaged batch is unknown. The next run moves the batch to
+            // `failed/`.
             Err(error) if error.is_damage() => 0,
             Err(error) => return Err(error),
         };
@@ -83,7 +85,7 @@ impl SpoolManager {
         })
     }
 
-    /// Returns the pauses of all destinations, the last one first.
+    /// Returns the pauses of all destinations, the most recent pause first.
     pub fn pauses(&self) -> Result<Vec<Pause>, Error> {
         Ok(super::pause::read(&self.data)?.pauses)
     }

@@ -72,9 +72,10 @@ pub(crate) enum LoadedBatch {
 pub struct SpoolManager {
     disk: Arc<dyn Disk>,
     data: DataDir,
-    /// Opened at the first event. Only the deliverer writes events.
+    /// Journal of outcomes, opened at the first event. Only the deliverer writes events.
     ledger: Mutex<Option<Ledger>>,
-    /// Halves of splits that could not be finished. They are not sent.
+    /// Names of halves whose split could not be finished. They are not sent while the whole batch
+    /// is pending.
     held_halves: Mutex<HashSet<String>>,
     /// Outcomes for a consolidator that continues with an unfinished snapshot.
     index: Mutex<Option<OutcomeIndex>>,
@@ -195,7 +196,8 @@ impl SpoolManager {
             HeldOutcomes::add(&*self.disk, &self.data, ledger.index(), batch, &event)
         };
         if !HeldOutcomes::read(&self.data, ledger.index())?.is_empty() {
-            // Events in the reserve are newer than those of the journal. This event is newer still.
+            // Outcomes in the reserve take precedence over those in the journal. So a newer outcome
+            // must go to the reserve as well.
             return hold(ledger);
         }
         match ledger.add(&event) {
@@ -232,7 +234,7 @@ impl SpoolManager {
         files::flush(&*self.disk, &[spool, failed, archive])
     }
 
-    /// True if a batch was put before and has left the pending batches since.
+    /// True if a batch was written before and is no longer pending.
     fn was_put(&self, name: &str) -> Result<bool, Error> {
         if self.exists(&self.data.failed.join(name))?
             || self.exists(&self.data.archive.join(name))?
@@ -301,8 +303,8 @@ impl SpoolManager {
         self.remove(&self.state_path(name))
     }
 
-    /// Finishes what a crash interrupted after the outcome of a batch was stored. Returns true if
-    /// the batch is not pending any more.
+    /// Removes or moves the file of a batch whose outcome is stored, if a crash has interrupted
+    /// that. Returns true if the batch is not pending any more.
     fn finish_outcome(&self, name: &str) -> Result<bool, Error> {
         match self.outcome(name)? {
             Some(BatchOutcome::Delivered | BatchOutcome::Split) => self.remove_batch(name)?,
@@ -310,8 +312,8 @@ impl SpoolManager {
                 let to = self.data.archive.join(name);
                 move_file(&*self.disk, &self.data.spool.join(name), &to)?;
             }
-            // A move between file systems is a copy and a deletion. A crash may have come in
-            // between.
+            // A move between file systems is a copy and a deletion. A crash in between leaves the
+            // file in both directories.
             Some(BatchOutcome::Resent | BatchOutcome::Unarchived) => {
                 self.remove(&self.data.failed.join(name))?;
                 self.remove(&self.data.failed.join(Reason::file_name(name)))?;
@@ -339,12 +341,12 @@ impl SpoolManager {
         Ok(true)
     }
 
-    /// Syncs the batches that were put.
+    /// Syncs the directory, so that the batches that [`SpoolManager::put`] has written are durable.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         self.sync_dir(&self.data.spool)
     }
 
-    /// Returns the names of pending batches after this one, oldest first, at most `max`.
+    /// Returns the names of at most `max` pending batches that follow `after`, oldest first.
     pub fn pending(&self, after: Option<&str>, max: usize) -> Result<Vec<String>, Error> {
         // The heap never holds more than `max` names, so that memory is bounded.
         let mut names = BinaryHeap::new();
@@ -386,12 +388,14 @@ impl SpoolManager {
         for (name, state) in splitting {
             match self.load_for_delivery(&name) {
                 Ok(LoadedBatch::Batch(batch)) => match self.split(&batch, &state) {
-                    // The disk has no space for the halves.
+                    // The disk has no space for the halves. None of them is sent until the split is
+                    // finished.
                     Err(error) if error.is_full() => held_halves.extend(state.halves),
                     split => drop(split?),
                 },
                 Ok(LoadedBatch::Gone | LoadedBatch::Damaged) => {}
-                // The halves stay pending with their batch. Other batches are delivered.
+                // The batch cannot be read now, so its halves are not sent. Other batches are
+                // delivered.
                 Err(error) if error.stays_in_place() => held_halves.extend(state.halves),
                 Err(error) => return Err(error),
             }
@@ -476,8 +480,8 @@ impl SpoolManager {
         self.remove_batch(&batch.file_name())
     }
 
-    /// Replaces a batch by its two halves, which are the same two every time. Returns their names,
-    /// or `None` if the batch cannot be split.
+    /// Replaces a batch by its two halves. A split that is repeated after a crash gives the same
+    /// halves. Returns their names, or `None` if the batch cannot be split.
     pub(crate) fn split(
         &self,
         batch: &Batch,

@@ -71,7 +71,8 @@ pub(crate) enum Standing {
     Accepts,
     /// The destination has rejected a batch since it last accepted one.
     Rejects {
-        /// Number of batches since then that were bisected without any part being accepted.
+        /// Number of batches that were bisected since the destination last accepted a batch,
+        /// without any part being accepted.
         probes: u32,
     },
 }
@@ -80,7 +81,7 @@ pub(crate) const NAME: &str = ".pause.json";
 /// Maximum number of destinations whose pause or standing is stored.
 const MAX_DESTINATIONS: usize = 16;
 
-/// Content of the pause file: the pauses and the standings of all destinations, the last ones
+/// Content of the pause file: the pauses and the standings of all destinations, the most recent
 /// first.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PauseFile {

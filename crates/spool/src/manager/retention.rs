@@ -199,7 +199,8 @@ impl SpoolManager {
             let Ok(batch) = check(name, &bytes) else {
                 return Ok(Deletion::Refused);
             };
-            // A process may have crashed between the event and the deletion.
+            // The journal has the event already if a process crashed between the event and the
+            // deletion.
             if self.outcome(name)? != Some(BatchOutcome::Discarded) {
                 self.add_event(&batch, BatchOutcome::Discarded, "")?;
             }

@@ -9,8 +9,8 @@ use crate::journal::decode;
 use crate::time::Moment;
 
 pub(crate) const VERSION: u32 = 1;
-/// Maximum time between two attempts that counts as time of trying. Without it, a clock that jumps
-/// or a machine that was off would move a batch to `failed/` too early.
+/// Maximum time between two attempts that is added to `tried_for`. Without this limit, a clock that
+/// jumps or a machine that was off would move a batch to `failed/` too early.
 const MAX_ATTEMPT_GAP: Duration = Duration::from_secs(24 * 3600);
 
 /// State of the attempts to deliver a batch.
@@ -35,8 +35,9 @@ pub(crate) struct DeliveryState {
     /// Names of the halves while the batch is being split.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) halves: Vec<String>,
-    /// The batch is a piece of one that a trusted destination rejected. It may be split down to
-    /// single records.
+    /// True if the batch is a piece of a rejected batch whose records are known to be at fault,
+    /// because the destination accepts other records. The piece may be split down to single
+    /// records.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) proven: bool,
     /// Batch that this one is a piece of, if that batch was bisected and no part was accepted.

@@ -1,7 +1,7 @@
 //! Contents of the reserve: files that did not fit on the disk, and notes.
 //!
-//! A change writes the whole contents into the area that is not in use, then its head, then syncs.
-//! A crash in between leaves the other area and its head intact.
+//! A change writes the whole contents into the area that is not in use, then the head of that area,
+//! and then syncs the file. A crash in between leaves the other area and its head intact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -128,8 +128,8 @@ impl Reserve {
             return Ok(Arc::default());
         };
         let mut heads = Vec::new();
-        // Another process may overwrite the area while it is read here. Then the heads have
-        // changed.
+        // Another process may overwrite the area while it is read here. The heads have changed
+        // then, and the area is read again.
         for _ in 0..100 {
             heads = read_at(disk, &file, 0, 2 * PAGE)?;
             let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,9 +17,9 @@ use crate::sys;
 pub(crate) const BYTES: usize = 8 << 20;
 
 impl Reserve {
-    /// Creates the reserve with this length, unless it exists. It is shorter on a disk with less
-    /// than twice that space. If several processes do this at the same time, one creates it and the
-    /// others wait.
+    /// Creates the reserve with this length, unless the reserve exists. The reserve is shorter if
+    /// the disk has less free space than twice this length. If several processes create the reserve
+    /// at the same time, one of them succeeds and the others wait.
     pub(crate) fn create(&self, disk: &dyn Disk, bytes: usize) -> Result<(), Error> {
         if self.exists() {
             return Ok(());
@@ -52,7 +52,8 @@ impl Reserve {
             // Only the process that holds the lock fills, renames or removes this file.
             if self.exists() {
                 return match disk.remove(half) {
-                    // Another process has removed it: on Windows `is_same_file` cannot detect that.
+                    // Another process has removed the unfinished file: on Windows `is_same_file`
+                    // cannot detect that.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                     removed => removed,
                 };
@@ -80,8 +81,8 @@ pub(crate) fn remove_old(disk: &dyn Disk, data: &DataDir) {
     }
 }
 
-/// Creates or opens the unfinished file, and locks it. A crash may have left one. Returns `None` if
-/// another process holds the lock or has just finished the file.
+/// Creates the unfinished file, or opens the one that a crash has left, and locks it. Returns
+/// `None` if another process holds the lock or has just finished the file.
 fn lock(disk: &dyn Disk, half: &Path) -> io::Result<Option<File>> {
     let file = match disk.create(half) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {

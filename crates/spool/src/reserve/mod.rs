@@ -66,7 +66,8 @@ struct ReserveLayout {
 /// it. This order keeps space for the note that a stored batch was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ReserveUse {
-    /// A batch beside other batches. Their space is small, since every change rewrites all of them.
+    /// A batch, if the reserve has other batches. Several batches get little space, since every
+    /// change rewrites all of them.
     MoreBatches,
     /// The only batch in the reserve, or half of a split batch.
     Batch,

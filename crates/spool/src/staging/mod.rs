@@ -446,7 +446,8 @@ impl Shared {
             Err(error) => state.abandon_entry(&path, error),
         }
         if !self.has_reserve() {
-            // The disk is full. The remaining space is left for the deliverer.
+            // A missing reserve means that the disk is full. No more records go into the entry, so
+            // that the remaining space is left for the deliverer.
             self.retire(&mut state);
         }
         drop(state);
@@ -477,7 +478,7 @@ impl Shared {
         }
     }
 
-    /// Seals all entries, and writes records that a failed sync may have lost to a new one.
+    /// Seals all entries, and writes a new entry with the records that a failed sync may have lost.
     fn seal_all(&self) -> Result<(), Error> {
         let _background = self.lock_background();
         let mut state = self.lock();
@@ -536,7 +537,8 @@ impl Shared {
         }
     }
 
-    /// Writes records that a failed sync may have lost to a new file, if that is due at this time.
+    /// Writes a new file with the records that a failed sync may have lost, if that is due at this
+    /// time.
     fn rescue(&self, now: Option<Instant>) -> Result<(), Error> {
         let mut state = self.lock();
         if state.rescue.is_empty() || is_later(state.rescue.not_before, now) {
@@ -568,7 +570,7 @@ impl Shared {
             self.retire(&mut state);
         }
         drop(state);
-        // `trouble` has the error of a failed seal.
+        // The error of a failed seal is ignored here, because `trouble` reports it.
         let _ = self.seal_retired(Some(now));
         let mut state = self.lock();
         if state
@@ -684,7 +686,7 @@ impl StagingState {
         }
     }
 
-    /// Ends the trouble if all records are synced and no seal is left that has failed.
+    /// Clears `trouble` if no rescued record is left to write and no failed seal is left to repeat.
     fn end_trouble(&mut self) {
         let has_failed = |retired: &RetiredEntry| retired.not_before.is_some();
         let has_unfinished = !self.rescue.is_empty() || self.retired.iter().any(has_failed);

@@ -58,7 +58,8 @@ pub(super) struct OpenEntry {
     pub(super) first_record: Instant,
     /// The directory entry of the file is synced.
     pub(super) is_named: bool,
-    /// The file is a copy of records of other files, whose sync has failed too.
+    /// True if a failed rescue wrote the file: its records are copies of records in other files,
+    /// and its own sync has failed as well.
     pub(super) is_copy: bool,
 }
 

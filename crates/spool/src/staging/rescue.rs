@@ -77,8 +77,8 @@ impl Rescue {
         let sealed = entry.write(disk).and_then(|()| entry.seal(disk, dir));
         if let Err(error) = sealed {
             if entry.is_written() {
-                // The kernel has the records, even if the disk has not. This copy survives the
-                // end of the process.
+                // The kernel has the records of the new file, even if the disk does not have them.
+                // So they survive the end of this process.
                 self.replace_copy(entry, disk);
             }
             return Err(error);
@@ -90,7 +90,7 @@ impl Rescue {
         Ok(())
     }
 
-    /// Keeps the file of a failed attempt, and removes the one of the attempt before it.
+    /// Keeps the file of a failed attempt, and removes the file of the attempt before it.
     fn replace_copy(&mut self, mut copy: OpenEntry, disk: &dyn Disk) {
         if let Some(last) = self.sources.pop_if(|source| source.is_copy) {
             last.truncate_to_synced(disk);

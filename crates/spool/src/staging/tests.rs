@@ -297,8 +297,8 @@ fn full_disk_is_reported_at_once_and_staging_resumes_by_itself() {
         }
         disk.is_full.store(false, Ordering::SeqCst);
         staging.stage(&record(3), durability).unwrap();
-        // Acknowledged records are staged, perhaps twice if the keeper has written them again. The
-        // lines of the others are incomplete.
+        // Acknowledged records are staged, perhaps twice if the keeper has written them again.
+        // Records that were not acknowledged have incomplete lines.
         assert_eq!(distinct_records(dir.path()), before + 2);
     }
 }
@@ -451,7 +451,7 @@ fn staging_fails_without_the_reserve_and_resumes_by_itself() {
     let reserve = dir.path().join(".reserve");
     assert_eq!(reserve.metadata().unwrap().len(), 64 * 1024);
     staging.stage(&record(1), Durability::Power).unwrap();
-    // A deliverer uses the reserve.
+    // The reserve is missing, and the full disk has no space to create it.
     disk.is_full.store(true, Ordering::SeqCst);
     std::fs::remove_file(&reserve).unwrap();
     for _ in 0..2 {
@@ -482,7 +482,7 @@ fn failed_background_sync_is_visible_until_the_records_are_in_a_new_file() {
         let error = staging.trouble().unwrap();
         assert!(error.to_string().contains("input/output error"), "{error}");
         assert!(staging.check().is_err(), "a failed sync is reported");
-        // Records can still be written meanwhile, and are staged in the end.
+        // Records can be staged while syncs fail, and are on the disk in the end.
         staging.stage(&record(3), Durability::Process).unwrap();
         staging.run_due_tasks(later(seconds));
     }

@@ -48,7 +48,8 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
 fn give_to_owner_of_parent(made: &File, path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new(".")).metadata()?;
-    // Another process may have replaced the file at this path. Its owner is not changed.
+    // A file that does not belong to root was put at this path by another process. Its owner is not
+    // changed.
     if parent.uid() == 0 || made.metadata()?.uid() != 0 {
         return Ok(());
     }

@@ -50,8 +50,8 @@ pub(crate) fn write_at(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result
     Ok(())
 }
 
-/// Does nothing: Windows cannot sync a directory. The journal of the file system protects its
-/// names.
+/// Does nothing: Windows cannot sync a directory. The journal of the file system protects the names
+/// in a directory.
 pub(crate) fn sync_dir(_dir: &Path) -> io::Result<()> {
     Ok(())
 }

@@ -105,7 +105,7 @@ impl ConsolidatedTotals {
         }
     }
 
-    /// Returns the fault of a day's totals if they have fewer records than expected.
+    /// Returns an error if the totals of a day have fewer records than expected.
     pub(super) fn gap(&self, data: &DataDir, day: &str, expected: u64) -> Option<Error> {
         let found = self.records.get(day).copied().unwrap_or_default();
         let path = data.usage.join(format!("{day}.json"));

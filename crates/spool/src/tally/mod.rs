@@ -27,7 +27,8 @@ use consolidated::ConsolidatedTotals;
 use hour_span::HourSpan;
 use staged_records::StagedRecords;
 
-/// Maximum number of attempts to read everything without a change.
+/// Maximum number of attempts to read the totals and the staged records while no consolidation
+/// changes them.
 const MAX_ATTEMPTS: u32 = 20;
 /// Number of attempts after which the tally holds a read lock that stops consolidation.
 const ATTEMPTS_WITHOUT_LOCK: u32 = 10;
@@ -40,9 +41,10 @@ pub struct Tally {
     /// Rows by day, then by the values of the group fields in the grouping's order.
     pub rows: Vec<TallyRow>,
     /// Start of the span: the requested time rounded down to the hour, or to the day where the
-    /// totals by hour are deleted.
+    /// totals by hour are incomplete or deleted.
     pub from: Option<SystemTime>,
-    /// End of the span, which is not part of it: the requested time, rounded up likewise.
+    /// End of the span, which is not part of it: the requested time, rounded up to the hour or the
+    /// day as `from` is rounded down.
     pub until: Option<SystemTime>,
     /// Files of totals and staged entries that cannot be read. Their records are missing.
     pub problems: Vec<Error>,
@@ -140,8 +142,8 @@ fn current_snapshot(data: &DataDir) -> Result<Option<Snapshot>, Error> {
     }
 }
 
-/// Reads everything once. Returns `None` if records were consolidated meanwhile. A test
-/// consolidates in `meanwhile`.
+/// Reads the totals and the staged records once. Returns `None` if records were consolidated
+/// meanwhile. A test consolidates in `meanwhile`.
 fn try_tally(
     data: &DataDir,
     grouping: &Grouping,
@@ -158,7 +160,7 @@ fn try_tally(
         .add_to(&mut rows, &mut problems)?;
     let unfinished = snapshot.as_ref().filter(|snapshot| !snapshot.is_written);
     for (day, expected) in entry_journal::days(data, unfinished.map(|snapshot| snapshot.id))? {
-        // A damaged file is a problem already.
+        // A damaged file of totals is in `problems` already, and is not reported twice.
         let is_known = |gap: &Error| problems.iter().any(|error| error.path() == gap.path());
         if span.has_some_of(&day)
             && let Some(gap) = totals.gap(data, &day, expected)

@@ -83,7 +83,7 @@ impl<'a> StagedRecords<'a> {
             names.sort_by_key(|name| (self.snapshot_of(*name).is_none(), *name));
             for name in names {
                 match self.read(name, rows) {
-                    // Consolidation leaves such an entry in place and reads the others.
+                    // Consolidation leaves an unreadable entry in place and reads the others.
                     Err(error) if error.stays_in_place() => problems.push(error),
                     read => read?,
                 }
@@ -160,7 +160,7 @@ impl<'a> StagedRecords<'a> {
     }
 
     /// Adds a record, unless it is a repetition, is in the totals or is outside of the span.
-    /// `snapshot` is the one with which its entry is being consolidated.
+    /// `snapshot` is the current snapshot, if it has the record's entry.
     fn add(
         &mut self,
         record: &Record,

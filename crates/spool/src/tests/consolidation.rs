@@ -332,7 +332,7 @@ fn books_balance_after_a_file_name_is_used_again() {
     let data = test_dir.data();
     let name = format!("{}.json", uuid::Uuid::now_v7());
     let other = record();
-    // The same record, another record under the same name, then a malformed file.
+    // The file name is used again for the same record, for another record and for a malformed file.
     let contents = [r#"{"t":1}"#, r#"{"t":1}"#, other.json(), "bad"];
     for content in contents {
         fs::write(data.staging.join(&name), content).unwrap();

@@ -36,7 +36,7 @@ pub(super) fn crash(test_dir: &TestDataDir, crash: Crash, at: usize) -> bool {
     disk.has_crashed()
 }
 
-/// Recovers, and checks that each record is in exactly one batch.
+/// Consolidates until no entry is left, and checks that each record is in exactly one batch.
 fn recover(test_dir: &TestDataDir, expected: &BTreeSet<Uuid>, case: &str) {
     while consolidate(test_dir.path(), &batches_of(4))
         .unwrap()

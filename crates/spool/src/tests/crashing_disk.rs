@@ -98,7 +98,8 @@ impl Operation {
 }
 
 impl Fault {
-    /// True if an operation of this kind can fail in this way, and not just as with `Error`.
+    /// True if an operation of this kind can have this fault. Faults that would have the same
+    /// effect as `Error` are left out.
     pub(super) fn is_for(self, kind: Operation) -> bool {
         match self {
             Self::Error(18) => kind == Operation::Rename,
@@ -175,7 +176,8 @@ enum Undo {
 }
 
 impl CrashingDisk {
-    /// Crashes at the operation with this number, counted from 0. Reads are not counted.
+    /// Creates a disk that crashes at the operation with this number, counted from 0. Reads are not
+    /// counted.
     pub(super) fn new(crash: Crash, at: usize) -> Self {
         Self {
             counts_reads: false,
@@ -183,7 +185,8 @@ impl CrashingDisk {
         }
     }
 
-    /// Has these events at operations counted from 0. Reads are counted.
+    /// Creates a disk with these events at the operations with these numbers, counted from 0. Reads
+    /// are counted.
     pub(super) fn with(events: Vec<(usize, Event)>) -> Self {
         Self {
             state: Mutex::new(State {
@@ -315,7 +318,8 @@ impl CrashingDisk {
     /// Writes bytes, or half of them.
     fn write(&self, file: &File, at: Option<u64>, bytes: &[u8]) -> io::Result<()> {
         self.perform(Operation::Write, |state, is_half| {
-            // Padding behind the text does not count.
+            // Half of a padded write is half of its text: otherwise the text could be complete, and
+            // only padding lost.
             let text = bytes.trim_ascii_end().len();
             let bytes = &bytes[..if is_half { text / 2 } else { bytes.len() }];
             let start = at.unwrap_or(file.metadata()?.len());
@@ -440,7 +444,7 @@ fn path_of_descriptor(file: &File) -> PathBuf {
 }
 
 impl Disk for CrashingDisk {
-    /// Counts as one operation together with the sync of the parent directory.
+    /// Creates a directory and syncs its parent, which together count as one operation.
     fn make_dir(&self, dir: &Path) -> io::Result<()> {
         if dir.is_dir() {
             return Ok(());

@@ -111,7 +111,7 @@ fn pending_records(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
 
 #[test]
 fn delivery_pauses_and_no_batch_fails_while_a_destination_rejects_every_batch() {
-    // One batch, few batches, many batches.
+    // Numbers of records that give one batch, two batches and many batches.
     for records in [1, 4, 8, 400] {
         let (test_dir, ids) = filled(records);
         let all: BTreeSet<_> = ids.iter().copied().collect();
@@ -282,7 +282,8 @@ fn half_of_a_split_batch_is_delivered_once_although_many_events_follow_the_crash
         let is_splitting = spool(&test_dir).state(&whole).unwrap().splitting;
         if is_splitting && disk.has_crashed() {
             crashed += 1;
-            // Enough events that the journal drops the generation with the events of the halves.
+            // These events are enough for the journal to drop the generation with the events of the
+            // halves.
             for _ in 0..3 {
                 deliver_others(&test_dir, most);
             }
@@ -308,7 +309,7 @@ fn ledger_keeps_the_batches_of_an_unfinished_snapshot_after_many_events() {
     let ids: BTreeSet<_> = (test_dir.entry(4 * most, true).iter().map(Record::id)).collect();
     let options = batches_of(1);
     consolidate(test_dir.path(), &options).unwrap();
-    // The state after a crash before the snapshot was marked as written.
+    // The snapshot is unfinished, as after a crash before it is marked as written.
     let data = test_dir.data();
     let names: Vec<String> = vec![format!("{}.jsonl", Uuid::now_v7())];
     let set = crate::snapshot::Snapshot::new(names, 1);
@@ -334,7 +335,7 @@ impl<F: Fn(&Batch) -> Option<Answer>> Sink for Override<'_, F> {
     }
 }
 
-/// Answers 500 to the batches with these names.
+/// Returns a function that answers 500 to the batches with these names.
 fn fails_for(names: Vec<String>) -> impl Fn(&Batch) -> Option<Answer> {
     move |batch| {
         let is_named = names.contains(&batch.file_name());

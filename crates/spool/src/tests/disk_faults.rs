@@ -128,7 +128,7 @@ impl Scenario {
                 .map(|staging| staging.stage(&record, durability));
             let is_staged = matches!(staged, Some(Ok(())));
             if !is_staged {
-                // The creation of a reserve is not retried at once.
+                // Staging retries the creation of the reserve only after a pause.
                 thread::sleep(Duration::from_millis(2));
             }
             is_staged
@@ -242,7 +242,7 @@ impl Scenario {
         self.deliver();
         self.stage(Durability::Process);
         self.stage_poison();
-        // A restart while an entry is open.
+        // The process is killed while an entry is open.
         self.stage(Durability::Process);
         self.kill();
         if self.drops_unsynced_pages {
@@ -265,7 +265,8 @@ impl Scenario {
             let problem = problem(&self.run(false));
             let waiting = self.test_dir.pending_records();
             if waiting.len() == 1 && waiting.first() == self.poison.as_ref() {
-                // The record fails only after the receiver has accepted another batch.
+                // The rejected record moves to `failed/` only after the receiver has accepted
+                // another batch.
                 self.stage(Durability::Power);
             }
             let is_consolidated = names(&self.test_dir.data().staging).is_empty();
@@ -650,7 +651,7 @@ fn persistent_fault_is_reported_until_it_ends() {
             .receiver
             .clock
             .forward(Duration::from_secs(3600));
-        // The first run may still report a problem of the last one.
+        // The first run after the fault may still report a problem of the run in front of it.
         stage_and_deliver(&mut scenario);
         assert_eq!(stage_and_deliver(&mut scenario), [""; 0], "{case}: after");
         scenario.recover(&case);

@@ -14,7 +14,7 @@ use crate::disk::{Disk, RealDisk};
 pub(super) enum ReadFault {
     /// The file cannot be opened.
     Open,
-    /// Reads fail from this byte on.
+    /// The file can be opened, and reads fail from this byte on.
     AfterByte(u64),
 }
 

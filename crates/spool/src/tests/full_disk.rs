@@ -25,7 +25,7 @@ use crate::reserve::Reserve;
 use crate::staging_lock::LockError;
 use crate::verify::verify;
 
-/// Refuses everything that needs space: new files, new names and longer files.
+/// A full disk: refuses every operation that needs space (new files, new names, longer files).
 #[derive(Debug)]
 struct FullDisk(Arc<dyn Disk>);
 
@@ -92,7 +92,8 @@ fn full_disk() -> Arc<dyn Disk> {
 
 const RESERVE_BYTES: usize = 1 << 16;
 
-/// A data directory with a reserve and entries of every kind. Returns the staged records too.
+/// Creates a data directory with a reserve and entries of every kind that a full disk can
+/// consolidate. Returns it with the ids of the staged records.
 fn dir_with_reserve() -> (TestDataDir, BTreeSet<Uuid>) {
     dir_with_reserve_of(RESERVE_BYTES)
 }
@@ -101,7 +102,7 @@ fn dir_with_reserve_of(reserve_bytes: usize) -> (TestDataDir, BTreeSet<Uuid>) {
     let test_dir = TestDataDir::new();
     let reserve = Reserve::new(&test_dir.data().staging);
     reserve.create(&RealDisk, reserve_bytes).unwrap();
-    // Creates the journals and the lock files.
+    // The first run creates the journals and the lock files, which a full disk could not create.
     run(&test_dir, &real_disk()).unwrap();
     let mut expected = fill(&test_dir);
     // Open entries are removed: sealing them needs a new name, which a full disk refuses.
@@ -305,7 +306,8 @@ fn crash_while_draining(kind: Crash) {
 #[test]
 fn reserve_is_flushed_exactly_once_after_a_crash_at_any_operation() {
     for (kind, first) in CRASHES.into_iter().zip([0, 1, 0, 1, 0]) {
-        // Every second operation for each kind of crash; together the kinds cover all operations.
+        // To halve the duration, each kind of crash is tested at even or at odd operations only.
+        // Together the kinds cover all operations.
         for at in (first..).step_by(2) {
             let (test_dir, mut expected) = dir_with_reserve();
             run(&test_dir, &full_disk()).unwrap();
@@ -316,7 +318,7 @@ fn reserve_is_flushed_exactly_once_after_a_crash_at_any_operation() {
             assert_eq!(ended.is_err(), crashing.has_crashed(), "{kind:?} {at}");
             let case = format!("flushed, {kind:?} at {at}");
             test_dir.assert_balanced(&case);
-            // In half of the cases the disk is full again.
+            // In half of the cases the disk fills up again before the crashed flush is resumed.
             if at % 4 < 2 {
                 expected.extend(test_dir.entry(5, true).iter().map(Record::id));
                 run(&test_dir, &full_disk()).unwrap();
@@ -332,7 +334,7 @@ fn reserve_is_flushed_exactly_once_after_a_crash_at_any_operation() {
     }
 }
 
-/// A sync fails, and then the operation that would repair it fails.
+/// A sync fails during the flush, and the operation that would repair the file fails too.
 #[test]
 fn reserve_is_flushed_exactly_once_after_a_failed_sync_on_a_disk_that_fills_again() {
     let filled = || {
@@ -418,7 +420,8 @@ fn poison(test_dir: &TestDataDir, ids: &BTreeSet<Uuid>) {
     test_dir.receiver.poison.lock().unwrap().extend(ids);
 }
 
-/// Returns the records in `failed/`. Panics if a batch is ambiguous.
+/// Returns the ids of the records in `failed/`. Panics if a batch is ambiguous: the receiver may
+/// have accepted it.
 fn failed_ids(test_dir: &TestDataDir) -> Vec<Uuid> {
     let store = SpoolManager::new(test_dir.path());
     let mut ids = Vec::new();
@@ -471,7 +474,8 @@ fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
     let runs = |disk: &Arc<dyn Disk>, count: usize| {
         let mut good = BTreeSet::new();
         for _ in 0..count {
-            // The receiver accepts a batch in every run, so that its rejections count.
+            // In every run the receiver accepts this record. A receiver that accepts no batch is
+            // not trusted, and the records that it rejects stay pending.
             good.insert(test_dir.record_file().id());
             let store = SpoolManager::on(Arc::clone(disk), test_dir.path());
             if let Err(error) = store.flush_reserve() {
@@ -514,7 +518,8 @@ fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
 fn rejected_record_is_not_ambiguous_if_the_disk_fills_after_the_attempt() {
     let real = real_disk();
     let mut sent = 0;
-    // The first 40 operations prepare the run.
+    // The first 40 operations prepare the run, before the batch is sent, so no fault is needed
+    // there.
     for at in 40.. {
         let test_dir = TestDataDir::new();
         test_dir.record_file();

@@ -40,7 +40,8 @@ fn event_added_after_a_failed_rotation_is_counted() {
             } else {
                 Fault::Error(5)
             };
-            // Counts the operations before the rotation.
+            // A run without faults counts the operations before the rotation, so that the fault
+            // below hits the rotation.
             let counting = Arc::new(CrashingDisk::with(Vec::new()));
             let disk: Arc<dyn Disk> = Arc::clone(&counting) as _;
             let data = DataDir::on(Arc::clone(&disk), test_dir.path());

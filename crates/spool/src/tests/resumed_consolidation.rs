@@ -21,7 +21,7 @@ use crate::snapshot::Snapshot;
 use crate::staging_lock::LockError;
 use crate::verify::{Problem, verify, verify_in};
 
-/// Step between the operations that crash without `FAULT_ALL`.
+/// Distance between the operations at which the tests crash, unless `FAULT_ALL` is set.
 const STEP: usize = 5;
 
 /// Damage to an entry between the crash and the recovery.
@@ -138,7 +138,8 @@ fn crash_and_damage(crash: Crash, at: usize, entry: usize, how: Damage, fate: Ba
         assert_eq!(books.staged, sum + books.failed, "{case}");
         assert_eq!(test_dir.totals().0, in_batches, "{case}: totals");
     } else {
-        // The totals lack a snapshot whose file is damaged.
+        // The books may not balance if the snapshot file is damaged: the totals then lack its
+        // records.
         let is_snapshot_file = damaged.is_empty();
         let is_expected = is_snapshot_file || fate == BatchFate::Delivered || !has_all_records;
         assert!(is_expected, "{case}: {:?}", books.problems);
@@ -160,7 +161,7 @@ fn each_operation(first: usize, crash: impl Fn(usize) -> bool) -> usize {
     at
 }
 
-/// Crashes and damages an entry in every way.
+/// Tests each kind of damage to an entry, with a crash at each tested operation.
 fn crash_with_each_damage(crash: Crash, entry: usize, fate: BatchFate) {
     for (number, how) in DAMAGES.into_iter().enumerate() {
         let last = each_operation(entry + number, |at| {

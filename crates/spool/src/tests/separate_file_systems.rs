@@ -56,7 +56,8 @@ fn batches_and_malformed_files_exist_once_after_a_crash_at_any_operation_of_a_co
             assert_eq!(ids_in_batches(&test_dir.data().archive), good, "{case}");
             assert_eq!(names(&test_dir.data().spool), [""; 0], "{case}");
             let mut malformed = names(&test_dir.data().failed);
-            // The torn part of a journal is in `failed/` too.
+            // A crash may also move the torn end of a journal to `failed/`, which does not count
+            // here.
             malformed.retain(|name| !name.contains(".torn"));
             assert_eq!(
                 malformed.len(),
@@ -94,7 +95,8 @@ fn failed_batch_exists_once_after_a_crash_at_any_operation_of_its_move() {
                 let dyn_disk = Arc::clone(&disk) as Arc<dyn Disk>;
                 test_dir.deliver(&dyn_disk).unwrap();
             }
-            // The rejected record is pending if the destination has accepted no batch since then.
+            // The rejected record is still pending if the destination has accepted no batch since
+            // the rejection.
             let mut found = ids_in_batches(&test_dir.data().failed);
             found.extend(ids_in_batches(&test_dir.data().spool));
             assert_eq!(found, [bad], "{case}");
@@ -122,7 +124,8 @@ fn batches_are_archived_to_another_file_system() {
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
     let here = fs::metadata(test_dir.path()).unwrap().dev();
     if fs::metadata(other.path()).unwrap().dev() == here {
-        // The temporary directory is on that file system, so there is no second one to test with.
+        // The temporary directory is on the file system of `/dev/shm`, so no second file system is
+        // known.
         return;
     }
     let (archive_dir, failed) = (test_dir.data().archive, test_dir.data().failed);

@@ -81,7 +81,8 @@ fn record_staged_repeatedly_counts_once() {
     test_dir.stage(std::slice::from_ref(&two));
     assert_eq!(count_all(&test_dir), 2);
     consolidate(test_dir.path(), &batches_of(100)).unwrap();
-    // The same record again, and a different record with a known id, which is quarantined.
+    // Neither a repeated record nor a different record with a known id counts. Consolidation
+    // quarantines the latter.
     test_dir.stage(std::slice::from_ref(&one));
     let other = format!(r#"{{"id":"{}","tokens":5}}"#, two.id());
     test_dir.stage(&[Record::parse(&other).unwrap()]);
@@ -103,7 +104,7 @@ fn tally_is_exact_after_a_consolidation_crashes_at_any_operation() {
             test_dir.stage(&[again]);
             let case = format!("{kind:?} at {at}");
             assert_eq!(count_all(&test_dir), count + 1, "{case}");
-            // Only a part of the day is counted.
+            // A tally of the last hour reads the totals by hour instead of those by day.
             let since = SystemTime::now() - HOUR;
             let part = tally(test_dir.path(), Some(since), None).unwrap();
             assert_eq!(records(&part), count + 1, "{case}");
@@ -129,7 +130,8 @@ fn tally_is_exact_during_concurrent_staging_and_consolidation() {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // About 20 records for each tally keep the number of staged records small.
+                // Producers wait after about 20 records for each tally. Otherwise staged records
+                // would accumulate and slow the tallies down.
                 while !ended.load(Ordering::SeqCst) {
                     if done.load(Ordering::SeqCst) > tallies.load(Ordering::SeqCst) * 20 {
                         thread::yield_now();

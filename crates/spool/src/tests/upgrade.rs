@@ -74,7 +74,7 @@ fn data_directory_of_the_first_release_is_delivered_and_its_books_balance() {
     let (archived, failed) = (ids_in(&data.archive), ids_in(&data.failed));
     let options = batches_of(3);
     while consolidate(test_dir.path(), &options).unwrap().entries > 0 {}
-    // The fixture has a pause of one hour.
+    // Delivery in the fixture is paused for one hour.
     test_dir.receiver.clock.forward(Duration::from_secs(7200));
     test_dir.deliver_all();
     let billed = each_once(test_dir.receiver.billed(), "delivered");

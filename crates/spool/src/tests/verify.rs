@@ -47,13 +47,13 @@ fn dir_with_every_kind() -> TestDataDir {
     consolidate(test_dir.path(), &options).unwrap();
     test_dir.receiver.poison.lock().unwrap().push(ids[1]);
     test_dir.deliver_all();
-    // A pending batch with a failed attempt, and a pause.
+    // Status 429 leaves a pending batch with the state of its attempt, and a pause file.
     test_dir.entry(3, true);
     consolidate(test_dir.path(), &options).unwrap();
     let later = Answer::unknown("429", Some(std::time::Duration::from_secs(3600)));
     test_dir.receiver.push_reply(ScriptedReply::Refuse(later));
     test_dir.deliver_all();
-    // A quarantined file, an archived batch and an unfinished snapshot.
+    // The next steps create a quarantined file, an archived batch and an unfinished snapshot.
     fs::write(
         test_dir
             .data()
@@ -187,9 +187,11 @@ fn verify_holds_no_lock_while_it_reads_the_archive() {
     consolidate(test_dir.path(), &Options::default()).unwrap();
     let store = SpoolManager::new(test_dir.path());
     archive(&store, &Watch::silent()).unwrap();
-    // Staged entries are read under the locks.
+    // `verify` reads staged entries under the locks, so this entry yields progress while they are
+    // held.
     test_dir.entry(2, true);
-    // `verify` takes only locks whose files exist, as after a killed run.
+    // `verify` acquires only locks whose files exist. The test creates both files, as a killed run
+    // would leave them.
     let data = test_dir.data();
     let locks = [
         data.spool.join(".delivery.lock"),
@@ -219,7 +221,7 @@ fn verify_holds_no_lock_while_it_reads_the_archive() {
 fn batch_of_many_entries_has_a_short_journal_line_and_is_verified_to_the_line() {
     let test_dir = TestDataDir::new();
     let mut records: Vec<_> = (0..150).map(|_| test_dir.record_file()).collect();
-    // Entries without a record in a batch: a malformed file and a repeated record.
+    // Two entries add no record to a batch: a malformed file and a repeated record.
     test_dir.raw_file("json", "no record");
     test_dir.raw_file("json", records[7].json());
     records.extend((0..100).map(|_| test_dir.record_file()));
@@ -239,7 +241,7 @@ fn batch_of_many_entries_has_a_short_journal_line_and_is_verified_to_the_line() 
     let found = test_dir.assert_balanced("delivered");
     assert_eq!((found.delivered, found.failed), (279, 2));
 
-    // Without a line of the journal, its records are reported as missing.
+    // If a line is missing in the journal, `verify` reports the records of its batch as missing.
     let removed = text.lines().nth(1).unwrap();
     assert!(removed.contains("delivered"), "{removed}");
     fs::write(&sent, text.replace(&format!("{removed}\n"), "")).unwrap();

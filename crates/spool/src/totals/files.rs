@@ -55,8 +55,8 @@ impl<'a> TotalsFiles<'a> {
     }
 
     /// Adds groups of the snapshot to the file of an hour, unless the file has the snapshot.
-    /// Returns true if the file is new. If the file cannot be read, this snapshot and those that
-    /// follow wait.
+    /// Returns true if the file is new. If the file cannot be read, the groups are kept in a file
+    /// of their own until the file of the hour can be read.
     pub(super) fn fold_hour(
         &mut self,
         hour: &str,

@@ -104,7 +104,8 @@ impl Groups {
         }
     }
 
-    /// Returns the sum of a group, or that of its records beyond the maximum.
+    /// Returns the sum of a group. If the group is new and the maximum number of groups is reached,
+    /// returns the sum of the group without values.
     fn sum_mut(&mut self, grouping: &Grouping, group: Group) -> &mut Sum {
         let is_trusted = grouping
             .trusted()
@@ -195,7 +196,7 @@ mod tests {
         let mut groups = Groups::default();
         for (fields, number) in [
             (&[("customer", Some("a")), ("region", None)][..], 1),
-            // The same fields in another order.
+            // These fields are those of the first row in another order, so both rows are one group.
             (&[("region", None), ("customer", Some("a"))][..], 2),
             (&[("customer", Some("a"))][..], 4),
             (&[("customer", Some("a")), ("plan", None)][..], 8),

@@ -98,7 +98,7 @@ impl Grouping {
 
     /// Reserves half of the groups of a period for records that have this group field. Use a field
     /// that clients cannot choose. Otherwise a client that invents values fills all groups, and the
-    /// records of other clients lose theirs.
+    /// records of other clients are summed without their values.
     #[must_use]
     pub fn trust(mut self, field: impl Into<String>) -> Self {
         self.trusted = Some(field.into());

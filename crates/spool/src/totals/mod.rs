@@ -36,7 +36,7 @@ use crate::record::{BadRecord, Record};
 use crate::time::{HOUR, Moment};
 use files::{TotalsFiles, if_readable};
 
-/// Age at which the totals of an hour are deleted. Those of a day are kept.
+/// Age at which the totals of an hour are deleted. The totals of a day are not deleted.
 const HOURS_KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
 /// Maximum age of a record by its id when it is consolidated.
 const MAX_AGE: Duration = Duration::from_secs(3653 * 24 * 3600);
@@ -100,7 +100,8 @@ impl Totals {
         let mut files = TotalsFiles::new(disk, data, &self.grouping, snapshot)?;
         let (mut is_new, mut unreadable) = (false, None);
         for (day, hours) in days {
-            // Hours come first: a day whose file is missing is made of them.
+            // The files of hours are written first, because a missing file of a day is rebuilt from
+            // them.
             for (hour, groups) in hours.iter().filter(|(hour, _)| *hour >= oldest) {
                 is_new |= files.fold_hour(&hour.hour(), groups, &mut unreadable)?;
             }

@@ -23,7 +23,7 @@ const RECORDS: &str = "records";
 const TOTAL: &str = "total";
 const SUMS: &str = "sums";
 const COUNTS: &str = "counts";
-/// Prefix of group fields whose names would otherwise mean something else.
+/// Prefix of group fields that have the name of another field of the row, such as `total`.
 const PREFIX: &str = "group:";
 
 pub(super) struct TotalsRow {

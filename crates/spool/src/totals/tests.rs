@@ -48,7 +48,7 @@ fn records_are_grouped_and_integers_are_summed_once() {
     let odd = format!(r#"{{{id},"customer":7,"bytes":-1,"x_bytes":1.5,"y_bytes":"9"}}"#);
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
     fold(&data, &by_customer(), &[&first, &odd], one);
-    // The same snapshot again, as after a crash.
+    // Consolidation repeats a snapshot after a crash. Its records must not be added twice.
     fold(&data, &by_customer(), &[&first, &odd], one);
     fold(&data, &by_customer(), &[&big], two);
     let now = Moment::from_id(now);
@@ -101,7 +101,7 @@ fn rows_of_other_groupings_are_kept_as_they_are() {
         Grouping::default(),
         Grouping::by(["customer", "region", "plan"]),
     ];
-    // Twice, so that each grouping reads the rows of every other one.
+    // The groupings are used twice, so that each one reads the rows of every other one.
     for grouping in groupings.iter().chain(&groupings) {
         let records = [record("null"), record(r#""r""#)];
         let records = records.each_ref().map(String::as_str);
@@ -116,7 +116,7 @@ fn rows_of_other_groupings_are_kept_as_they_are() {
         assert_eq!(previous, None, "{row}");
     }
     let expected = [
-        // The first two groupings have the same fields.
+        // The first two groupings have the same fields, so their rows are added up.
         (r#"{"customer":"a","region":null}"#, 4),
         (r#"{"customer":"a","region":"r"}"#, 4),
         (r#"{"customer":"a"}"#, 4),
@@ -163,7 +163,7 @@ fn records_with_implausible_times_share_one_day() {
     let (_dir, data) = data_dir();
     let now = Uuid::now_v7();
     let mut totals = Totals::new(Uuid::now_v7(), &by_customer());
-    // One record per year, from 1970 far into the future.
+    // The records are 366 days apart, from 1970 far into the future.
     for year in 0..5000_u128 {
         let millis = year * 366 * 24 * 3600 * 1000;
         let id = Uuid::from_u128(millis << 80 | 0x7000_8000_0000_0000_0000);

@@ -24,7 +24,8 @@ impl Verification<'_> {
     /// the sums of archived batches. Their content is checked after the locks are released.
     pub(super) fn read_batches(&mut self) -> Result<(), Error> {
         let index = OutcomeIndex::read(self.data)?;
-        // A batch that is being split counts, and its halves do not.
+        // While a batch is being split, only the batch itself is counted. Its halves contain the
+        // same records.
         let halves = self.halves()?;
         for dir in [&self.data.spool, &self.data.failed] {
             for name in self.files(dir)? {
@@ -32,7 +33,8 @@ impl Verification<'_> {
                     continue;
                 }
                 let path = dir.join(&name);
-                // A crash between the two steps of a move to another file system leaves both files.
+                // A crash between the two steps of a move to another file system leaves the batch
+                // in both directories. Only the one in `spool/` is counted.
                 let pending = self.data.spool.join(&name);
                 if path != pending && self.exists(&pending) {
                     continue;
@@ -40,7 +42,8 @@ impl Verification<'_> {
                 let Some(batch) = self.read_batch(&path, &name) else {
                     continue;
                 };
-                // After a crash a batch may still exist although the journal has its outcome.
+                // After a crash a batch may still exist although the journal has its outcome. The
+                // journal already counts its records.
                 if let Some(
                     BatchOutcome::Delivered
                     | BatchOutcome::Split
@@ -82,7 +85,8 @@ impl Verification<'_> {
                     | BatchOutcome::Archived
                     | BatchOutcome::Discarded,
                 ) => {}
-                // After a crash a batch may still be here although it was moved back to `spool/`.
+                // After a crash a batch may still be in `archive/` although it was moved back to
+                // `spool/`.
                 Some(BatchOutcome::Unarchived) => {
                     let pending = self.data.spool.join(&name);
                     if self.exists(&pending) {
@@ -201,10 +205,12 @@ impl Verification<'_> {
             unproven = Some(SystemTime::now().into());
         }
         sums.add_all(&held.sums);
-        // Of batches that left while the disk was full only the sums are known.
+        // If batches were delivered while the disk was full, only their sums are known. Lines
+        // before that time are not proven.
         let since = since.filter(|_| !is_all).max(unproven);
         self.coverage.sent_since = self.coverage.sent_since.max(since);
-        // The records of an unfinished snapshot count as staged, also if their batches have left.
+        // The records of an unfinished snapshot count as staged, even if their batches were
+        // delivered or archived.
         let (mut delivered, mut archived, mut discarded) = (0, 0, 0);
         for event in last.values() {
             match event.outcome {

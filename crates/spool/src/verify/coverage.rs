@@ -34,7 +34,8 @@ pub(super) struct Coverage {
     pub(super) staged: u64,
     /// Time from which the journal of batches has every event; `None` if it has all events.
     pub(super) sent_since: Option<Moment>,
-    /// True if a batch or a journal is damaged. The sums are then wrong for that reason.
+    /// True if a batch or a journal is damaged. The damage explains sums that differ, so the
+    /// difference is not reported as a further problem.
     pub(super) is_damaged: bool,
 }
 
@@ -57,7 +58,8 @@ struct EntryCoverage {
 }
 
 impl Coverage {
-    /// Adds a consolidated entry. All of its lines must be in batches except for these ranges.
+    /// Adds a consolidated entry. All of its lines must be in batches except for the ranges
+    /// `in_no_batch`.
     pub(super) fn add_entry(
         &mut self,
         name: EntryName,
@@ -130,8 +132,8 @@ impl Coverage {
         unfinished
     }
 
-    /// Adds the lines of a batch that has left, as [`Self::cover`] does. If a batch has more than
-    /// two parts, the journal names only the first and the last one.
+    /// Adds the lines of a batch by its event in the journal, as [`Self::cover`] does by its parts.
+    /// If a batch has more than two parts, the journal names only the first and the last one.
     pub(super) fn cover_event(&mut self, event: &BatchEvent) -> u64 {
         let (Some(_), [first, last]) = (event.parts, &*event.entries) else {
             return self.cover(&event.entries);
@@ -140,7 +142,8 @@ impl Coverage {
             return 0;
         };
         match self.entries.get(&name) {
-            // The journal does not reach back to the entry.
+            // The entry is older than the journal of entries, whose oldest lines are replaced by
+            // sums.
             None => return 0,
             Some(entry) if entry.is_unfinished => return event.records,
             Some(_) => {}
@@ -156,13 +159,14 @@ impl Coverage {
                 }
                 0
             }
-            // The lines between the first and the last part are then reported as missing.
+            // The parts do not match the order of the entries. The lines between the first and the
+            // last part are reported as missing.
             None => self.cover(&event.entries),
         }
     }
 
-    /// Returns this number of consecutive lines from the first part on, if they end with the last
-    /// part.
+    /// Returns `records` consecutive lines, starting with those of the first part. Returns `None`
+    /// unless they end with the last part.
     fn between(
         &self,
         start: usize,
@@ -202,7 +206,8 @@ impl Coverage {
             if entry.is_unfinished {
                 continue;
             }
-            // Of older entries the journal of batches may only have sums.
+            // The journal of batches may have only the sums of entries older than `sent_since`, so
+            // their lines cannot be proven missing.
             let is_provable = match (self.sent_since, entry.at) {
                 (None, _) => true,
                 (Some(since), Some(at)) => at >= since,

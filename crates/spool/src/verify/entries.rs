@@ -31,8 +31,8 @@ impl Verification<'_> {
                 JournalLine::Head(before) => return sums = before,
                 JournalLine::Event(text) => match ConsolidatedEntry::parse(text) {
                     Ok(mut entry) => {
-                        // After a crash consolidation writes the snapshot's lines to the journal
-                        // again.
+                        // After a crash, consolidation writes the snapshot's lines to the journal
+                        // again. Only the first line of an entry counts.
                         let is_first = seen.insert((entry.snapshot, entry.entry.clone()));
                         if is_first {
                             sums.add(&entry);
@@ -208,7 +208,8 @@ impl Verification<'_> {
                 Err(_) if has_damaged_end(line.text) => {
                     fault("its end is damaged".to_owned());
                 }
-                // The line is being written, or was when its writer died.
+                // An open entry may end in a torn line: its writer is still writing it, or died
+                // meanwhile.
                 Err(_) if kind == EntryKind::Open && !line.is_ended() => {}
                 Err(why) => fault(why.to_owned()),
             }
@@ -241,13 +242,13 @@ impl Verification<'_> {
 
 /// Checks the sums in a line of the journal, and returns the name of its entry.
 fn checked_name(entry: &ConsolidatedEntry) -> Result<EntryName, String> {
-    let name = EntryName::parse(entry.entry.as_ref()).ok_or("it names no entry")?;
+    let name = EntryName::parse(entry.entry.as_ref()).ok_or("it contains no valid entry name")?;
     let known = entry.records.saturating_sub(entry.records_unknown());
     if !entry.ids.is_empty() && entry.ids.len() as u64 != known {
-        return Err("its ids do not add up".to_owned());
+        return Err("the number of its ids differs from the number of its records".to_owned());
     }
     if entry.accounted_lines() != entry.lines {
-        return Err("its lines do not add up".to_owned());
+        return Err("its line counts do not add up to its number of lines".to_owned());
     }
     Ok(name)
 }

@@ -2,7 +2,8 @@
 //!
 //! Every line of an entry has a number. The journal of consolidated entries has the number of lines
 //! of each entry. Every batch names the lines that it contains, and the journal of batches names
-//! the lines of the batches that have left. So a line that is in no batch, or in two, can be named.
+//! the lines of the batches that were delivered, archived or deleted. So a line that is in no
+//! batch, or in two, can be named.
 
 mod batches;
 mod coverage;
@@ -33,7 +34,7 @@ pub struct Books {
     pub staged: u64,
     /// Records that their destination has accepted.
     pub delivered: u64,
-    /// Records in `archive/`, which had no destination, and those deleted from there.
+    /// Records that had no destination: those in `archive/`, and those that were deleted from it.
     pub archived: u64,
     /// Records that are staged or in batches that are not delivered yet.
     pub pending: u64,
@@ -89,7 +90,7 @@ pub fn verify(data: &Path, watch: &Watch<'_>) -> Result<Books, Error> {
 
 pub(crate) fn verify_in(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Error> {
     let (mut books, mut is_certain) = verify_once(data, watch)?;
-    // Files move while another process works, so a problem counts only if it is found every time.
+    // Files move while another process works, so a problem is reported only if every pass finds it.
     for _ in 0..MAX_REPETITIONS {
         if is_certain || books.balance() || watch.cancel.is_cancelled() {
             break;
@@ -212,7 +213,7 @@ impl Verification<'_> {
                 Some(bytes)
             }
             Ok(None) => {
-                self.problem(path, None, "it is longer than any file that is written");
+                self.problem(path, None, "it is longer than any file that spool writes");
                 None
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,

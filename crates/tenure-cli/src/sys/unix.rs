@@ -192,7 +192,7 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
 unsafe fn note_early(signal: libc::c_int) {
     EARLY.fetch_or(bit(signal), Ordering::SeqCst);
     // The command may have started between the check in the handler and this store. Then no other
-    // code reads the stored signal, and it is sent here.
+    // code reads the stored signal, so this function sends it.
     let command = COMMAND.load(Ordering::SeqCst);
     if command != 0 && EARLY.fetch_and(!bit(signal), Ordering::SeqCst) & bit(signal) != 0 {
         // SAFETY: the command is a child of this process and not yet reaped.
@@ -200,8 +200,9 @@ unsafe fn note_early(signal: libc::c_int) {
     }
 }
 
-/// True if the terminal has sent the signal to the command too. It signals the whole foreground
-/// group, unless the command has left it; on hang-up it signals only the session leader.
+/// True if the terminal has sent the signal to the command too, so that it must not be forwarded. A
+/// terminal signals its whole foreground group, which the command may have left. On hang-up it
+/// signals only the session leader.
 unsafe fn is_sent_by_terminal(
     signal: libc::c_int,
     info: &libc::siginfo_t,

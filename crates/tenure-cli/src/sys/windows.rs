@@ -12,7 +12,7 @@ pub(crate) struct Relay(());
 
 impl Relay {
     pub(crate) fn install() -> Self {
-        // A handler is installed because the command would inherit the setting "ignore".
+        // A handler is used instead of the setting "ignore", which the command would inherit.
         unsafe { SetConsoleCtrlHandler(Some(stay), 1) };
         Self(())
     }

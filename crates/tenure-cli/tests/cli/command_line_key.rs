@@ -57,7 +57,7 @@ fn refusal_names_a_key_that_status_accepts() {
     assert_eq!(sandbox.status(key)["pid"], owner.wrapper, "{key}");
 }
 
-// Arguments may be secret.
+// Arguments may be secret, and other users may be able to list the lock directory.
 #[test]
 fn lock_file_contains_no_argument_in_its_name_or_content() {
     let sandbox = Sandbox::new();

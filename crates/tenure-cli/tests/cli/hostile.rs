@@ -146,7 +146,7 @@ fn lock_directory_that_is_a_link_is_refused() {
     assert_eq!(fs::read_dir(sandbox.path("elsewhere")).unwrap().count(), 0);
 }
 
-// T9: `--file` in a sticky directory is accepted.
+// T9: in a sticky directory other users cannot replace the lock file, so `--file` is accepted.
 #[test]
 fn file_in_a_sticky_directory_is_accepted() {
     let sandbox = sandbox_with_precious_file();
@@ -158,7 +158,7 @@ fn file_in_a_sticky_directory_is_accepted() {
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
 }
 
-// The mode is 0600 with any umask.
+// The mode of a lock file is 0600 even with umask 0.
 #[test]
 fn lock_file_is_accessible_to_its_owner_only() {
     let sandbox = sandbox_with_precious_file();

@@ -85,7 +85,8 @@ fn refusal_sanitizes_the_lock_record_of_another_user() {
     assert!(refused.stderr.contains(&named), "{refused:?}");
     assert!(!refused.stderr.contains("stop it with"), "{refused:?}");
     assert_harmless(&refused);
-    // The output is the message and one hint.
+    // A line break in the lock record must not forge a line: the output is the message and one
+    // hint.
     assert_eq!(refused.stderr.lines().count(), 2, "{refused:?}");
 }
 

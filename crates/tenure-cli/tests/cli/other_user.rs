@@ -77,7 +77,8 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).expect("a new mode");
 }
 
-// T1, T5: a key is held if it is held in either directory.
+// T1, T5: root and the user have separate lock directories. A key that is held in one of them is
+// held for both users.
 #[test]
 fn key_held_by_another_user_is_refused() {
     let Some(shared) = Shared::new() else { return };
@@ -288,7 +289,7 @@ fn shared_directory_that_is_not_sticky_is_refused() {
     assert_eq!(fs::read_dir(&shared.temp).unwrap().count(), 0);
 }
 
-// T9: `--file` in a sticky directory is accepted.
+// T9: in a sticky directory other users cannot replace the lock file, so `--file` is accepted.
 #[test]
 fn own_file_in_a_sticky_directory_is_accepted() {
     let Some(shared) = Shared::new() else { return };
@@ -299,7 +300,7 @@ fn own_file_in_a_sticky_directory_is_accepted() {
     assert!(!shared.file("my.lock").exists());
 }
 
-// T9: another user's file is at the path.
+// T9: a file of another user is never overwritten, whatever its mode permits.
 #[test]
 fn file_of_another_user_is_refused_and_unchanged() {
     let Some(shared) = Shared::new() else { return };
@@ -315,7 +316,7 @@ fn file_of_another_user_is_refused_and_unchanged() {
     }
 }
 
-// T9: root is refused too.
+// T9: root could overwrite any file, and is refused nevertheless.
 #[test]
 fn file_of_another_user_is_refused_for_root() {
     let Some(shared) = Shared::new() else { return };

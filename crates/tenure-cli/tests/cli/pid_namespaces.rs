@@ -74,7 +74,8 @@ fn status_outside_shows_the_outer_pid_of_an_owner_inside() {
     assert_eq!(status["record"]["pid"], 1, "{status}");
 }
 
-// T8: the owner is proven through its namespace.
+// T8: the pid that the owner has in its own namespace matches the lock record, which proves the
+// owner.
 #[test]
 fn stop_outside_ends_an_owner_inside() {
     let sandbox = Sandbox::new();
@@ -87,7 +88,8 @@ fn stop_outside_ends_an_owner_inside() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// T1, T5: the owner is invisible inside, and its pid is not guessed.
+// T1, T5: a process in the namespace cannot see the owner, and names no pid instead of guessing
+// one.
 #[test]
 fn owner_outside_refuses_claims_inside_a_namespace() {
     let sandbox = Sandbox::new();

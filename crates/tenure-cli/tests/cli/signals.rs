@@ -73,7 +73,7 @@ fn command_ended_by_a_forwarded_signal_exits_with_128_plus_its_number() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// Rarely used signals are forwarded too.
+// Rarely used signals are caught only after the command has started, and are forwarded too.
 #[cfg(target_os = "linux")]
 #[test]
 fn rare_and_realtime_signals_reach_the_command() {

@@ -54,7 +54,7 @@ fn unheld_file_that_names_a_live_process_is_stale() {
     assert_eq!(status["state"], "stale", "{status}");
 }
 
-// T7: the state is unreadable, with the reason.
+// T7: `status` shows a file without a valid lock record as unreadable, with the reason.
 #[test]
 fn invalid_content_is_unreadable() {
     let sandbox = Sandbox::new();
@@ -85,7 +85,7 @@ fn torn_record_is_unreadable() {
     );
 }
 
-// T7: bad files never block.
+// T7: a file without a valid lock record never blocks a claim.
 #[test]
 fn unreadable_file_is_taken_over() {
     let sandbox = Sandbox::new();
@@ -99,7 +99,7 @@ fn unreadable_file_is_taken_over() {
     }
 }
 
-// T9: the state is unusable, with the reason.
+// T9: `status` shows a path that is not a lock file as unusable, with the reason.
 #[test]
 fn symbolic_link_is_unusable() {
     let sandbox = Sandbox::new();

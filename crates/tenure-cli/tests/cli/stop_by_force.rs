@@ -65,7 +65,7 @@ fn force_kills_the_command_and_the_wrapper() {
     assert_free(&sandbox);
 }
 
-// `--force` sends SIGTERM first.
+// With `--force`, too, the owner can exit cleanly: SIGKILL follows only after the timeout.
 #[test]
 fn force_sends_sigterm_before_sigkill() {
     let sandbox = Sandbox::new();
@@ -79,7 +79,8 @@ fn force_sends_sigterm_before_sigkill() {
     assert_eq!(owner.process.finish().code, Some(5));
 }
 
-// T8: the wrapper has exited, and the command ignores SIGTERM.
+// T8: the command is the owner after its wrapper has exited. It ignores SIGTERM, so only `--force`
+// stops it.
 #[test]
 fn force_kills_a_command_whose_wrapper_has_exited() {
     let sandbox = Sandbox::new();

@@ -134,7 +134,7 @@ fn holder_with_another_start_time_than_recorded_is_not_signalled() {
     assert!(holder.is_running());
 }
 
-// T5, T7: no wrong pid is named, and none is guessed.
+// T5, T7: without a valid lock record, `status` and `stop` name no pid instead of guessing one.
 #[test]
 fn holder_without_a_lock_record_is_unknown_and_not_signalled() {
     let sandbox = Sandbox::new();

@@ -55,7 +55,6 @@ fn argument_that_is_not_utf8_is_passed_unchanged() {
     assert_eq!(outcome.stdout, odd.as_bytes());
 }
 
-// The command has the caller's environment and working directory.
 #[test]
 fn environment_and_working_directory_are_those_of_the_caller() {
     let sandbox = Sandbox::new();

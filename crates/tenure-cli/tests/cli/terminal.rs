@@ -6,7 +6,8 @@ use crate::process::{Launch, until};
 use crate::support::Sandbox;
 use crate::unix::Terminal;
 
-/// Script that notes each interrupt in the file `$0`, and exits with 42 when it reads a line.
+/// Script that appends a line to the file `$0` for each interrupt, and exits with 42 when it reads
+/// a line.
 const NOTE_INTERRUPTS: &str = "
     trap 'echo interrupt >> \"$0\"' INT
     echo ready

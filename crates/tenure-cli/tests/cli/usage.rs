@@ -32,7 +32,7 @@ fn missing_verb_is_wrong_usage_and_prints_help() {
     }
 }
 
-// Exit 2 for wrong usage.
+// `refused` asserts exit code 2, which means wrong usage.
 #[test]
 fn unknown_verb_is_wrong_usage() {
     assert_names(&refused("walk x"), "walk");
@@ -53,7 +53,7 @@ fn invalid_port_is_wrong_usage() {
     refused("status --port http");
 }
 
-// A key is safe as a file name.
+// The name of a key becomes a file name, so it must not contain a path.
 #[test]
 fn name_with_a_path_in_it_is_wrong_usage() {
     for words in ["run ../x -- true", "stop ../x", "status ../x"] {
@@ -129,7 +129,7 @@ fn unknown_shell_is_wrong_usage() {
     assert!(outcome.stderr.contains("tcl"), "{outcome:?}");
 }
 
-// The most likely mistakes have a hint.
+// The most likely mistakes in a command line are answered with a hint.
 #[test]
 fn missing_separator_or_equals_sign_has_a_hint() {
     assert_names(&refused("run backup echo hi"), "comes after `--`");

@@ -33,8 +33,8 @@ fn force_kills_the_owner_and_frees_the_key() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// The job kills the command with the wrapper. The command's output ends when the last
-// process that has it has exited.
+// The job kills the command with the wrapper. The reader of the command's output sees its end only
+// after the last process with the pipe has exited.
 #[test]
 fn killing_the_wrapper_kills_the_command() {
     let sandbox = Sandbox::new();

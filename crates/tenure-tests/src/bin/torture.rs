@@ -1,6 +1,6 @@
-//! Runs `torture storm CONTENDER SECONDS KILL_EVERY_MS`, `torture storm-separate ..` (each process in
-//! its own network namespace) and `torture boot CONTENDER ROUNDS` with eight processes each. The
-//! same program also is these processes.
+//! Runs `torture storm CONTENDER SECONDS KILL_EVERY_MS`, `torture storm-separate ..` (each process
+//! in its own network namespace) and `torture boot CONTENDER ROUNDS` with eight processes each.
+//! Each of these processes runs the same program with other arguments.
 
 #![expect(
     clippy::print_stdout,

@@ -114,7 +114,8 @@ fn unknown_fields_survive_a_rewrite() {
     let fixture = Fixture::new();
     let mut tenure = fixture.try_acquire().unwrap();
     let text = fs::read_to_string(fixture.file()).unwrap();
-    // The content is that of a newer version of the same owner, without a checksum.
+    // A newer version of the owner has written a field that this version does not know. A record
+    // without a checksum is accepted.
     let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
     json["from_the_future"] = serde_json::json!({"a": [1, "é", 12_345_678_901_234_567_890_u64]});
     for known in ["crc32", "version"] {

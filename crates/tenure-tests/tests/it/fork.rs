@@ -11,7 +11,7 @@ fn forked_child_that_drops_its_copy_releases_nothing() {
     let fixture = Fixture::new();
     let mut owner = fixture.owner();
     let _child = Orphan::new(&owner.request("fork-drop"));
-    // The child sleeps once it has dropped its copy.
+    // The child does not report when it has dropped its copy, so the test waits.
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert!(fixture.file().exists());
     assert_eq!(
@@ -34,7 +34,8 @@ fn release_frees_the_key_while_a_forked_child_has_the_descriptors() {
     drop(tenure);
 }
 
-/// The file is kept, so the child's copy of the descriptor must not keep the lock.
+/// A kept file has the same inode for the next owner, so the child's copy of the descriptor must
+/// not keep its lock.
 #[test]
 fn release_of_a_kept_file_frees_the_key_while_a_forked_child_has_the_descriptors() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! T10: semantics of the `Tenure` guard. T12: it leaks no descriptors.
+//! T10: semantics of the `Tenure` guard. T12: acquiring and releasing leak no descriptors.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;

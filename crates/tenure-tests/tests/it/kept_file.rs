@@ -39,8 +39,7 @@ fn kept_file_has_the_same_length_from_its_creation_to_the_next_owner() {
     assert!(matches!(fixture.status().state(), State::Stale(_)));
 }
 
-/// One file is of a build that wrote `released_at` without padding, one of a build that did not
-/// know it.
+/// An earlier build wrote `released_at` but did not pad the file to 4 KiB.
 #[test]
 fn kept_file_of_an_earlier_build_is_taken_over_and_padded() {
     let fixture = Fixture::new();
@@ -68,7 +67,7 @@ fn kept_file_names_its_owner_on_a_full_disk() {
     claim().try_acquire().unwrap().release().unwrap();
     assert!(fs::metadata(fixture.file()).unwrap().blocks() >= 8);
     disk.fill();
-    // This lock record is longer than the earlier ones.
+    // A lock record that is longer than the earlier ones still fits into the padded file.
     let tenure = claim().field("note", "x".repeat(2000)).try_acquire();
     let tenure = tenure.unwrap();
     assert!(tenure.record_error().is_none());

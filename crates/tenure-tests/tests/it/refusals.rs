@@ -76,7 +76,8 @@ fn status_never_makes_a_claim_fail() {
             });
         }
         for _ in 0..500 {
-            // Readers of a stale file may hold a shared lock for an instant.
+            // The claim must find a stale file, because only readers of stale files hold a shared
+            // lock for an instant.
             std::fs::write(fixture.file(), "{\"pid\":1}").unwrap();
             drop(fixture.try_acquire().expect("only readers use the key"));
         }

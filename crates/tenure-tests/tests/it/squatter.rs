@@ -169,7 +169,8 @@ fn bound_name_without_a_listener_does_not_block_the_key() {
     drop(silent);
 }
 
-/// The socket is not inherited by children of other tests, which would keep its name bound.
+/// Returns a socket that children of other tests do not inherit. A child that inherited it would
+/// keep its name bound.
 fn unix_socket() -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)

@@ -54,8 +54,8 @@ fn assert_refused(mut owner: Owner) -> String {
     answer
 }
 
-/// Asserts a refusal because the kernel does not show whether there is an owner. It names file and
-/// user.
+/// Asserts a refusal because the kernel does not show whether there is an owner. The refusal names
+/// the file and its user.
 fn assert_unknown(mut owner: Owner, file: &Path, user: &str) {
     let answer = owner.answer();
     assert!(answer.starts_with("failed "), "{answer}");
@@ -64,7 +64,8 @@ fn assert_unknown(mut owner: Owner, file: &Path, user: &str) {
     assert!(answer.contains("cannot determine whether"), "{answer}");
 }
 
-/// Environments in which `/proc/locks` proves nothing.
+/// Environments in which `/proc/locks` is missing or incomplete, so that an unlisted lock may be
+/// held.
 fn blind_views() -> [RunAs; 3] {
     [
         RunAs::user(USER).in_pid_namespace(),
@@ -255,7 +256,8 @@ fn containers_with_a_common_network_do_not_refuse_each_other() {
     assert_held(&mut two);
 }
 
-/// T9: another user's file in a directory that only this user may write.
+/// T9: another user's file that is not held may be replaced if only this user may write its
+/// directory. Elsewhere it is refused.
 #[test]
 fn file_of_another_user_is_replaced_only_in_a_directory_that_this_user_alone_may_write() {
     let user = RunAs::user(USER);
@@ -294,7 +296,8 @@ fn file_that_another_user_holds_is_never_replaced() {
     let file = dir.join("f.lock");
     let mut root = users.start(RunAs::root(), &file);
     assert_held(&mut root);
-    // Earlier builds left a file that belongs to root.
+    // The file belongs to root, as in earlier builds, which did not give it to the owner of the
+    // directory.
     chown(&file, Some(0), Some(0)).unwrap();
     let before = fs::read(&file).unwrap();
     let separate = RunAs::user(USER).in_network_namespace();

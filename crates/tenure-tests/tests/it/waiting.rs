@@ -57,7 +57,8 @@ fn waiting_processes_acquire_the_key_one_after_the_other() {
         assert!(waiter.answer().starts_with("waits "));
     }
     assert_eq!(first.request("release"), "released");
-    // One process holds the key now; the others are still waiting.
+    // From here on one of the waiting processes holds the key. The loop lets each holder release
+    // it, until all of them have had it.
     let began = Instant::now();
     while !waiters.is_empty() {
         assert!(

@@ -25,10 +25,11 @@ const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum number of retries while other processes keep replacing the file.
 const RETRIES: u32 = 10_000;
-/// The length of a kept file is a multiple of this, so that later lock records need no new blocks
-/// on a full disk.
+/// Unit of the length of a lock file that is kept on release. The padding leaves room for later
+/// lock records, which then need no new blocks on a full disk.
 const KEPT_UNIT: usize = 4096;
-/// A kept file never becomes shorter than a record has made it, up to this length.
+/// Maximum length to which a lock record is padded to preserve the file's length. Up to this length
+/// a kept file never becomes shorter, so its blocks stay allocated.
 const KEPT_MAX: usize = 64 << 10;
 
 /// A lock that this process holds.
@@ -40,18 +41,18 @@ pub(crate) struct Held {
     name: OsString,
     path: PathBuf,
     network: bool,
-    /// The file is not removed on release, and its length is rounded up to [`KEPT_UNIT`].
+    /// True if the file is not removed on release. Its length is then rounded up to [`KEPT_UNIT`].
     kept: bool,
 }
 
 /// Lock record that the file contained when the lock was acquired; `None` for a new file.
 pub(crate) type Previous = Option<Result<Box<Record>, Unreadable>>;
 
-/// Outcome of one attempt.
+/// Outcome of one attempt to acquire a lock.
 #[derive(Debug)]
 pub(crate) enum Attempt {
-    /// The lock is held by this process. The record is still that of the previous owner, if it left
-    /// one.
+    /// The lock is held by this process. The file still contains the lock record of the previous
+    /// owner, if that owner left one.
     Acquired(Held, Previous),
     Busy(Box<Holder>, LockTarget),
 }
@@ -122,8 +123,8 @@ fn step(target: &LockTarget) -> Result<Step, Error> {
     refused
 }
 
-/// Checks that remain after locking: the path, the deletion guard and the other directory. `None`:
-/// the key is acquired.
+/// Performs the checks that remain after the file is locked: its path, the deletion guard, and the
+/// other directory in which the key may be held. `None`: the key is acquired.
 fn check_locked(
     target: &LockTarget,
     file: &LockFile,

@@ -91,8 +91,9 @@ fn guard_owner(
 
 /// Removes the file, so that the next attempt creates one that belongs to this user. A file whose
 /// lock this process holds is removed as its owner would on release. A file that cannot be opened
-/// is renamed first. A process that locked it earlier is listed in the kernel's table, and a
-/// process that locks it later finds that it is not at its path.
+/// is renamed first. A process that locked it before the rename is listed in the kernel's lock
+/// table. A process that locks it after the rename finds that the file is not at its path, and
+/// retries.
 fn replace(
     target: &LockTarget,
     foreign: &ForeignFile,

@@ -30,7 +30,8 @@ pub(crate) enum Identified {
     NotYet(Option<Box<Holder>>),
 }
 
-/// Inspection result that suffices to stop the owner.
+/// Status of a key with its open lock file, which `stop` needs to prove that a process is the
+/// owner.
 pub(crate) struct Inspection {
     pub(crate) status: Status,
     /// Lock file, if it exists and can be read.
@@ -47,7 +48,8 @@ fn identify_acquirer(file: &LockFile, path: &Path, acquirer: Option<u32>) -> Ide
         .read(MAX_BYTES)
         .ok()
         .and_then(|bytes| Record::decode(&bytes).ok());
-    // A record with `released_at` names the previous owner.
+    // A lock record with `released_at` names the previous owner: the present owner has not written
+    // its own lock record yet.
     let Some(record) = record.filter(|record| record.released_at.is_none()) else {
         return Identified::NotYet(None);
     };
@@ -72,8 +74,8 @@ fn identify_acquirer(file: &LockFile, path: &Path, acquirer: Option<u32>) -> Ide
     }
 }
 
-/// Describes the owner of a key whose file was deleted or replaced. The owner is named only if it
-/// still shows a locked file whose record names this key.
+/// Describes the owner of a key whose file was deleted or replaced. The owner is named only if one
+/// of its descriptors still shows a locked file whose lock record names this key.
 pub(crate) fn owner_without_file(path: &Path, key: &Key, owner: GuardOwner) -> Box<Holder> {
     let mut holder = Holder::unknown(path.to_owned());
     holder.file_gone = true;
@@ -124,7 +126,8 @@ pub(super) fn other_users(path: &Path, uid: Option<u32>) -> Box<Holder> {
 /// owner.
 pub(crate) fn unnamed(directory: &Directory, name: &OsStr, path: &Path) -> Box<Holder> {
     let mut holder = Holder::unknown(path.to_owned());
-    // A shared lock is granted alongside other shared locks, but not alongside an owner's.
+    // The probe acquires a shared lock. It is granted alongside the shared locks of readers, but
+    // not alongside the lock of an owner, so a free lock here means a reader.
     if let Ok(Lookup::File(file)) = directory.lookup(name)
         && matches!(file.probe(), Ok(LockState::Free))
     {
@@ -207,7 +210,8 @@ pub(crate) fn list(location: &StoreLocation) -> Result<Vec<Status>, Error> {
                 continue;
             };
             let status = inspect_in(&lock_directory, &key, &name)?.status;
-            // The key was released between listing the directory and inspecting the file.
+            // A key that was released between listing the directory and inspecting its file is left
+            // out.
             if !matches!(status.state, State::Free) {
                 found.push(status);
             }
@@ -256,8 +260,8 @@ fn inspect_in(directory: &LockDirectory, key: &Key, name: &OsStr) -> Result<Insp
         {
             LockState::Held { acquirer } => acquirer,
             LockState::Free | LockState::Unknown(_) => {
-                // No process holds this file. Its owner may have lost an earlier file and still
-                // have the deletion guard.
+                // No process holds this file. The owner of the key may have lost an earlier file
+                // and still have the deletion guard.
                 let state = match deletion_guard::owner(directory, name) {
                     Some(owner) => State::Held(owner_without_file(&path, key, owner)),
                     None => unheld_state(&file, &path)?,

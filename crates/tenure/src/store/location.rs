@@ -37,15 +37,15 @@ pub(crate) struct LockTarget {
     pub(crate) directory: Directory,
     pub(crate) name: OsString,
     elsewhere: Option<PathBuf>,
-    /// The directory belongs to this user, so that locking it against tmpfiles cleaners affects no
-    /// other user.
+    /// True if the directory belongs to this user. Locking it against tmpfiles cleaners then
+    /// affects no other user.
     pub(crate) own_directory: bool,
     path: PathBuf,
 }
 
 impl StoreLocation {
-    /// Directory in which lock files would be created. Nothing is created, so the result is a
-    /// forecast.
+    /// Directory in which lock files would be created. The directory is not created, so another one
+    /// is used later if another user creates this one first.
     pub(crate) fn dir(&self) -> PathBuf {
         match self {
             Self::Fixed(dir) => dir.clone(),

@@ -148,7 +148,8 @@ pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
     let failed = |error| Error::io("remove the stale lock file", path, error);
     let give_up_at = Instant::now() + inspect::IDENTIFY_TIMEOUT;
     while !file.try_lock().map_err(failed)? {
-        // A shared lock is granted alongside the locks of readers, but not alongside an owner's.
+        // The probe acquires a shared lock. It is granted alongside the shared locks of readers,
+        // but not alongside the lock of an owner.
         if file.probe().map_err(failed)? != LockState::Free {
             return Ok(false);
         }
@@ -163,7 +164,7 @@ pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
         thread::sleep(inspect::IDENTIFY_PAUSE);
     }
     // The kernel releases the lock of a killed process a moment before it closes the deletion
-    // guard.
+    // guard, so a guard that is still bound need not have a living owner.
     while deletion_guard::owner(&directory, name).is_some() {
         if Instant::now() >= give_up_at {
             return Ok(false);
@@ -176,7 +177,8 @@ pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
     if !directory.is_network() {
         directory.remove(name).map_err(failed)?;
     }
-    // Unlocking also releases copies of the descriptor in children; closing would not.
+    // A child that was forked meanwhile has a copy of the descriptor. Unlocking releases the lock
+    // for that copy too; closing would not.
     file.unlock().map_err(failed)?;
     Ok(true)
 }

@@ -9,8 +9,8 @@ use super::file::{FileId, LockFile};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LockState {
     Free,
-    /// `acquirer` acquired the lock and may have exited since. `None`: the process is not visible
-    /// here.
+    /// The lock is held. The process `acquirer` acquired it and may have exited since. `None`: that
+    /// process is not visible to this one.
     Held {
         acquirer: Option<u32>,
     },
@@ -94,7 +94,7 @@ pub(crate) enum Attested {
 }
 
 /// Reason for not signalling a process whose start time is missing from the lock record. Without
-/// it, another process that has been given the same pid cannot be recognized.
+/// the start time, another process that has been given the same pid cannot be recognized.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn unidentified(pid: u32) -> String {
     format!("the lock record does not identify the process that had pid {pid}")

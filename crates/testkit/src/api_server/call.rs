@@ -76,7 +76,7 @@ impl<'a> Call<'a> {
         format!("{kind}{}_{number}", self.state.sort.name.replace('-', "_"))
     }
 
-    /// True if the server has the model. If not, the response is 404.
+    /// True if the server has the model. If not, this function sends a 404 response.
     pub(super) fn require_model(&mut self, model: &str) -> bool {
         let known = self.state.serves(model);
         if !known {
@@ -92,7 +92,7 @@ impl<'a> Call<'a> {
         self.send(status, "application/json", body.to_string().as_bytes());
     }
 
-    /// Sends an error in the form of the API.
+    /// Sends an error response in the format of the API to which the request's path belongs.
     pub(super) fn error(&mut self, status: u16, code: Option<&str>, message: &str) {
         let body = if self.path().starts_with("/v1/messages") {
             let kind = match status {

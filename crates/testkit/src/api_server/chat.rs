@@ -123,7 +123,8 @@ impl Answer<'_> {
         if has_usage {
             chunk["usage"] = self.usage(count);
         } else if self.includes_usage && self.reports != Reports::Never {
-            // OpenAI sends a usage of null in the other chunks.
+            // If the request asks for usage, OpenAI sends `"usage": null` in every chunk but the
+            // last.
             chunk["usage"] = Value::Null;
         }
         chunk

@@ -1,4 +1,4 @@
-//! `/v1/files`: uploads that can be downloaded, with the fields of both APIs.
+//! `/v1/files`: uploads that can be downloaded, with the fields of OpenAI's and Anthropic's APIs.
 
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ pub(super) fn keep(call: &mut Call<'_>) {
         "bytes": file.bytes.len(),
         "purpose": form::text(&fields, "purpose"),
         "status": "processed",
-        // Anthropic's fields. `created_at` is a number in one API and text in the other.
+        // Anthropic's fields. `created_at` is a number as in OpenAI's API; Anthropic sends text.
         "type": "file",
         "size_bytes": file.bytes.len(),
         "mime_type": "application/octet-stream",

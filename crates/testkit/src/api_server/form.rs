@@ -16,7 +16,7 @@ pub(super) fn read(call: &Call<'_>) -> Vec<Field> {
         return Vec::new();
     };
     let mark = format!("\r\n--{}", boundary.trim_matches('"'));
-    // The first mark has no line in front of it.
+    // A line end precedes every boundary but the first, so one is put in front of the body.
     let body = [b"\r\n", call.request.body.as_slice()].concat();
     split(&body, mark.as_bytes())
         .iter()

@@ -1,4 +1,5 @@
-//! Compression that saves little, but hides the text from a reader that does not decompress it.
+//! Gzip compression for tests. The output is not much smaller, but a reader that does not
+//! decompress it cannot find the text.
 
 /// A gzip stream (RFC 1952) of literals with the fixed codes (RFC 1951, section 3.2.6).
 pub(super) struct Gzip {
@@ -62,7 +63,7 @@ impl Gzip {
     }
 }
 
-/// Bits; the first bit of each byte is the lowest one.
+/// Bit string. The first bit of each byte is its lowest bit.
 struct Bits {
     bytes: Vec<u8>,
     /// Number of unused bits in the last byte.

@@ -33,13 +33,14 @@ pub struct Produced {
 pub enum End {
     /// Response is being sent.
     Open,
-    /// Last byte was passed to the system.
+    /// Response was sent completely. Set before the last byte is sent, and replaced by `Broken` if
+    /// sending it fails.
     Whole,
     /// Client disconnected, or the response was cut on purpose.
     Broken,
 }
 
-/// Tokens of every request that generated some, in the order of arrival.
+/// Tokens of every request that generated tokens, in the order of arrival.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Vec<Produced>>);
 
@@ -69,13 +70,13 @@ impl Ledger {
         self.0.lock().expect("the ledger")[line.0].completion += tokens;
     }
 
-    /// Sets the state. Called before the last byte is sent, so that a client with the response finds
-    /// the state set.
+    /// Sets the state of a response. Called before the last byte is sent, so that a client that has
+    /// received the response finds the state set.
     pub(super) fn close(&self, line: &Line, state: End) {
         self.0.lock().expect("the ledger")[line.0].state = state;
     }
 
-    /// Returns the lines so far.
+    /// Returns a copy of all lines, one for each request.
     pub fn lines(&self) -> Vec<Produced> {
         self.0.lock().expect("the ledger").clone()
     }

@@ -7,7 +7,8 @@ use super::call::Call;
 use super::form;
 use super::words::Words;
 
-/// Returns every value of a byte, as a picture or a recording.
+/// Returns the content of a fake image or recording. It contains every byte value, so that tests
+/// detect changed bytes.
 fn bytes() -> Vec<u8> {
     (0..4096_u16)
         .map(|number| number.to_le_bytes()[0])
@@ -21,7 +22,8 @@ pub(super) fn embeddings(call: &mut Call<'_>) {
     }
     let count = params["input"].as_array().map_or(1, Vec::len);
     let count = u8::try_from(count).expect("few inputs");
-    // Eighths, which have the same value as 32 bits and as text.
+    // Multiples of 1/8 are exact as 32-bit floats and as decimal text, so both encodings have equal
+    // values.
     let vector = |index: u8| (0..8_u8).map(move |at| f32::from(at) / 8.0 + f32::from(index));
     let data: Vec<_> = (0..count)
         .map(|index| {

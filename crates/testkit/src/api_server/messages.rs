@@ -1,4 +1,4 @@
-//! `/v1/messages`, as Anthropic has it.
+//! `/v1/messages` of Anthropic's API.
 
 use serde_json::{Value, json};
 
@@ -81,7 +81,8 @@ fn stream(call: &mut Call<'_>, words: &Words, mut message: Value) {
             )
         },
         |call| {
-            // Each report is the sum so far, so the last report is valid.
+            // Each `message_delta` reports the sum of output tokens so far, so the last one is
+            // valid.
             send(call, &json!({ "type": "content_block_stop", "index": 0 }))
                 && (!is_told_twice || send(call, &delta(&Value::Null, words.count() / 2)))
                 && send(call, &delta(&reason, words.count()))

@@ -32,17 +32,17 @@ use request_log::LoggedRequest;
 /// Way in which a server reports the usage of a streamed chat or completion.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reports {
-    /// In a last chunk without choices, if the request asks for it.
+    /// Usage in a last chunk without choices, if the request asks for usage.
     IfAsked,
     /// Requests with `stream_options` are rejected.
     Refuses,
-    /// Never, not even in a response that is not streamed.
+    /// No usage, not even in a response that is not streamed.
     Never,
-    /// In every chunk, the sum so far, requested or not; and as [`Reports::IfAsked`].
+    /// Usage so far in every chunk, requested or not; and as [`Reports::IfAsked`].
     SoFar,
     /// As [`Reports::IfAsked`], but the last chunk is sent twice.
     Twice,
-    /// In the chunk with the finish reason, requested or not; and as [`Reports::IfAsked`].
+    /// Usage in the chunk with the finish reason, requested or not; and as [`Reports::IfAsked`].
     WithTheReason,
 }
 
@@ -50,11 +50,11 @@ pub enum Reports {
 pub struct Sort {
     /// Name of the server, which is part of the ids that it issues.
     pub name: &'static str,
-    /// Models that it serves.
+    /// Models that the server serves.
     pub models: &'static [&'static str],
-    /// Way in which it reports usage.
+    /// Way in which the server reports usage.
     pub reports: Reports,
-    /// API key that every request needs.
+    /// API key that every request needs; `None` if the server requires no key.
     pub key: Option<&'static str>,
 }
 
@@ -62,11 +62,11 @@ pub struct Sort {
 pub struct Backend {
     /// Server itself.
     pub mock: FakeLlm,
-    /// State of the APIs.
+    /// State that the API handlers of one server share.
     pub state: Arc<State>,
 }
 
-/// State of the APIs.
+/// State that the API handlers of one server share.
 pub struct State {
     /// Properties of the server.
     pub sort: Sort,
@@ -113,7 +113,8 @@ fn answer(call: &mut Call<'_>) {
     {
         return call.error(401, Some("invalid_api_key"), "Incorrect API key provided.");
     }
-    // The number of probes depends on time, so they are not part of the log, which tests compare.
+    // Requests for the model list are probes. Their number depends on time, so they are not logged:
+    // tests compare the log.
     if method != "GET" || path != "models" {
         call.state.log_request(call.request);
     }

@@ -1,8 +1,9 @@
 //! Tokens of a response, and the commands of tests in prompts.
 //!
-//! Commands are in brackets: `[status 429]` fails, `[cut 3]` cuts the response after three tokens,
-//! `[pace 20]` waits 20 ms in front of each token, `[say a b c]` sets the tokens, `[tokens 500]` their
-//! number, `[ragged]` splits chunks anywhere, `[gzip]` compresses if the client accepts it.
+//! Commands are in brackets: `[status 429]` sets the status of an error response, `[cut 3]` cuts
+//! the response after three tokens, `[pace 20]` waits 20 ms in front of each token, `[say a b c]`
+//! sets the tokens, `[tokens 500]` their number, `[ragged]` splits chunks anywhere, `[gzip]`
+//! compresses if the client accepts it.
 
 use serde_json::Value;
 
@@ -27,7 +28,8 @@ pub(super) struct Words {
     /// Tokens, repeated until there are `count`.
     tokens: Vec<String>,
     count: usize,
-    /// True if the request allows fewer tokens than there would be.
+    /// True if `max_tokens` of the request is smaller than the number of tokens that the response
+    /// would have.
     pub(super) is_truncated: bool,
     /// Number of prompt tokens, with cached ones.
     pub(super) prompt: u64,

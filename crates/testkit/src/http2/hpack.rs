@@ -36,19 +36,19 @@ fn integer(block: &mut Vec<u8>, value: usize) {
 
 /// Returns the status in a response's header block. Servers send it as the first field.
 pub(super) fn status(mut block: &[u8]) -> Option<u16> {
-    // Updates of the dynamic table's size.
+    // Updates of the dynamic table's size may precede the first field. They are skipped.
     while let [first, rest @ ..] = block
         && first & 0xe0 == 0x20
     {
         block = rest;
     }
     let (&first, rest) = block.split_first()?;
-    // Indexed fields of the static table.
+    // The static table contains these statuses as whole fields, at indexes 8 to 14.
     let indexed = [200, 204, 206, 304, 400, 404, 500];
     if (0x88..=0x8e).contains(&first) {
         return indexed.get(usize::from(first - 0x88)).copied();
     }
-    // Literals whose name is one of the table's `:status` entries.
+    // Any other status is a literal whose name refers to a `:status` entry of the static table.
     let index = match first {
         0x40..=0x7f => first & 0x3f,
         0x00..=0x1f => first & 0x0f,

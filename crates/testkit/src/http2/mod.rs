@@ -17,9 +17,9 @@ use crate::wait::DEADLINE;
 pub use frame::{Frame, FrameKind};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Largest payload that a peer accepts unless it says otherwise.
+/// Maximum payload of a frame, unless the peer's settings allow a larger one.
 const FRAME_SIZE: usize = 16 << 10;
-/// Window of a connection until it is enlarged.
+/// Initial flow-control window of a connection, in bytes.
 const FIRST_WINDOW: u64 = 65_535;
 
 const SETTING_HEADER_TABLE_SIZE: u16 = 1;
@@ -28,9 +28,9 @@ const SETTING_INITIAL_WINDOW_SIZE: u16 = 4;
 /// Options of an [`Http2`] connection.
 #[derive(Clone, Debug)]
 pub struct Http2Options {
-    /// Window that each stream of a response begins with.
+    /// Initial flow-control window of each response, in bytes.
     pub initial_window: u32,
-    /// Responds to pings of the server.
+    /// True if pings of the server are acknowledged.
     pub answers_pings: bool,
     /// Local address; `None` leaves the choice to the system.
     pub source: Option<IpAddr>,
@@ -74,7 +74,7 @@ struct Shared {
 #[derive(Default)]
 struct Received {
     streams: BTreeMap<u32, Stream>,
-    /// Frames of the connection itself.
+    /// Frames of the connection itself (stream 0).
     control: Vec<Frame>,
     is_closed: bool,
 }
@@ -124,7 +124,7 @@ impl Http2 {
             let (shared, stream) = (Arc::clone(&shared), stream.try_clone()?);
             let answers_pings = options.answers_pings;
             thread::spawn(move || {
-                // An error ends the connection like its end does.
+                // A read error counts as the end of the connection.
                 let _ = read(stream, &shared, answers_pings);
                 shared.received().is_closed = true;
             })
@@ -137,7 +137,7 @@ impl Http2 {
         };
         let mut settings = Vec::new();
         for (name, value) in [
-            // The decoder of responses has no dynamic table.
+            // The server must not use a dynamic table, because the decoder of responses has none.
             (SETTING_HEADER_TABLE_SIZE, 0),
             (SETTING_INITIAL_WINDOW_SIZE, options.initial_window),
         ] {

@@ -78,7 +78,8 @@ pub(super) fn serve(
             arrived,
             at: Instant::now(),
         });
-        // Logged before the reply, so that a client with the response finds the request here.
+        // The request is logged before the reply is sent, so that a test that has received the
+        // response finds the request in the log.
         if shared.has_log {
             shared.log().executed.push(Arc::clone(&received));
         }
@@ -127,7 +128,8 @@ impl Connection<'_> {
                 return Ok(false);
             }
             Step::Reset => {
-                // The clone in the log must not keep the socket open after this thread drops it.
+                // The log has a clone of the socket. The clone is dropped, because the system sends
+                // the reset only when the last handle is closed.
                 self.shared.log().open[self.number - 1] = None;
                 SockRef::from(&self.writer).set_linger(Some(Duration::ZERO))?;
                 return Ok(false);
@@ -136,7 +138,7 @@ impl Connection<'_> {
         Ok(true)
     }
 
-    /// Sleeps, but not beyond the end of the server.
+    /// Sleeps for this time, or until the server is stopped.
     fn sleep(&self, pause: Duration) {
         let until = Instant::now() + pause;
         while !self.shared.is_stopped() {

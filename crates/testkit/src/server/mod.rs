@@ -113,7 +113,8 @@ impl ScriptedServer {
         Self::start_on_loopback(script, true)
     }
 
-    /// Like [`ScriptedServer::start`], but logs neither requests nor bytes: for very many of them.
+    /// Like [`ScriptedServer::start`], but logs neither requests nor bytes, so that tests with very
+    /// many requests need little memory.
     pub fn without_log(
         script: impl Fn(&Received) -> Reply + Send + Sync + 'static,
     ) -> io::Result<Self> {
@@ -199,7 +200,8 @@ impl ScriptedServer {
         let accepting = self.accepting.lock();
         let accepting = accepting.unwrap_or_else(PoisonError::into_inner).take();
         if let Some(accepting) = accepting {
-            // Wakes the accepting thread; it checks the flag before it serves the connection.
+            // This connection wakes the accepting thread, which then finds `is_stopped` set and
+            // ends.
             drop(TcpStream::connect(self.address));
             let _ = accepting.join();
         }
@@ -232,16 +234,17 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         };
         let shared = Arc::clone(shared);
         thread::spawn(move || {
-            // Errors end the connection, which is what the peer sees.
+            // An error is not reported: it ends the connection, and tests observe that at the peer.
             let _ = connection::serve(stream, peer, number, &shared);
             shared.log().open[number - 1] = None;
         });
     }
 }
 
-/// Frees the port at once. A process that is being started has a copy of the socket until its
-/// program runs: closing the descriptor of this process would not suffice.
+/// Frees the port at once. A child process that is being started has a copy of the socket until its
+/// program runs, so closing the descriptor of this process would not free the port.
 pub(crate) fn stop_listening(listener: &TcpListener) {
-    // Not supported everywhere; the descriptor is closed anyway.
+    // Some systems cannot shut down a listening socket. The error is ignored, because the caller
+    // closes the descriptor next.
     let _ = SockRef::from(listener).shutdown(Shutdown::Both);
 }

@@ -22,7 +22,7 @@ pub(super) struct Ticket(u64);
 pub(super) struct FairQueue<L, W> {
     lanes: Vec<Lane<L, W>>,
     addresses: HashMap<u64, Address>,
-    /// Ranking of the addresses. The last one loses a request when the queue is full.
+    /// Ranking of the addresses. A full queue evicts a request of the last address.
     by_count: Ranking,
     /// Numbers of the last turn and of the last ticket.
     turns: u64,
@@ -34,7 +34,7 @@ pub(super) struct FairQueue<L, W> {
 #[derive(Debug)]
 struct Lane<L, W> {
     lane: L,
-    /// By the turn of the address. No entry is empty.
+    /// Waiting requests of the lane, by the turn of their address. No entry is empty.
     addresses: BTreeMap<u64, AddressLine<W>>,
 }
 
@@ -42,7 +42,7 @@ struct Lane<L, W> {
 #[derive(Debug)]
 struct AddressLine<W> {
     address: u64,
-    /// By the turn of the credential. No queue is empty.
+    /// Waiting requests of the address, by the turn of their credential. No entry is empty.
     credentials: BTreeMap<u64, CredentialLine<W>>,
 }
 
@@ -59,7 +59,7 @@ struct Address {
     turn: u64,
     credentials: HashMap<u64, Credential>,
     tickets: Tickets,
-    /// Ranking of the address's credentials. The last one loses a request if the address does.
+    /// Ranking of the address's credentials. An eviction from the address affects the last credential.
     by_count: Ranking,
 }
 
@@ -74,8 +74,8 @@ struct Credential {
 #[derive(Debug, Default)]
 struct Tickets(BTreeSet<Ticket>);
 
-/// Addresses or credentials, each with the number of its waiting requests and the newest of them, in
-/// this order. The last one has the most requests; of several, it has the newest.
+/// Addresses or credentials, sorted by the number of their waiting requests, then by the newest of these
+/// requests. The last entry has the most requests; among equals, it has the newest request.
 #[derive(Debug, Default)]
 struct Ranking(BTreeSet<(usize, Ticket, u64)>);
 
@@ -108,11 +108,11 @@ impl<L, W> FairQueue<L, W> {
     /// Adds a request to the lane `lane`. A full queue evicts another request, which is returned: of
     /// the address with the most waiting requests, the newest of the credential with the most.
     ///
-    /// If with this request its own address would have the most, a request of another credential of
-    /// this address is evicted. Invented credentials therefore take nothing from other addresses.
+    /// If with this request its own address would have the most requests, a request of another credential
+    /// of this address is evicted. Invented credentials therefore evict no requests of other addresses.
     ///
-    /// `None` if the queue is full and with this request its own credential would have the most there.
-    /// Among equals the newest request is rejected, which is this one.
+    /// `None` if the queue is full and with this request its own credential would have the most requests of
+    /// the address. Among equals the newest request is rejected, which is this one.
     pub(super) fn join(
         &mut self,
         lane: L,
@@ -180,7 +180,7 @@ impl<L, W> FairQueue<L, W> {
         let heads = self.lanes.iter().enumerate().filter_map(|(index, lane)| {
             let (address, in_address) = lane.addresses.first_key_value()?;
             let (credential, line) = in_address.credentials.first_key_value()?;
-            // The same credential may be next in several lanes.
+            // One credential may be the next in several lanes: then its oldest request is served first.
             let (ticket, _) = line.queue.front()?;
             may(&lane.lane).then_some(((*address, *credential, *ticket), index))
         });
@@ -234,7 +234,8 @@ impl<L, W> FairQueue<L, W> {
         popped
     }
 
-    /// Removes a request to make room for one of `newcomer`, if another client has more.
+    /// Removes a waiting request, to make room for a request of `newcomer`. `None` if no other client has
+    /// more requests than `newcomer` would have.
     fn evict_for(&mut self, newcomer: ClientKey) -> Option<W> {
         let (max_count, _, fullest) = self.by_count.last()?;
         let own = self.addresses.get(&newcomer.address);

@@ -176,7 +176,7 @@ fn full_queue_evicts_the_newest_request_of_the_credential_with_the_most() {
         let joined = fair.join("m", client, name.to_owned());
         joined.map(|(_, evicted)| evicted.unwrap())
     };
-    // An address that is not in the queue yet takes from the heavy credential as well.
+    // A request of a new address evicts the newest request of the heavy credential as well.
     assert_eq!(join(at(2), "other address").unwrap(), "heavy newest");
     assert_eq!(join(with_key(1, 11), "light again"), None, "two of each");
     assert_eq!(join(with_key(1, 12), "new").unwrap(), "heavy middle");

@@ -29,7 +29,7 @@ fn prompt_is_sent_to_the_backend_of_its_longest_known_beginning() {
     }
 }
 
-/// A slot at this backend.
+/// Acquires a slot at this backend for a prompt with these blocks.
 fn ask_at(pool: &Pool, blocks: &[u64], backend: &Backend) -> Slot {
     let ids = pool
         .table()
@@ -58,11 +58,11 @@ fn overloaded_backend_gets_no_prompts_by_affinity() {
     let (pool, backends) = alike(&[(1, None); 4]);
     let home = &backends[2];
     let mut held = vec![ask_at(&pool, &[1, 2], home)];
-    // While the others are idle, one more request is allowed.
+    // While the other backends are idle, affinity sends one more request to the backend of the prompt.
     held.push(ask(&pool, &[1, 2], &[]));
     assert_eq!(home.outstanding(), 2);
     assert_ne!(ask(&pool, &[1, 2], &[]).backend().id, home.id);
-    // With more load on the others, more requests are allowed.
+    // With more load on the other backends, affinity sends more requests to the backend of the prompt.
     for backend in &backends {
         while backend.outstanding() < 8 {
             held.push(ask_at(&pool, &[], backend));
@@ -76,7 +76,8 @@ fn overloaded_backend_gets_no_prompts_by_affinity() {
         }
         held.push(next);
     }
-    // The others have 8: the average was 9.25 at the last choice, and 1.25 x 9.25 + 1 is less than 13.
+    // The other backends have 8 requests each. The average was 9.25 at the last choice, and 1.25 x 9.25 + 1
+    // is less than 13.
     assert_eq!(home.outstanding(), 13);
 }
 
@@ -94,7 +95,7 @@ fn average_of_many_candidates_is_cached_for_two_milliseconds() {
     let is_home = |slot: &Slot| slot.backend().id == id;
     let busy = held.iter().filter(|slot| is_home(slot)).count();
     assert!((5..=13).contains(&busy), "{busy}");
-    // Each backend has about ten requests, so this one may get one more.
+    // Each backend has about ten requests, so the backend of the prompt is below the bound.
     let near = ask(&[1], 2000);
     assert!(is_home(&near));
     drop(held);

@@ -95,7 +95,7 @@ fn concurrent_requests_are_shared_by_weight() {
         let choice = pool.choose_at(&route, &SelectHints::default(), &[], Moment(1), &mut random);
         slots.push_back(slot(choice));
         if request >= 200 {
-            // All requests take equally long.
+            // Each request ends after 200 later ones have begun, so all requests take equally long.
             slots.pop_front();
         }
     }
@@ -118,7 +118,8 @@ fn slow_backend_gets_fewer_requests_until_its_latency_decays() {
     backends[0].stats.note_latency(10 * SECOND, Moment(1));
     backends[1].stats.note_latency(SECOND / 10, Moment(1));
     assert_eq!(counts(&pool, 2, 100, Moment(1)), [0, 100]);
-    // The fast backend may have four times the load of the slow one.
+    // Comparisons limit the ratio of latencies to 4, so the fast backend gets four times the load of the
+    // slow one.
     let route = pool.route(Some("m")).unwrap();
     let mut random = Random::seeded(1);
     let mut choose =
@@ -259,7 +260,8 @@ fn request_without_a_model_waits_for_the_first_backend_that_is_up() {
     assert_eq!(first.backend().id, backends[0].id);
     assert!(matches!(choose(&pool, None, &hints, &[]), Choice::Busy));
     drop(first);
-    // The object that such a request names is stored there.
+    // The first backend is used although it is ejected: the object that a request without a model names may
+    // be stored only there.
     fail(&backends[0], Moment::now());
     assert_eq!(chosen(&pool, None).backend().id, backends[0].id);
     let tried = [backends[0].id];

@@ -16,7 +16,7 @@ fn evidence(client: u64, prompt: u64) -> Evidence {
     }
 }
 
-/// Three responses that are sufficient evidence.
+/// Reports three responses to the pool that are sufficient evidence against the backend.
 fn suspect(pool: &Pool, backend: &Backend) {
     for prompt in 0..3 {
         pool.suspect(backend, evidence(1, prompt));

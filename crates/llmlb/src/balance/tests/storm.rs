@@ -136,7 +136,7 @@ fn no_slot_is_lost_when_clients_disconnect_and_backends_come_and_go() {
             let mut slot = match pool.choose(&route, &hints, &[]) {
                 Choice::Slot(slot) => slot,
                 Choice::Busy if (task + request as u64).is_multiple_of(5) => {
-                    // A client that disconnects while it waits.
+                    // Every fifth client disconnects while its request waits.
                     tokio::select! {
                         biased;
                         slot = pool.wait(&route, &hints, &[]) => slot.unwrap(),

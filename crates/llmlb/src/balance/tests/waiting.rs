@@ -109,7 +109,7 @@ async fn client_with_a_thousand_requests_delays_another_client_by_one() {
         round += 1;
     };
     assert_eq!(served, 1, "one request of the first client came first");
-    // From then on the clients take turns.
+    // Afterwards, requests of the first client and of a third one are served in turn.
     let mut others: Vec<_> = (0..10).map(|_| wait(&pool, 3)).collect();
     drop(place);
     for other in &mut others {
@@ -294,7 +294,7 @@ async fn waiting_request_uses_the_trial_of_a_later_ejection() {
         "{:?}",
         start.elapsed()
     );
-    // When the other backend fails too, ejected backends are used at once.
+    // When the healthy backend is ejected too, the waiting request uses an ejected backend at once.
     let mut last = wait(&pool, 1);
     assert!(last.is_waiting());
     drop(slot);

@@ -22,7 +22,7 @@ pub(super) fn inspect_port(store: &Store, port: u16) -> Result<ServerReport, Err
 
 /// Inspects every server that has a lock file, in the order of the ports.
 pub(super) fn inspect_all(store: &Store) -> Result<Vec<ServerReport>, Error> {
-    // A port may have lock files in two lock directories. A held one takes precedence.
+    // A port may have lock files in two lock directories. A lock file with a holder takes precedence.
     let mut found: BTreeMap<u16, LockStatus> = BTreeMap::new();
     for status in store.list()? {
         let Some(port) = status.key().port_number() else {

@@ -24,7 +24,7 @@ pub(super) struct ServerReport {
 pub(super) enum ServerState {
     Running(Box<RunningServer>),
     NotRunning,
-    /// A crashed server left its lock file, with its record if that is complete.
+    /// A crashed server left its lock file, with its lock record if that is complete.
     Stale(Option<Box<LockInfo>>),
     /// The lock is free, and the file has no valid lock record, for this reason.
     Unreadable(String),
@@ -46,7 +46,7 @@ pub(super) struct RunningServer {
     pub(super) proof: Proof,
     /// Process id in our PID namespace, if the kernel confirms that it holds the lock.
     pub(super) pid: Option<u32>,
-    /// Its lock record, if that is readable.
+    /// Lock record of the server, if it is readable.
     pub(super) info: Option<LockInfo>,
     pub(super) user: Option<String>,
     pub(super) suspended: bool,

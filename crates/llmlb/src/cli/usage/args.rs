@@ -52,7 +52,7 @@ pub(super) struct ReportArgs {
     #[arg(long, value_name = "WHEN", value_parser = When::parse)]
     pub(super) since: Option<When>,
 
-    /// End, in the same forms; a day or month is included [default: now]
+    /// End, in the forms of --since; a day or month is included [default: now]
     #[arg(long, value_name = "WHEN", value_parser = When::parse)]
     pub(super) until: Option<When>,
 
@@ -71,7 +71,7 @@ pub(super) struct ReportArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum UsageVerb {
-    /// Stage records: they are synced to disk when this exits
+    /// Stage records: they are synced to disk when the command exits
     Stage(Stage),
     /// Consolidate staged records into batches
     Consolidate(Consolidate),

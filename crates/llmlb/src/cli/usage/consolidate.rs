@@ -32,7 +32,7 @@ pub(super) fn consolidate(args: &Consolidate, data: &DataDir) -> Result<u8, Fail
         entries += done.entries as u64;
         records += done.records as u64;
         batches += done.batches as u64;
-        // A snapshot is bounded, so continue until one is empty.
+        // One call consolidates a bounded number of entries, so continue until no entry is left.
         if done.entries == 0 {
             break;
         }

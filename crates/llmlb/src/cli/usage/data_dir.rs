@@ -23,7 +23,7 @@ impl DataDir {
                 exit::FAILED,
                 "no data directory: this user has no home directory",
             )
-            .hint("name one: `--data DIR`, or LLMLB_DATA_DIR=DIR")
+            .hint("name a data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR")
         })?;
         Ok(Self {
             dir,
@@ -35,7 +35,7 @@ impl DataDir {
         &self.dir
     }
 
-    /// Returns the path of a file or subdirectory, for display.
+    /// Returns the path of a file or subdirectory of the data directory, for display.
     pub(super) fn shown(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
@@ -65,7 +65,8 @@ impl DataDir {
         }
         let message = format!("no usage data: the data directory {dir} does not exist");
         Err(Failure::new(exit::FAILED, message).hint(
-            "name another: `--data DIR`, or LLMLB_DATA_DIR=DIR; create it with `llmlb usage stage`",
+            "name another data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR; or create it with \
+             `llmlb usage stage`",
         ))
     }
 

@@ -19,7 +19,7 @@ use crate::config::{self, Format, Secret, env};
 use crate::exporter::{Alerts, Housekeeping, RunEnd};
 use crate::receiver;
 
-/// Name of the destination if there is no receiver.
+/// Name of the destination in messages if there is no receiver.
 const ARCHIVE: &str = "archive/";
 
 pub(super) fn deliver(args: &Deliver, data: DataDir, quiet: bool) -> Result<u8, Failure> {
@@ -41,7 +41,7 @@ pub(super) fn deliver(args: &Deliver, data: DataDir, quiet: bool) -> Result<u8, 
     match args.every {
         Some(every) => {
             job.announce(every);
-            // A signal is the regular end of the schedule, so it exits 0.
+            // A signal is the regular end of the schedule, so the command exits 0.
             interruptible(move |cancel| job.run_periodically(every, bounds, &cancel))?;
             Ok(exit::DONE)
         }
@@ -96,7 +96,7 @@ impl DeliverJob {
         Ok(())
     }
 
-    /// Runs once and prints the result.
+    /// Delivers all records once and prints the result.
     fn run_and_print(&self, mut bounds: Housekeeping, cancel: &Cancel) -> Result<u8, Failure> {
         match self.run(&mut Runner::new(self.data.dir()), cancel) {
             Ok(run) => {
@@ -111,7 +111,9 @@ impl DeliverJob {
                 }
                 if run.archived > 0 && !self.quiet && !self.json {
                     let again = self.data.command("resend --archived --all");
-                    output::hint(&format!("move them back into the spool with {again}"));
+                    output::hint(&format!(
+                        "move archived batches back into the spool with {again}"
+                    ));
                 }
                 let end = RunEnd::from_cancel(cancel);
                 match report::problem(&run, &self.data, &self.retry_command, end) {
@@ -119,7 +121,7 @@ impl DeliverJob {
                     None => Ok(exit::DONE),
                 }
             }
-            // Not a failure: the process that holds the lock delivers these records too.
+            // A skipped run exits 0: the process that holds the delivery lock delivers these records too.
             Err(RunError::Busy { pid, .. }) => {
                 if self.json {
                     delivered::print_skipped(self.name())?;
@@ -132,7 +134,7 @@ impl DeliverJob {
         }
     }
 
-    /// Runs at each interval and logs the results. Runs never overlap.
+    /// Delivers all records at each interval and logs the results. Runs never overlap.
     fn run_periodically(&self, every: Duration, mut bounds: Housekeeping, cancel: &Cancel) {
         let (mut schedule, mut runner) = (Schedule::new(every), Runner::new(self.data.dir()));
         let mut alerts = Alerts::default();
@@ -192,7 +194,7 @@ impl DeliverJob {
         runner.run(&self.options, &self.delivery, to, &watch)
     }
 
-    /// Estimates the number of pending records, as most batches are full.
+    /// Returns an estimate of the pending records for the progress line, as if all batches were full.
     fn waiting(&self) -> u64 {
         let batches = SpoolManager::new(self.data.dir()).count();
         batches.unwrap_or_default() * self.options.batch_size as u64
@@ -247,7 +249,7 @@ fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
     }
     let Some(url) = url else {
         return Err(Failure::new(exit::FAILED, "no receiver is configured")
-            .hint("name it: `--to URL`, or LLMLB_USAGE_URL=URL")
+            .hint("name the receiver: `--to URL`, or LLMLB_USAGE_URL=URL")
             .hint("keep the batches in archive/ until there is a receiver: `--archive`"));
     };
     let options = receiver::options(args.format, token(args)?, args.allow_http);

@@ -27,7 +27,8 @@ struct PendingDocument {
     totals: PendingTotals,
 }
 
-/// An entry or batch that cannot be read now. It stays in data and is retried in every run.
+/// An entry or batch that cannot be read now. It stays in the data directory and is
+/// retried in every run.
 #[derive(Serialize)]
 struct Unreadable {
     path: String,
@@ -105,14 +106,15 @@ pub(super) fn pending(args: &ListArgs, data: &DataDir, quiet: bool) -> Result<u8
     }
     if totals.unreadable > 0 {
         let count = totals.unreadable;
-        let line =
-            format!("{count} cannot be read; they stay in data and are retried in every run");
+        let line = format!(
+            "files that cannot be read: {count}; they stay in place and are retried in every run"
+        );
         output::data(&line)?;
     }
     if totals.foreign > 0 {
         let (files, names) = (counted(totals.foreign, "file"), staged.foreign_names);
         let names = crate::text::plain(&names.join(", ")).into_owned();
-        let line = format!("{files} in _staging/ not named like an entry, left in data: {names}");
+        let line = format!("{files} in _staging/ not named like an entry, left in place: {names}");
         output::data(&line)?;
     }
     Ok(code)

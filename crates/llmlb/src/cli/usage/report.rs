@@ -49,7 +49,7 @@ pub(super) fn problem(run: &Run, data: &DataDir, again: &str, end: RunEnd) -> Op
     if delivered.failed > 0 {
         let records = counted(delivered.failed, "record");
         messages.push(format!(
-            "{records} could not be delivered and moved to {}",
+            "{records} could not be delivered; moved to {}",
             data.shown("failed")
         ));
         hints.push(format!("show the reasons with {}", data.command("failed")));
@@ -74,7 +74,7 @@ pub(super) fn problem(run: &Run, data: &DataDir, again: &str, end: RunEnd) -> Op
         let first = run.unreadable.first();
         let first = first.map_or_else(String::new, |error| format!(", the first: {error}"));
         messages.push(format!(
-            "staged entries that cannot be read and stay in data: {entries}{first}"
+            "staged entries that cannot be read and stay in place: {entries}{first}"
         ));
         hints.push(format!("list them with {}", data.command("pending")));
     }

@@ -99,7 +99,7 @@ fn offer(found: Vec<Failed>, data: &DataDir, is_archived: bool) -> Result<u8, Fa
     let one = data.command("resend FILE");
     let all = data.command(&format!("resend{words} --all"));
     output::hint(&format!(
-        "move one back into the spool with {one}, or all of them with {all}"
+        "move one batch back into the spool with {one}, or all batches with {all}"
     ));
     Ok(exit::DONE)
 }

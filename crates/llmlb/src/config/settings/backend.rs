@@ -41,7 +41,7 @@ pub(crate) static BACKEND_URL: Setting<Option<BackendUrl>> = Setting {
     flag: Some(Flag {
         long: BACKEND_FLAG,
         short: None,
-        // `--backend` and the variable replace the whole list: backends/mod.rs.
+        // `--backend` replaces the whole list of backends, not one URL: it is read in backends/mod.rs.
         text: |_| None,
     }),
     default: Described("required", || None),

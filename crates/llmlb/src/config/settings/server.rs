@@ -26,13 +26,13 @@ section! {
         trusted_proxies: Networks = TRUSTED_PROXIES,
         workers: usize = WORKERS,
         drain_timeout: Duration = DRAIN_TIMEOUT,
-        /// In bytes.
+        /// Maximum size of a buffered request body, in bytes.
         max_body: usize = MAX_BODY,
-        /// In bytes, for all clients.
+        /// Maximum memory for connections, heads, bodies and unsent responses of all clients, in bytes.
         body_memory: usize = BODY_MEMORY,
         /// Window over which a request body must reach `min_body_rate`.
         body_timeout: Duration = BODY_TIMEOUT,
-        /// In bytes per second.
+        /// Minimum rate of request bodies, and of responses that wait for the client, in bytes per second.
         min_body_rate: usize = MIN_BODY_RATE,
         /// Window over which a client must accept response bytes at `min_body_rate`.
         send_timeout: Duration = SEND_TIMEOUT,
@@ -196,7 +196,7 @@ pub(crate) static MAX_CONNECTIONS: Setting<Option<usize>> = Setting {
     name: "server.max_connections",
     variable: Some("LLMLB_MAX_CONNECTIONS"),
     flag: None,
-    default: Described("half of the open files that the reserve leaves", || None),
+    default: Described("half of the file descriptors outside the reserve", || None),
     value: &Optional {
         of: Number {
             range: 1..=MOST_CONNECTIONS,

@@ -132,7 +132,7 @@ fn misspelt_variable_similar_to_a_service_link_is_reported() {
             "{name}={value}: {reported}"
         );
     }
-    // A plain number sets the port.
+    // `LLMLB_PORT` with a plain number is the setting `server.port`, not a service link.
     let run = LoadCase::new().env("LLMLB_PORT", "8080");
     assert_eq!(run.good().server.port, 8080);
     let reported = LoadCase::new()

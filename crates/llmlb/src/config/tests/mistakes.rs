@@ -88,7 +88,7 @@ const MISTAKES: [(&str, &str); 40] = [
     ),
     (
         "[server]\ntrusted_proxies = [\"10.0.0.1/8\"]\n",
-        "llmlb.toml:2: server.trusted_proxies: 10.0.0.1/8 is within a network \
+        "llmlb.toml:2: server.trusted_proxies: 10.0.0.1/8 has host bits set \
          (did you mean 10.0.0.0/8?); allowed: a list of IP addresses and networks like 10.0.0.0/8",
     ),
     (

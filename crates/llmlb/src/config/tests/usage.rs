@@ -40,7 +40,7 @@ fn receiver_and_token_come_from_the_file_or_the_environment() {
     let origin = config.origins.origin("usage.url");
     assert_eq!(*origin, Origin::Variable("LLMLB_USAGE_URL".into()));
 
-    // The default variable need not be named or set.
+    // `LLMLB_USAGE_TOKEN`, the default variable of the token, need not be set.
     let run = LoadCase::new().env("LLMLB_USAGE_URL", "https://b.example/");
     assert_eq!(run.good().usage_token, None);
     let run = run.env("LLMLB_USAGE_TOKEN", "t2");
@@ -48,7 +48,7 @@ fn receiver_and_token_come_from_the_file_or_the_environment() {
         run.good().usage_token,
         Some(spool::Token::new("t2").unwrap())
     );
-    // A named variable may begin with `LLMLB_`.
+    // The variable that `usage.token_env` names may begin with `LLMLB_`: it is not reported as unknown.
     let file = "[usage]\nurl = \"https://a.example/u\"\ntoken_env = \"LLMLB_BILLING\"\n";
     LoadCase::with_file(file).env("LLMLB_BILLING", "t").good();
 }

@@ -78,7 +78,7 @@ async fn client_disconnect_during_a_stream_ends_its_task() {
 async fn client_disconnect_before_a_whole_response_ends_its_task() {
     let demo = Demo::start(Pace::new(Duration::from_secs(24 * 3600), Duration::ZERO)).await;
     let raw = RawConnection::connect(demo.backend("demo-fast")).await;
-    // The first token takes a day.
+    // The response is delayed by a day, so the task can only end because the client disconnects.
     let body = json!({"model": "demo-embed", "input": "x"}).to_string();
     let head = "POST /v1/embeddings HTTP/1.1\r\nHost: demo\r\nContent-Length:";
     let request = format!("{head} {}\r\n\r\n{body}", body.len());

@@ -7,7 +7,7 @@ use super::support::{AT_ONCE, Demo, chat};
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
-/// Returns the text of each chunk that has some.
+/// Returns the texts of the chunks, without empty texts.
 fn contents(events: &[Value]) -> Vec<&str> {
     let choices = events.iter().map(|event| &event["choices"][0]);
     choices
@@ -154,7 +154,7 @@ async fn response_has_at_most_the_requested_tokens() {
         assert_eq!(whole["usage"]["completion_tokens"], 5);
         assert_eq!(whole["choices"][0]["finish_reason"], "length");
     }
-    // `max_completion_tokens` takes precedence.
+    // `max_completion_tokens` takes precedence over `max_tokens`.
     let both = chat(&json!({"max_tokens": 5, "max_completion_tokens": 3}));
     let whole = demo.post(CHAT, &both).await.json();
     assert_eq!(whole["usage"]["completion_tokens"], 3);

@@ -17,12 +17,12 @@ use tokio_util::task::TaskTracker;
 
 use super::super::{DemoBackend, PROFILES, Pace, Profile, start_profiles};
 
-/// Maximum duration of a step. A longer step counts as hung.
+/// Maximum duration of one step of a test, such as a request. A longer step counts as hung.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(super) const AT_ONCE: Pace = Pace::new(Duration::ZERO, Duration::ZERO);
 
-/// The first token is immediate, the second never arrives during a test.
+/// Pace of a backend that sends its first token at once, and the second one never during a test.
 pub(super) const STUCK: Pace = Pace::new(Duration::ZERO, Duration::from_secs(24 * 3600));
 
 pub(super) struct Demo {

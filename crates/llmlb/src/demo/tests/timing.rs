@@ -44,7 +44,7 @@ async fn tokens_arrive_at_the_pace_of_the_backend() {
         (PROFILES[2], 400.0, 12.0),
     ] {
         let arrivals = arrivals(&profile, &json!({"stream": true})).await;
-        // The role arrives with the first token, the reason and the end with the last.
+        // The role arrives with the first token; `finish_reason` and `[DONE]` arrive with the last token.
         let [role, tokens @ .., _reason, done] = arrivals.as_slice() else {
             panic!("{arrivals:?}");
         };

@@ -24,10 +24,12 @@ pub(crate) use text::parts;
 /// whatever the length of its base64 text.
 const ATTACHMENT: u64 = 500;
 
-/// Bytes of JSON around the text of a response that is not streamed. They are no tokens.
+/// Number of bytes of JSON around the text of a response that is not streamed. The estimate leaves them
+/// out, because the model did not generate them.
 const JSON_OVERHEAD: u64 = 400;
 
-/// Returns the tokens of this many parts, rounded up, so that text that is not empty has a token.
+/// Converts parts of a token (`PARTS`) into tokens. The result is rounded up, so that any text has at
+/// least one token.
 pub(crate) fn tokens(parts: u64) -> u64 {
     parts.div_ceil(PARTS)
 }
@@ -49,7 +51,7 @@ pub(crate) fn response(bytes: u64) -> u64 {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamEstimate {
     events: u64,
-    /// Number of events with text, and the parts of their text.
+    /// Number of events with text, and the length of their text in parts of a token.
     text_events: u64,
     parts: u64,
 }
@@ -70,7 +72,8 @@ impl StreamEstimate {
         }
     }
 
-    /// Adds the text of a sample, once for every event that it represents.
+    /// Adds the text of a parsed event, once for every event that it represents. `parts` is its length
+    /// in parts of a token.
     pub(crate) fn text(&mut self, parts: u64, represents: u64) {
         if parts > 0 {
             self.text_events += represents;

@@ -10,8 +10,8 @@ use super::text::{count_pairs, parts_with_escapes};
 use super::{ATTACHMENT, by_length, tokens};
 use crate::json::{self, Malformed, Visitor};
 
-/// Minimum length in base64 of the vector of one token: 768 dimensions, the fewest of any model, of 16
-/// bits each.
+/// Minimum length in base64 of the embedding vector of one token. The smallest models have 768
+/// dimensions of 16 bits each.
 const EMBEDDED_TOKEN: u64 = 2048;
 
 /// Maximum nesting in which attachments are recognized. Strings that are nested deeper count as text.
@@ -41,13 +41,13 @@ pub(crate) fn embedded(json: &[u8], at: usize) -> Result<(u64, usize), Malformed
 enum FieldName {
     /// Parts of a message, or of a tool's output.
     Content,
-    /// An object with a `url` or `data` field, or a URL.
+    /// A field such as `image_url`: an object with a `url` or `data` field, or the URL itself.
     Media,
     /// A list of images.
     Images,
     Url,
     Data,
-    /// An object with `file_data`.
+    /// A file: an object with the field `file_data`.
     File,
     FileData,
     /// A reference to a file that the backend stores or downloads.
@@ -98,8 +98,8 @@ enum Container {
 }
 
 impl Container {
-    /// Returns the meaning of an object or a list that is nested in this one. Elements of a list have no
-    /// name.
+    /// Returns the meaning of an object or a list that is nested in this container. `name` is the name
+    /// of its field; elements of a list have no name.
     fn within(self, name: Option<FieldName>) -> Self {
         match (self, name) {
             (Self::Content, None | Some(FieldName::Content))
@@ -170,7 +170,8 @@ impl PromptWalk {
     fn name(&mut self, container: Container, text: &[u8], parts: u64) {
         let name = FieldName::parse(text);
         if container == Container::Source && name == FieldName::Other {
-            // A backend may read the unknown name as `type` in another spelling.
+            // A backend may read an unknown name as another spelling of `type`, so the data of the
+            // object counts as text.
             self.source.is_text = true;
         }
         self.name = Some(name);
@@ -213,7 +214,7 @@ impl PromptWalk {
         }
     }
 
-    /// Counts the data of the `source` object that ends here.
+    /// Adds the tokens of the `source` object that was read last, as an attachment or as text.
     fn count_source(&mut self) {
         let source = std::mem::take(&mut self.source);
         if source.is_base64 && !source.is_text {
@@ -391,7 +392,7 @@ mod tests {
             format!(r#"{{"data":"{data}"}}"#),
             format!(r#"{{"url":"{data}"}}"#),
             format!(r#"{{"result":"{data} and words"}}"#),
-            // Documents whose data is text.
+            // These documents are not marked as base64 of an image or a PDF, so their data is text.
             format!(r#"{{"source":{{"type":"text","media_type":"text/plain","data":"{data}"}}}}"#),
             format!(
                 r#"{{"source":{{"type":"base64","media_type":"text/plain","data":"{data}"}}}}"#

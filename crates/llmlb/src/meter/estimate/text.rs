@@ -1,8 +1,8 @@
 //! Measures text in parts of a token, by the length of its characters in UTF-8.
 //!
-//! Every byte is counted. If only samples of a long text were measured, a client could put cheap
-//! characters there and be billed for less. The loops over lanes have no branches, so that the compiler
-//! vectorizes them.
+//! Every byte is counted. If only samples of a long text were measured, a client could put characters
+//! that count less into the samples and be billed for less. The loops over lanes have no branches, so
+//! that the compiler vectorizes them.
 
 /// Parts of one token. The measure of every character is a whole number of parts: 3, 6, 12 or 24.
 pub(super) const PARTS: u64 = 12;
@@ -58,7 +58,7 @@ fn by_length_of_characters(text: &[u8]) -> u64 {
         }
         sum(&lanes)
     };
-    // A byte counts at most 24, so ten additions cannot overflow a lane of 8 bits.
+    // One byte counts at most 24 parts, so ten additions cannot overflow a lane of 8 bits.
     let groups = text.chunks_exact(10 * LANES);
     let rest = groups.remainder().iter();
     let rest: u64 = rest.map(|byte| u64::from(parts(*byte))).sum();
@@ -88,7 +88,8 @@ pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u6
     let mut sums = [0; 2];
     let (before, _) = text.as_chunks::<LANES>();
     let (chunks, rest) = after.as_chunks::<LANES>();
-    // At most 128 additions at a time, since a lane overflows after 255.
+    // A lane of 8 bits overflows after 255, so at most 128 pairs are added before the lanes are summed
+    // up.
     for (before, chunks) in before.chunks(128).zip(chunks.chunks(128)) {
         let (mut first, mut second) = ([0; LANES], [0; LANES]);
         for (before, chunk) in before.iter().zip(chunks) {
@@ -131,7 +132,8 @@ fn excess_of_unicode_escapes(text: &[u8]) -> u64 {
     };
     let mut rest = text;
     while rest.len() >= WINDOW {
-        // Escapes of characters with one byte in UTF-8, with at most two bytes, and all escapes.
+        // Number of escapes in each lane: of characters that have one byte in UTF-8, of those that have
+        // at most two bytes, and of all characters.
         let (mut one, mut two, mut all) = ([0; LANES], [0; LANES], [0; LANES]);
         for _ in 0..128 {
             let Some(window) = rest.first_chunk::<WINDOW>() else {
@@ -177,7 +179,8 @@ mod tests {
                 [b'\\', b'u', a, b, c, _, tail @ ..] => match [*a, *b, *c] {
                     [b'0', b'0', b'0'..=b'7'] => (3, tail),
                     [b'0', b'0'..=b'7', _] => (6, tail),
-                    // One surrogate of a pair is half of an emoji, which has 24 parts.
+                    // A surrogate is one half of a pair that encodes an emoji of 24 parts. Other escapes
+                    // encode characters of 12 parts.
                     _ => (12, tail),
                 },
                 [b'\\', _, tail @ ..] | [0..0x80, tail @ ..] => (3, tail),

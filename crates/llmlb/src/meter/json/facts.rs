@@ -40,7 +40,7 @@ pub(super) enum Parent {
     Message,
 }
 
-/// A field whose value is read.
+/// A field of a response whose value determines usage, completeness or errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseField {
     Usage,
@@ -95,7 +95,7 @@ impl NameMeaning {
 }
 
 impl ResponseField {
-    /// Maximum length of a value that is read. Of a longer value only the beginning is kept.
+    /// Maximum length of the field's value. Only the beginning of a longer value is kept.
     pub(super) fn longest(self) -> usize {
         match self {
             Self::Usage => 8 * 1024,
@@ -118,7 +118,8 @@ impl Facts {
                 self.counts.merge(&counts);
                 self.has_usage |= parent.is_none() && value.starts_with(b"{");
             }
-            // A duplicate empty `choices` must not hide a filled one.
+            // If `choices` appears twice, the list with elements counts. Otherwise an empty duplicate
+            // could make an event with text look like a usage event.
             ResponseField::Choices if is_filled(value) => self.choices = Choices::Filled,
             ResponseField::Choices
                 if self.choices == Choices::Missing && value.starts_with(b"[") =>

@@ -21,7 +21,8 @@ use crate::json;
 use crate::json::{find_quote, next_structural};
 use facts::{NameMeaning, Parent, ResponseField};
 
-/// Length of the end of a response that is searched for usage before everything is read.
+/// Number of bytes at the end of a response that are searched for usage first, before the whole response
+/// is read.
 const END: usize = 4 << 10;
 /// The field name `usage`. The quotation marks cannot match within a string, where they are escaped.
 static USAGE_NAME: LazyLock<memmem::Finder<'static>> =
@@ -134,7 +135,7 @@ impl Finder {
         let (mut facts, mut is_flat) = (Facts::default(), true);
         let read = json::fields(piece, |name, at| match NameMeaning::classify(None, name) {
             NameMeaning::Field(field) => {
-                // One byte more than the maximum shows that the value is too long.
+                // Pass one byte more than the maximum, which shows that the value is too long.
                 let end = at.end.min(at.start + field.longest() + 1);
                 facts.note(field, None, &piece[at.start..end]);
             }
@@ -303,7 +304,8 @@ impl Finder {
         self.state = ParserState::After;
         let Some(field) = self.field else { return };
         let value = if self.kept.is_empty() {
-            // The same truncation as for a value that is split between chunks.
+            // Truncate the value as `keep` truncates a value that is split between chunks. The result
+            // must not depend on the split.
             &rest[..rest.len().min(field.longest() + 1)]
         } else {
             self.keep(rest);
@@ -340,13 +342,14 @@ impl NameBuffer {
         let end = self.length + more.len();
         match self.bytes.get_mut(self.length..end) {
             Some(place) => place.copy_from_slice(more),
-            // A quotation mark matches no known name.
+            // The name is too long for the buffer. A quotation mark in the buffer makes sure that it
+            // matches no known name.
             None => self.bytes[0] = b'"',
         }
         self.length = end.min(self.bytes.len());
     }
 
-    /// The name without its closing quotation mark.
+    /// Returns the buffered name without its closing quotation mark; empty if the mark has not arrived.
     fn written(&self) -> &[u8] {
         let written = &self.bytes[..self.length];
         written.strip_suffix(b"\"").unwrap_or_default()

@@ -287,11 +287,11 @@ fn search_from_the_end_finds_the_same_usage_as_a_full_read() {
         ),
         (format!(r#"{{"x":"\"usage\":{{}}",{usage}}}"#), true),
         (format!(r#"{{{usage},"usage":null}}"#), true),
-        // Usage of a nested object.
+        // The usage of a nested object does not count.
         (format!(r#"{{"choices":[{{{usage}}}]}}"#), false),
         (format!(r#"{{"choices":[],"x":{{{usage}}}}}"#), false),
         (format!(r#"{{"choices":[],"x":{{{usage}}},"y":1}}"#), false),
-        // Usage that is missing, incomplete or not in an object.
+        // The response has no usage, an empty usage, or usage outside of a top-level object.
         (
             r#"{"x":"a","y\"usage":{"prompt_tokens":9}}"#.to_owned(),
             false,
@@ -305,12 +305,12 @@ fn search_from_the_end_finds_the_same_usage_as_a_full_read() {
         assert_eq!(from_end, all, "{text}");
         assert_eq!(from_end != TokenCounts::default(), has_usage, "{text}");
     }
-    // Truncated at every offset.
+    // Truncate a response at every offset: the finder must not fail.
     let text = format!(r#"{{"choices":[],{usage},"x":1}}"#);
     for end in 0..text.len() {
         both_ways(&text[..end]);
     }
-    // Usage farther from the end than the search reaches.
+    // The usage is more than `END` bytes in front of the end, so the whole response is read.
     let text = format!(r#"{{{usage},"x":"{}"}}"#, "y".repeat(2 * END));
     assert_eq!(both_ways(&text)[0], both_ways(&text)[1]);
 }

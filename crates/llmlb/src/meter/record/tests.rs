@@ -191,14 +191,14 @@ fn spool_stages_a_record_unchanged_and_sums_each_number_once() {
     let usage = std::fs::read_dir(dir.path().join("usage")).unwrap();
     let days: Vec<Value> = usage
         .map(|entry| entry.unwrap().path())
-        // Files by hour contain the same totals again.
+        // Skip the files by hour: they contain the totals of the files by day once more.
         .filter(|path| {
             let name = path.file_name().unwrap().to_string_lossy();
             name.ends_with(".json") && !name.contains('T')
         })
         .map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap())
         .collect();
-    // A test that runs at midnight writes two days.
+    // Sum over all days: if the test runs at midnight, its records belong to two days.
     let sum = |name: &str| -> u64 {
         let rows = days
             .iter()

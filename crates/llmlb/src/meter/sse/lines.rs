@@ -42,7 +42,7 @@ pub(super) fn is_event(text: &[u8]) -> bool {
     })
 }
 
-/// True if an event stream can begin with this text. A single byte of text is enough.
+/// True if an event stream can begin with this text, which may be a single byte.
 pub(crate) fn may_begin(text: &[u8]) -> bool {
     const NAMES: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
     let mut names = NAMES.iter();
@@ -65,7 +65,7 @@ pub(super) fn last_end(text: &[u8]) -> usize {
     while let Some(end) = memrchr2(b'\n', b'\r', &text[..before]) {
         let is_pair = end > 0 && text[end] == b'\n' && text[end - 1] == b'\r';
         let begin = end - usize::from(is_pair);
-        // The line that ends here is empty if a line break or the start of the text precedes it.
+        // The line that ends at `end` is empty if a line break or the start of the text precedes it.
         if begin == 0 || matches!(text[begin - 1], b'\n' | b'\r') {
             return end + 1;
         }
@@ -78,7 +78,8 @@ pub(super) fn last_end(text: &[u8]) -> usize {
 pub(super) fn end_after(last: u8, text: &[u8]) -> Option<usize> {
     let mut at = 0;
     if last == b'\r' && text.first() == Some(&b'\n') {
-        // The `\n` of a `\r\n` that is split between two chunks.
+        // The chunk begins with the `\n` of a `\r\n` that is split between two chunks. It belongs to the
+        // previous line.
         at = 1;
     }
     let mut is_line_empty = matches!(last, b'\n' | b'\r');

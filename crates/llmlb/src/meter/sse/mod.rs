@@ -28,9 +28,9 @@ const MAX_HIDDEN: usize = 16 * 1024;
 /// Treatment of events that contain usage and nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UsageEvents {
-    /// The client requested usage, so it receives them.
+    /// The client requested usage, so usage events are forwarded.
     Forward,
-    /// llmlb added `include_usage`, so the client must not receive them.
+    /// llmlb added `include_usage`, so usage events are removed from the stream.
     Hide,
 }
 
@@ -207,7 +207,7 @@ fn comments(event: &[u8]) -> usize {
     {
         length += match &event[length + end..] {
             [b'\r', b'\n', ..] => end + 2,
-            // A `\n` that belongs to this line break may follow in the next chunk.
+            // The `\n` that completes this line break may follow in the next chunk.
             [b'\r'] => break,
             _ => end + 1,
         };

@@ -14,7 +14,7 @@ const MAX_BUFFERED: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct PartialEvent {
     bytes: Vec<u8>,
-    /// Reads the event instead if it is too long to buffer.
+    /// Reads the event if it is too long to buffer; `bytes` is then empty.
     long: Option<Box<Finder>>,
     /// Last byte that arrived; `None` between events.
     last: Option<u8>,
@@ -103,7 +103,7 @@ impl PartialEvent {
         is_one_line && data.trim_ascii_start() == b"[DONE]"
     }
 
-    /// Completes the event with the last bytes of it.
+    /// Completes the event with `end`, its last bytes.
     pub(super) fn close(&mut self, end: &[u8]) -> CompleteEvent {
         self.last = None;
         self.is_held = false;

@@ -49,7 +49,8 @@ impl StreamSummary {
 
     /// True if the backend reported an error within the stream.
     pub(crate) fn saw_error(&self) -> bool {
-        // Only events that begin with `error` are recognized while they pass. The last event is parsed.
+        // In the stream, only events whose first field is `error` were recognized as errors. The last
+        // event is parsed, so that an `error` field at any position is found.
         self.saw_error || facts(&self.last).is_error
     }
 
@@ -83,7 +84,7 @@ impl StreamSummary {
                 facts.event(line.strip_prefix(b"event:")?.trim_ascii());
                 self.note(&facts);
             }
-            // A byte order mark, at the start of the stream.
+            // A stream may begin with a byte order mark, which is not part of the first line.
             0xEF => return self.line(line.strip_prefix(BOM)?),
             _ => {}
         }

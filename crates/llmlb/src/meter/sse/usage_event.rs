@@ -93,7 +93,7 @@ pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Splice; 2]> {
         return None;
     }
     let usage = if number == 0 {
-        // `choices` follows, so a comma follows `usage`. Remove it too.
+        // `usage` is the first field, and `choices` follows. Remove the comma between them too.
         let brace = data.iter().position(|byte| *byte == b'{')?;
         let comma = data[usage.end..].iter().position(|byte| *byte == b',')?;
         brace + 1..usage.end + comma + 1

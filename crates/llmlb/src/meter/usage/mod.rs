@@ -7,8 +7,8 @@
 //! | Anthropic | `input_tokens` + `cache_read_input_tokens` + `cache_creation_input_tokens` | `output_tokens` | `cache_read_input_tokens` |
 //! | Ollama | `prompt_eval_count` | `eval_count` | |
 //!
-//! So `prompt` includes all tokens that the model read, cached or not. Anthropic's `input_tokens` excludes
-//! tokens that were read from or written to the cache.
+//! In every format, `prompt` includes all tokens that the model read, cached or not. Anthropic's
+//! `input_tokens` excludes tokens that were read from or written to the cache, so these are added.
 //!
 //! A [`UsageReport`] counts as reported if it is complete and valid. Otherwise its valid numbers are kept,
 //! the others are estimated, and the usage is marked as estimated.
@@ -25,7 +25,7 @@ const MAX_TOKENS: u64 = 1_000_000_000;
 /// Origin of the numbers of a [`TokenUsage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum UsageSource {
-    /// The backend reported them.
+    /// The backend reported all numbers.
     Reported,
     /// At least one number was not reported and is estimated: see [`estimate`](super::estimate).
     Estimated,
@@ -91,7 +91,7 @@ pub(crate) struct TokenCounts {
     cache_read: Option<u64>,
     cache_written: Option<u64>,
     reasoning: Option<u64>,
-    /// The output was reported by more than the first event of a stream.
+    /// A later event than the first reported the output, so the number is not preliminary.
     is_output_final: bool,
 }
 
@@ -115,7 +115,7 @@ impl TokenCounts {
                 &mut self.output
             }
             b"total_tokens" => &mut self.total,
-            // DeepSeek's and Moonshot's names.
+            // Names of the cached tokens at DeepSeek and Moonshot.
             b"prompt_cache_hit_tokens" | b"cached_tokens" => &mut self.cached,
             b"cache_read_input_tokens" => &mut self.cache_read,
             b"cache_creation_input_tokens" => &mut self.cache_written,
@@ -132,7 +132,7 @@ impl TokenCounts {
     }
 
     fn detail(&mut self, object: &[u8], wanted: &[u8]) {
-        // Some backends send `null` instead of an object, which reports nothing.
+        // Errors are ignored: some backends send `null` instead of the object with details.
         let _ = json::fields(object, |name, place| {
             if name == wanted {
                 self.field(name, &object[place]);
@@ -190,7 +190,8 @@ impl TokenCounts {
         let (prompt, completion) = if api.writes_text() {
             (prompt, completion)
         } else {
-            // APIs that generate no text, such as embeddings, have prompt tokens only by default.
+            // An API that generates no text, such as embeddings, need not report output. Its tokens are
+            // prompt tokens unless the report has another number.
             let rest = |part: u64| self.total.map(|total| total.saturating_sub(part));
             let prompt = prompt.or_else(|| rest(completion.unwrap_or(0)));
             let rest = prompt.and_then(rest).unwrap_or(0);

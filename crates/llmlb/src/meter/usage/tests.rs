@@ -58,7 +58,7 @@ fn anthropic_prompt_includes_tokens_read_from_and_written_to_the_cache() {
         reported(Api::Messages, &[start, delta, both]),
         Some((175, 20, 50, 0, 195))
     );
-    // On the chat endpoint the same field is part of the prompt.
+    // On the chat endpoint, `cache_read_input_tokens` is part of `prompt_tokens` and is not added.
     let chat = r#"{"prompt_tokens":75,"cache_read_input_tokens":50,"completion_tokens":1}"#;
     assert_eq!(reported(Api::Chat, &[chat]), Some((75, 1, 50, 0, 76)));
 }
@@ -128,10 +128,11 @@ fn total_is_at_least_the_sum_of_prompt_and_completion() {
         let expected = Some(((8, 2, 0, 0, 10), "estimated"));
         assert_eq!(usage(api, &[less]), expected);
     }
-    // Some backends do not count their reasoning as completion.
+    // The total is larger than the sum: some backends count reasoning in the total but not in the
+    // completion.
     let more = r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":15}"#;
     assert_eq!(reported(Api::Chat, &[more]), Some((8, 2, 0, 0, 15)));
-    // Events of a stream may report the numbers one after the other.
+    // Several events of a stream may each report a part of the numbers.
     let parts = [
         r#"{"prompt_tokens":8,"completion_tokens":null}"#,
         r#"{"completion_tokens":2,"total_tokens":10}"#,

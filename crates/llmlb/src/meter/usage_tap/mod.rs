@@ -64,7 +64,8 @@ impl UsageTap {
         } else if is("") || is("text/plain") {
             ResponseFormat::Undetermined { usage_events }
         } else if is("text/html") {
-            // A page of a proxy in front of the backend, such as a login form.
+            // A proxy in front of the backend sent an HTML page, such as a login form. No model
+            // generated it.
             ResponseFormat::Unmetered
         } else {
             ResponseFormat::Opaque
@@ -108,7 +109,8 @@ impl UsageTap {
             self.format = match begin.first() {
                 None => ResponseFormat::Undetermined { usage_events },
                 Some(b'{') => ResponseFormat::Whole(Box::default()),
-                // Other plain text, such as a transcript, may begin with the same bytes as an event.
+                // Only APIs that generate text have event streams. Plain text of other APIs, such as a
+                // transcript, may begin with the same bytes as an event.
                 Some(_) if self.api.writes_text() && sse::may_begin(begin) => {
                     ResponseFormat::Events(Box::new(Sse::new(self.api, usage_events)))
                 }

@@ -173,14 +173,14 @@ fn usage_reported_before_a_stream_was_cut_is_a_lower_bound() {
         pass(&mut stream, &[&reporting(usage), WORD, WORD].concat());
         assert_eq!(numbers(stream.usage(0, || 7)), expected, "{usage}");
     }
-    // Anthropic's first event may have no output tokens.
+    // Anthropic's first event may have no output tokens. The completion is then estimated.
     let mut stream = tap(Api::Messages, "text/event-stream", Forward);
     let begin =
         "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25}}}\n\n";
     let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n";
     pass(&mut stream, &[begin, word, word].concat());
     assert_eq!(numbers(stream.usage(0, || 7)), (25, 2, 27, "estimated"));
-    // The last event may have no output tokens either.
+    // The last event may have no output tokens either. The completion stays an estimate.
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     pass(&mut stream, stop);
     assert!(stream.is_finished());

@@ -12,11 +12,12 @@ use crate::request::id::{self, Ids};
 /// Properties of a request that are known from its head.
 #[derive(Debug)]
 pub(crate) struct RequestIdentity {
-    /// Address that the request counts for.
+    /// Address of the client, for which limits and fairness count the request.
     pub(crate) client: IpAddr,
     /// Id of the usage record. No other request has it.
     pub(crate) record_id: Uuid,
-    /// The request id from end to end: the client's, or the one of the record.
+    /// Request id that the backend, the client and the log get: the client's id, or `record_id` if the
+    /// client sent none.
     pub(crate) id: HeaderValue,
     pub(crate) method: Method,
     /// A copy: the path in the request's head would keep the buffer that the head was read into.

@@ -17,7 +17,7 @@ pub(crate) struct Metering {
     pub(super) prompt_tokens: u64,
     /// Reads the usage in the response; `None` before the response begins, and if metering is off.
     pub(crate) tap: Option<UsageTap>,
-    /// Token usage in the record, once the record is final.
+    /// Token usage in the usage record; `None` until the record is final.
     pub(crate) usage: Option<TokenUsage>,
     /// Time of the first byte of the response's body.
     pub(crate) first_byte: Option<Instant>,
@@ -28,7 +28,7 @@ pub(crate) struct Metering {
 }
 
 impl Metering {
-    /// True if the client may get fewer bytes than the backend sends.
+    /// True if usage events may be removed, so that the client gets fewer bytes than the backend sends.
     pub(crate) fn may_shorten(&self) -> bool {
         self.tap.as_ref().is_some_and(UsageTap::may_shorten)
     }
@@ -96,7 +96,8 @@ impl Metering {
         let prompt = self.prompt_tokens;
         match &self.tap {
             Some(tap) => tap.usage(self.received, || prompt),
-            // The request ended before its response began, but a backend has read the prompt.
+            // The request ended before its response began, but a backend has read the prompt: only the
+            // prompt is counted.
             None if is_delivered && api.reads_text() => TokenUsage::prompt_only(prompt),
             None => TokenUsage::default(),
         }

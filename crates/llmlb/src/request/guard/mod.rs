@@ -40,10 +40,11 @@ pub(crate) struct RequestGuard {
     pub(crate) metering: Metering,
     /// Status of the response; 0 if there is none.
     pub(crate) status: u16,
-    /// Reason of a refusal, or the limit by which this server ended the request.
+    /// Error code of a refusal, or the limit for which llmlb ended the request. `None` for all other
+    /// requests.
     pub(crate) code: Option<&'static str>,
     pub(crate) end: End,
-    /// Set when the record is final.
+    /// Outcome of the request; `None` until the usage record is final.
     pub(crate) outcome: Option<Outcome>,
     in_flight: Option<InFlight>,
 }
@@ -56,12 +57,12 @@ pub(crate) enum End {
     Complete,
     /// The backend ended its response early.
     Cut,
-    /// The request was not served.
+    /// llmlb responded with an error of its own: it rejected the request, or no backend served it.
     Refused,
 }
 
 impl RequestGuard {
-    /// Starts with the head of a request from the address `client`.
+    /// Returns the guard of a request from the address `client`, whose head has been read.
     pub(crate) fn start(
         accounting: &Arc<Accounting>,
         client: IpAddr,
@@ -74,7 +75,7 @@ impl RequestGuard {
         Self::new(accounting, identity)
     }
 
-    /// Starts with a request whose head cannot be parsed, apart from its first line.
+    /// Returns the guard of a request whose head cannot be parsed, apart from its method and path.
     pub(crate) fn unparsed(
         accounting: &Arc<Accounting>,
         client: IpAddr,
@@ -106,7 +107,7 @@ impl RequestGuard {
         self.in_flight = Some(in_flight);
     }
 
-    /// Notes the content of the request.
+    /// Notes the model, the stream option and the prompt's tokens of the parsed request.
     pub(crate) fn note_parsed(&mut self, parsed: &ParsedRequest) {
         self.route.model.clone_from(&parsed.model);
         self.metering.is_stream = parsed.stream;
@@ -144,7 +145,7 @@ impl RequestGuard {
         }
     }
 
-    /// Notes that the tunnel carried nothing for too long.
+    /// Notes that the tunnel ends because neither side sent anything for too long.
     pub(crate) fn note_tunnel_idle(&mut self) {
         self.code = Some(TUNNEL_IDLE);
     }
@@ -170,10 +171,10 @@ impl RequestGuard {
     }
 }
 
-/// The response, and the record of the request. A record is persisted in one way: it is added to the
-/// worker's commit group, which is flushed before the client gets the last bytes of the response. A
-/// response that is complete waits for the group. The end of a stream flushes it at once: if it waited,
-/// the last bytes would need a write of their own.
+/// Methods for the response and the usage record. Every record is added to the worker's commit group,
+/// which is flushed before the client gets the last bytes of the response. A response that arrived
+/// completely waits for the next flush. The end of a stream flushes the group at once: otherwise the
+/// last bytes would be delayed and need a write of their own.
 impl RequestGuard {
     /// Counts bytes that the client gets unchanged.
     pub(crate) fn count(&mut self, length: usize) {
@@ -184,7 +185,8 @@ impl RequestGuard {
     /// are the last bytes.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         let (passed, saw_end) = self.metering.pass(data);
-        // Clients treat the end mark as the end of the stream.
+        // Clients treat the end mark as the end of the stream, so the record is persisted before the end
+        // mark is forwarded.
         if saw_end && self.outcome.is_none() {
             self.persist(End::Complete);
         }
@@ -227,14 +229,15 @@ impl RequestGuard {
         }
     }
 
-    /// Makes the record final. Returns it the first time.
+    /// Makes the record final. Returns the record at the first call and `None` afterwards, so that a
+    /// request is never metered twice.
     fn finalize(&mut self, end: End) -> Option<spool::Record> {
         if self.outcome.is_some() {
             return None;
         }
         let outcome = self.classify(end);
         self.outcome = Some(outcome);
-        // Only requests that were admitted are metered.
+        // Requests that were rejected at admission are not in flight and have no usage record.
         let is_metered = self.in_flight.is_some() && self.accounting.meter.is_on();
         is_metered.then(|| self.record(end, outcome))
     }
@@ -272,7 +275,7 @@ impl RequestGuard {
         match end {
             End::Complete if self.metering.is_complete() => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,
-            // The server aborts the request.
+            // The server aborts the request during its shutdown. The client did not cancel it.
             End::Unfinished if self.accounting.abort.is_cancelled() => Outcome::Cut,
             End::Unfinished => Outcome::Cancelled,
             End::Refused if self.code == Some(OVERLOADED) => Outcome::Refused,
@@ -282,8 +285,9 @@ impl RequestGuard {
         }
     }
 
-    /// True if the client is about to cancel a request that a backend is working on. A tunnel has no
-    /// end that its client could await, and a request that this server ended has a code.
+    /// True if dropping the guard cancels work of a backend on behalf of the client. False for tunnels,
+    /// because a client can end a tunnel at any time, and for requests that llmlb ended, which have a
+    /// `code`.
     fn is_cancelled_work(&self) -> bool {
         let is_tunnel = self.status == StatusCode::SWITCHING_PROTOCOLS.as_u16();
         self.is_unfinished() && self.route.is_delivered() && self.code.is_none() && !is_tunnel
@@ -293,7 +297,7 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         let is_cancelled_work = self.is_cancelled_work();
-        // No response waits for this record, so the next commit group persists it.
+        // No response waits for this record, so it is persisted by the next flush of the commit group.
         if let Some(record) = self.finalize(self.end) {
             self.accounting.commits.add(record);
         }

@@ -13,12 +13,12 @@ pub(crate) struct RequestRoute {
     pub(crate) model: Option<String>,
     /// Model as the backend names it, if that differs.
     pub(crate) served_model: Option<String>,
-    /// The backend that has the request, or responded to it.
+    /// The backend that the request was sent to last, or whose response the client gets.
     pub(crate) backend: Option<Arc<Backend>>,
     /// A backend received the request, and may be working on it.
     is_delivered: bool,
     pub(crate) failed: Vec<FailedAttempt>,
-    /// Permission of the client's address to use a connection to a backend.
+    /// Share of the client's address in the connections to backends, held until the guard is dropped.
     pub(super) address_share: Option<AddressShare>,
 }
 
@@ -64,7 +64,8 @@ impl RequestRoute {
     /// Notes that the client gets the response of this backend.
     pub(super) fn note_response(&mut self, backend: &Arc<Backend>) {
         self.backend = Some(Arc::clone(backend));
-        // A held response of an earlier attempt is used after all.
+        // The backend's attempt was noted as failed, but its response was kept as a fallback and is used
+        // now.
         self.failed
             .retain(|attempt| attempt.backend.id != backend.id);
     }

@@ -98,8 +98,8 @@ pub(super) enum RecordPlacement {
     New,
     /// The record is in a batch.
     InBatch,
-    /// The record is the first one of an unreadable batch. The batch that begins with it must get
-    /// this name.
+    /// The record is the first record of an unreadable batch with this name. The new batch that
+    /// begins with the record must get the same name.
     FirstOfUnreadable(String, Error),
 }
 
@@ -134,7 +134,8 @@ impl EarlierBatches {
                     records,
                     at,
                 } => {
-                    // An older batch of reused names was made of other entries with these names.
+                    // If the names of all its entries were reused, a batch from before this
+                    // snapshot was made of earlier entries with these names.
                     let is_older = at.is_some_and(|at| Moment::from(at) < begun);
                     let is_reused = parts.iter().all(|part| reused.contains(&part.name));
                     if !(is_older && is_reused) {
@@ -150,7 +151,8 @@ impl EarlierBatches {
             },
         )?;
         found.gone.sort_by_key(|gone| gone.start);
-        // Other batches may have the lines of an unreadable one: the halves of a split batch.
+        // An unreadable batch may have been split, and its lines are in the halves. Such a batch
+        // need not be read.
         let mut unreadable = std::mem::take(&mut found.unreadable);
         unreadable
             .retain(|batch| !found.is_present(batch.start) && found.gone_at(batch.start).is_none());
@@ -270,8 +272,8 @@ impl EarlierBatches {
             return Ok(RecordPlacement::InBatch);
         }
         match self.unreadable.get(self.next_unreadable) {
-            // The first record of the unreadable batch is missing. Which records follow it is
-            // unknown.
+            // The entries have lost the first record of the unreadable batch. Any later record may
+            // be in that batch, too.
             Some(batch) if batch.start < position => Err(batch.error.clone()),
             Some(batch) if batch.start == position => {
                 self.next_unreadable += 1;
@@ -306,14 +308,15 @@ impl EarlierBatches {
         Ok(batch.and_then(|batch| batch.records().get(line.record).cloned()))
     }
 
-    /// Notes that an entry was read up to this line.
+    /// Stores the number of the last line that could be read of an entry.
     pub(super) fn set_entry_read(&mut self, place: usize, line: u64, is_truncated: bool) {
         if let Some(entry) = self.entries.get_mut(place) {
             (entry.highest, entry.is_truncated) = (line, is_truncated);
         }
     }
 
-    /// Adds a line to an entry that is in a batch and that the entry does not have any more.
+    /// Adds a line to the event of an entry that has lost this line. The line is in a present
+    /// batch.
     pub(super) fn add_missing_line(
         &mut self,
         place: usize,

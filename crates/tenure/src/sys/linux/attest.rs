@@ -17,7 +17,7 @@ use crate::process::Identity;
 use crate::record::{MAX_BYTES, Record};
 use crate::text;
 
-/// Words of the lock table for an exclusive and a shared lock.
+/// Words with which `/proc/locks` marks an exclusive and a shared lock.
 const EXCLUSIVE: &str = "WRITE";
 const SHARED: &str = "READ";
 /// Number of times that the lock table is read before a lock counts as not listed.

@@ -40,7 +40,8 @@ const BIND_PAUSE: Duration = Duration::from_micros(500);
 /// Uid that a user namespace shows for users outside of it (`overflowuid`).
 const UNKNOWN_USER: u32 = 65534;
 
-/// Sockets that the owner has bound. A name that another user has bound is missing.
+/// Sockets that this process has bound, one for each name of the guard. `None` if the name could
+/// not be bound, for example because another user has bound it.
 #[derive(Debug, Default)]
 pub(crate) struct DeletionGuard {
     by_inode: Option<OwnedFd>,
@@ -87,8 +88,8 @@ impl DeletionGuard {
     /// Does nothing: on Linux the guard does not prevent the owner from removing its file.
     pub(crate) fn allow_removal(&mut self) {}
 
-    /// Shuts the sockets down, including copies in children. The name that others wait on is last,
-    /// so that they find the key free.
+    /// Shuts the sockets down, including copies in children. The socket to which waiting processes
+    /// are connected is last, so that both names are free when those processes wake.
     pub(crate) fn release(&mut self) {
         for socket in [self.by_parent.take(), self.by_inode.take()]
             .into_iter()
@@ -98,9 +99,9 @@ impl DeletionGuard {
         }
     }
 
-    /// Socket that a command under the tenure inherits. The other one is not inherited: a daemon
-    /// that the command leaves running would keep both names bound, and later owners would have no
-    /// guard.
+    /// Socket that a command under the tenure inherits. The socket named by inode is not inherited:
+    /// a daemon that the command leaves running would keep both names bound, and later owners would
+    /// have no guard.
     pub(crate) fn inheritable(&self) -> Option<BorrowedFd<'_>> {
         self.by_parent.as_ref().map(AsFd::as_fd)
     }
@@ -133,9 +134,9 @@ fn bind(address: &SocketAddrUnix, writers: Writers) -> io::Result<Binding> {
             Peer::NotListening => thread::sleep(BIND_PAUSE),
         }
     }
-    // The name is bound but nothing listens. Either an owner shut the socket down while a child has
-    // a copy, or a process is about to listen. The latter checks its path after listening, and
-    // finds the file replaced.
+    // The name is bound but no process listens. Either an owner shut the socket down while a child
+    // has a copy, or a process is about to listen. Such a process checks the path of its lock file
+    // after it listens, and finds the file replaced.
     Ok(Binding::Unavailable)
 }
 

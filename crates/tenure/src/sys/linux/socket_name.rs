@@ -37,7 +37,8 @@ pub(super) fn by_parent(directory: &Directory, name: &OsStr) -> io::Result<Optio
     parent_address(&directory.parent()?, directory.path(), name)
 }
 
-/// Returns the same name for a directory that no longer exists or cannot be opened.
+/// Returns the name that [`by_parent`] returns, for a directory that no longer exists or cannot be
+/// opened.
 pub(super) fn by_parent_of_missing(dir: &Path, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
     match dir.parent() {
         Some(parent) => parent_address(&rustix::fs::stat(parent)?, dir, name),
@@ -49,7 +50,8 @@ fn parent_address(parent: &Stat, dir: &Path, name: &OsStr) -> io::Result<Option<
     let Some(dir) = dir.file_name() else {
         return Ok(None);
     };
-    // File names contain no slash, so this name never equals one by inode.
+    // A slash joins the names of the directory and the file. File names contain no slash, so the
+    // result never equals a name by inode.
     let dir_and_name = [dir.as_encoded_bytes(), name.as_encoded_bytes()].join(&b'/');
     address(parent.st_dev, parent.st_ino, &dir_and_name).map(Some)
 }

@@ -94,8 +94,8 @@ fn uid_in(answer: &[u8]) -> Option<u32> {
             let value = answer.get(at + 4..at + 8)?;
             return Some(u32::from_ne_bytes(value.try_into().ok()?));
         }
-        // An attribute is at least as long as its header, so that the loop always advances; the
-        // next one is aligned.
+        // Attributes are aligned to 4 bytes. An invalid length below the 4 bytes of an attribute's
+        // header is raised to 4, so that the loop always advances.
         at += length.max(4).next_multiple_of(4);
     }
 }

@@ -1,6 +1,6 @@
 //! Signals a process. Without pidfds a window of a few microseconds remains between the last check
 //! and the signal. The wrong process is signalled only if the owner exits and its pid is reused
-//! within it.
+//! within that window.
 
 use std::io;
 use std::thread;

@@ -44,7 +44,8 @@ pub(crate) struct Directory {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writers {
     owner: u32,
-    /// True if group or others may write, so that any user could.
+    /// True if group or others may write to the directory. Group members are not determined, so
+    /// every user then counts as a writer.
     anyone: bool,
 }
 
@@ -57,8 +58,8 @@ impl Writers {
         }
     }
 
-    /// Determines the writers of a directory that may not exist or may be inaccessible. For a
-    /// missing directory, the owner of its parent counts.
+    /// Determines the writers of a directory that may not exist or may be inaccessible. The writer
+    /// of a missing directory is the owner of its parent.
     pub(crate) fn from_path(path: &Path) -> Self {
         let parent = || rustix::fs::stat(path.parent().unwrap_or(path));
         match rustix::fs::lstat(path) {
@@ -245,8 +246,8 @@ impl Directory {
         let _ = rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockShared);
     }
 
-    /// True if the file system is shared with other machines. There a lock lasts only as long as
-    /// the client's lease, and a removed file may still be open elsewhere.
+    /// True if the file system is shared with other machines. A lock on such a file system lasts
+    /// only as long as the client's lease, and a removed file may still be open on another machine.
     pub(crate) fn is_network(&self) -> bool {
         rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| is_network_file_system(&stat))
     }
@@ -259,8 +260,9 @@ impl Directory {
         let owner_only = Mode::RUSR | Mode::WUSR;
         let mut is_read_only = false;
         for _ in 0..RETRIES {
-            // An existing file is opened without O_CREAT. With it, the kernel may respond EACCES
-            // for another user's file in a sticky directory, and it would lock the directory.
+            // An existing file is opened without O_CREAT. With O_CREAT, the kernel may respond
+            // EACCES for another user's file in a sticky directory, and would lock the directory
+            // during the call.
             let (fd, created) = match rustix::fs::openat(&self.fd, name, common, Mode::empty()) {
                 Ok(fd) => (fd, false),
                 Err(Errno::NOENT) => {
@@ -322,8 +324,8 @@ impl Directory {
         }
     }
 
-    /// True if this user may use the file as a lock file: it is the user's own, or this is root and
-    /// it is the directory owner's.
+    /// True if this user may use the file as a lock file. The file must belong to this user, or
+    /// this user is root and the file belongs to the directory's owner.
     fn can_use(&self, stat: &Stat) -> bool {
         let user = geteuid();
         stat.st_uid == user.as_raw() || (user.is_root() && stat.st_uid == self.owner)
@@ -545,7 +547,7 @@ impl LockFile {
         }
     }
 
-    /// Does nothing: only btrfs on Linux has such a setting.
+    /// Does nothing: only btrfs on Linux has a setting that turns copy-on-write off for a file.
     #[cfg(not(target_os = "linux"))]
     pub(crate) fn overwrite_in_place(&self) {}
 
@@ -678,8 +680,9 @@ fn not_a_directory(path: &Path, errno: Errno) -> Error {
 
 #[cfg(target_os = "linux")]
 fn is_network_file_system(stat: &rustix::fs::StatFs) -> bool {
-    // NFS, SMB1, SMB2+, Ceph, AFS, 9p, Lustre, GPFS, OCFS2, GFS2, Coda, and FUSE, whose number
-    // virtiofs has too. FUSE counts because its server may share the files, and may ignore locks.
+    // Magic numbers of file systems that other machines may share: NFS, SMB1, SMB2+, Ceph, AFS, 9p,
+    // Lustre, GPFS, OCFS2, GFS2, Coda, and FUSE, whose number virtiofs has too. FUSE is included
+    // because its server may share the files, and may ignore locks.
     const MAGIC: [u64; 12] = [
         0x6969,
         0xff53_4d42,

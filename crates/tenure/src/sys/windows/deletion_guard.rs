@@ -17,8 +17,8 @@ pub(crate) use super::super::polling::Waiter;
 use super::super::types::{GuardAttempt, GuardOwner};
 use super::file::Directory;
 
-/// Attempts to open the file, and the pause between them. Another process may have it open for
-/// deletion.
+/// Number of attempts to open the lock file, and the pause between them. An attempt fails while
+/// another process has the file open for deletion.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -36,7 +36,8 @@ impl DeletionGuard {
                 .open(&path);
             match pinned {
                 Ok(file) => return Ok(GuardAttempt::Acquired(Self(Some(file)))),
-                // The file is gone; the caller's check of the path finds that out.
+                // The lock file no longer exists, so there is no file to guard. The caller checks
+                // the path next and retries.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => break,
                 Err(_) => thread::sleep(PAUSE),
             }

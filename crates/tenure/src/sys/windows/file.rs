@@ -205,7 +205,8 @@ impl Directory {
                 })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lookup::Missing),
-            // Windows denies access to a directory, and to a file that is being removed.
+            // Windows reports "access denied" both for a directory and for a file that is being
+            // removed, so the kind of the object at the path decides.
             Err(error) => match unusable_path(&path) {
                 Some(why) => Ok(Lookup::Unusable(why)),
                 None if is_transient(&error) => Ok(Lookup::Missing),
@@ -334,7 +335,7 @@ impl LockFile {
         Ok(())
     }
 
-    /// Does nothing: Windows has no such setting.
+    /// Does nothing: Windows has no setting that turns copy-on-write off for a file.
     pub(crate) fn overwrite_in_place(&self) {}
 
     fn lock(&self, kind: u32) -> io::Result<bool> {

@@ -29,7 +29,8 @@ use super::handle::Handle;
 pub(crate) struct CommandJob(Handle);
 
 impl CommandJob {
-    /// Lets background processes of the command keep running.
+    /// Removes the limit that kills the job's processes when the job is closed, so that background
+    /// processes of the command keep running.
     pub(crate) fn release(self) {
         let _ = limit(&self.0, 0);
     }

@@ -99,7 +99,8 @@ impl StopEvent {
 }
 
 fn wait(handle: &Handle, limit: Duration) -> bool {
-    // u32::MAX means "forever" to WaitForSingleObject.
+    // WaitForSingleObject waits forever for u32::MAX, so a longer limit is reduced to a value below
+    // it.
     let millis = u32::try_from(limit.as_millis())
         .unwrap_or(u32::MAX)
         .min(u32::MAX - 1);

@@ -222,7 +222,7 @@ fn row(port: u16, running: &RunningServer, now: SystemTime) -> [String; 9] {
         port.to_string(),
         state(running),
         running.pid.map_or_else(none, |pid| pid.to_string()),
-        // The next column shows the uptime.
+        // Only the time of the start: the next column shows the uptime.
         info.map_or_else(none, |info| time::point(info.started_at)),
         running.uptime(now).map_or_else(none, time::span),
         running.version().map_or_else(none, plain),

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Size of a read. The lines of one read share a sync.
+/// Maximum number of bytes of one read. The records of one read are synced to disk together.
 const BUFFER: usize = 256 * 1024;
 
 /// A line without its line feed.
@@ -68,7 +68,7 @@ impl<R: Read> LineReader<R> {
 mod tests {
     use super::*;
 
-    /// Input that arrives in these pieces.
+    /// Input of which each read returns one of these pieces.
     struct Pieces(Vec<&'static str>);
 
     impl Read for Pieces {

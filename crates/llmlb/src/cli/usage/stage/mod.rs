@@ -1,4 +1,5 @@
-//! `llmlb usage stage`: stages records from files or stdin. They are synced to disk when it exits.
+//! `llmlb usage stage`: stages records from files or stdin. All of them are synced to disk before the
+//! command exits.
 
 mod lines;
 #[cfg(test)]
@@ -39,8 +40,8 @@ pub(super) fn stage(args: &Stage, data: &DataDir, quiet: bool) -> Result<u8, Fai
     let taken = stage_all(&mut run, args, quiet);
     let (staged, rejected) = (run.staged, run.rejected);
     drop(run);
-    // A failure is harmless: the staged records are on disk, and the next consolidation seals the
-    // entry.
+    // An entry that cannot be sealed is harmless: its records are on disk, and the next consolidation
+    // seals it.
     if let Err(error) = staging.close() {
         tracing::debug!(%error, "cannot seal the staging entry");
     }

@@ -26,7 +26,7 @@ pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     lines.join("\n")
 }
 
-/// Formats a name; an unknown one is empty. Clients choose these names, so a name that a
+/// Formats a name; an unknown name is an empty cell. Clients choose these names, so a name that a
 /// spreadsheet would run as a formula gets an apostrophe, and unsafe characters are escaped.
 fn cell(name: Option<&str>) -> String {
     let Some(name) = name else {

@@ -68,7 +68,7 @@ pub(super) fn report(args: &ReportArgs, data: &DataDir) -> Result<u8, Failure> {
         [first, ..] => {
             let count = counted(tally.problems.len() as u64, "file");
             let message =
-                format!("{count} with totals cannot be read and are missing here: {first}");
+                format!("{count} with totals cannot be read and are not in the report: {first}");
             let verify = data.command("verify");
             Err(Failure::new(exit::FAILED, message).hint(format!("list all of them with {verify}")))
         }

@@ -62,7 +62,7 @@ fn events_of_the_responses_api_are_read() {
         assert_eq!(tokens(&summary, Api::Responses), Some((4, 2)));
         assert!(summary.saw_end);
         assert_eq!(summary.saw_error(), is_error);
-        // The `type` field of the data names the event too.
+        // Without `event:` lines, the `type` field of the data identifies the event.
         let stream = stream.replace("event: ", "id: ");
         let summary = every_way(Api::Responses, Forward, &stream, &stream);
         assert!(summary.saw_end);

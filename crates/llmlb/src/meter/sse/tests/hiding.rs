@@ -43,7 +43,8 @@ fn usage_event_is_hidden_in_every_spelling() {
         let stream = [WORD, spelling, DONE].concat();
         let summary = every_way(Api::Chat, Hide, &stream, &[WORD, DONE].concat());
         assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)), "{spelling}");
-        // A repeated usage event is hidden but not added up. The last one has no empty line.
+        // A second usage event is hidden too, and its numbers are not added. The second one ends without
+        // an empty line.
         let stream = [WORD, spelling, DONE, spelling.trim_end()].concat();
         let summary = every_way(Api::Chat, Hide, &stream, &[WORD, DONE].concat());
         assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)), "{spelling}");
@@ -157,7 +158,7 @@ fn event_is_held_back_only_while_it_may_be_a_usage_event() {
         String::from_utf8(out.to_vec()).unwrap()
     };
     assert_eq!(forwarded(WORD), WORD);
-    // May still become a usage event.
+    // Nothing is forwarded while the event may still become a usage event.
     assert_eq!(forwarded("data: {\"id\":\"x\","), "");
     // Choices that are not empty rule out a usage event.
     assert_eq!(
