@@ -20,8 +20,8 @@ pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refus
         match decoded(field.name).as_deref() {
             Some("model") if found.is_none() => {
                 let value = &query[field.value.clone()];
-                let value = decoded(value)
-                    .ok_or_else(|| refused("is not valid percent-encoded UTF-8"))?;
+                let value =
+                    decoded(value).ok_or_else(|| refused("is not valid percent-encoded UTF-8"))?;
                 found = Some((value, field.value));
             }
             Some("model") => return Err(refused("is there twice")),
