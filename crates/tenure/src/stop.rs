@@ -369,10 +369,10 @@ fn unproven_reason(inspection: &Inspection) -> String {
     });
     match recorded {
         Some(pid) if process::is_running(pid) => format!(
-            "it is held, but not by pid {pid}, which the lock record names: that pid belongs to \
-             another process now, which was not signalled"
+            "it is held, but process {pid}, which the lock record names, could not be proven to \
+             hold it and was not signalled"
         ),
-        Some(pid) => format!("it is held, but not by pid {pid}, which the lock record names"),
+        Some(pid) => format!("it is held, but not by process {pid}, which the lock record names"),
         None => "it is held, but no process could be proven to hold it".to_owned(),
     }
 }

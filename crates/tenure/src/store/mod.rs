@@ -6,6 +6,8 @@ mod inspect;
 mod location;
 mod read_lock;
 
+use std::ffi::OsStr;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Instant;
@@ -16,7 +18,7 @@ use crate::holder::Status;
 use crate::key::{Key, absolute};
 use crate::stop::Stop;
 use crate::sys::deletion_guard;
-use crate::sys::file::{Directory, Lookup};
+use crate::sys::file::{Directory, LockFile, Lookup};
 use crate::sys::types::LockState;
 
 pub(crate) use file::{Attempt, Held, LossCheck, Previous, try_acquire};
@@ -163,22 +165,34 @@ pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
         }
         thread::sleep(inspect::IDENTIFY_PAUSE);
     }
+    let removed = remove_locked_file(&directory, name, &file, give_up_at).map_err(failed);
+    // A child that was forked meanwhile has a copy of the descriptor. Unlocking releases the lock
+    // for that copy too; closing would not.
+    file.unlock().map_err(failed)?;
+    removed
+}
+
+/// Removes a stale lock file whose lock this process has. Returns false if an owner's deletion guard
+/// is still bound at `give_up_at`, or if another file is at the path.
+fn remove_locked_file(
+    directory: &Directory,
+    name: &OsStr,
+    file: &LockFile,
+    give_up_at: Instant,
+) -> io::Result<bool> {
     // The kernel releases the lock of a killed process a moment before it closes the deletion
     // guard, so a guard that is still bound need not have a living owner.
-    while deletion_guard::owner(&directory, name).is_some() {
+    while deletion_guard::owner(directory, name).is_some() {
         if Instant::now() >= give_up_at {
             return Ok(false);
         }
         thread::sleep(inspect::IDENTIFY_PAUSE);
     }
-    if !file.is_at(&directory, name).map_err(failed)? {
+    if !file.is_at(directory, name)? {
         return Ok(false);
     }
     if !directory.is_network() {
-        directory.remove(name).map_err(failed)?;
+        directory.remove(name)?;
     }
-    // A child that was forked meanwhile has a copy of the descriptor. Unlocking releases the lock
-    // for that copy too; closing would not.
-    file.unlock().map_err(failed)?;
     Ok(true)
 }
