@@ -79,7 +79,10 @@ fn assert_neither_is_signalled(sandbox: &Sandbox, mut unrelated: Process, mut ho
     for words in ["stop x", "stop --force x"] {
         let outcome = sandbox.tenure(words).finish();
         assert_eq!(outcome.code, Some(1), "{words}: {outcome:?}");
-        let why = format!("not by pid {}", unrelated.id());
+        let why = format!(
+            "process {}, which the lock record names, could not be proven",
+            unrelated.id()
+        );
         assert_contains(&outcome, &["x was not stopped", &why, "was not signalled"]);
     }
     assert!(

@@ -142,9 +142,10 @@ fn stop_does_not_signal_an_unrelated_process_named_by_a_held_file() {
         .unwrap_err();
     assert!(error.is_stop_refused(), "{error}");
     assert!(
-        error
-            .to_string()
-            .contains(&format!("not by pid {}", unrelated.pid())),
+        error.to_string().contains(&format!(
+            "process {}, which the lock record names, could not be proven",
+            unrelated.pid()
+        )),
         "{error}"
     );
     assert_eq!(unrelated.request("lost"), "false");

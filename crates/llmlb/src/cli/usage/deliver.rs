@@ -214,27 +214,29 @@ impl DeliverJob {
 
 /// Returns the command that retries this delivery, with the same data directory, receiver and token.
 fn retry_command(args: &Deliver, data: &DataDir) -> String {
-    let mut words = String::from("deliver");
+    let mut words = vec!["deliver".to_owned()];
     // Omit the query of the URL: it may contain a key.
     if let Some(to) = args.to.as_deref().and_then(|to| to.split('?').next()) {
-        words += &format!(" --to {}", quoted(to));
+        words.push(format!("--to {}", quoted(to)));
     }
     if let Some(file) = &args.token_file {
-        words += &format!(" --token-file {}", quoted(&file.display().to_string()));
+        words.push(format!(
+            "--token-file {}",
+            quoted(&file.display().to_string())
+        ));
     }
     if args.format != Format::Json {
-        words += &format!(" --format {}", args.format.name());
+        words.push(format!("--format {}", args.format.name()));
     }
-    for (is_given, flag) in [
-        (args.archive, " --archive"),
-        (args.allow_http, " --allow-http"),
-        (args.conflict_is_failure, " --conflict-is-failure"),
-    ] {
-        if is_given {
-            words += flag;
-        }
-    }
-    data.command(&format!("{words} --now"))
+    let flags = [
+        (args.archive, "--archive"),
+        (args.allow_http, "--allow-http"),
+        (args.conflict_is_failure, "--conflict-is-failure"),
+        (true, "--now"),
+    ];
+    let given = flags.into_iter().filter(|(is_given, _)| *is_given);
+    words.extend(given.map(|(_, flag)| flag.to_owned()));
+    data.command(&words.join(" "))
 }
 
 /// Returns the receiver; `None` with `--archive`.
