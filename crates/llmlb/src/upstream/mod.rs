@@ -5,7 +5,7 @@
 //! request can be retried.
 
 mod address_limit;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(test, unix))]
 mod client_cost;
 mod connect;
 mod error;
