@@ -1,5 +1,5 @@
-//! Item 6: memory that is held without being charged to `body_memory`, and charges for memory that is
-//! not held, which starve other clients.
+//! Item 6 of docs/attacks.md: memory that is held without being charged to `body_memory`, and charges for
+//! memory that is not held, which starve other clients.
 
 use std::error::Error;
 use std::thread;
@@ -233,7 +233,8 @@ fn beyond_http1(target: &Target, filling: Http1Filling) -> Outcome {
         .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"24MiB\"")
-        // On a slow machine, connections that are not filled yet must not time out.
+        // Opening 600 connections takes long on a slow machine. The default idle timeout could
+        // close connections on which the attack has not sent its request yet.
         .setting("server.idle_timeout", "\"10m\"")
         .start()?;
     let before = resources::resident_memory(server.pid())?;

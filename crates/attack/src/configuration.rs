@@ -1,4 +1,5 @@
-//! Items 13 and 14n: configuration files of other users, and environment variables of Kubernetes.
+//! Items 13 and 14n of docs/attacks.md: configuration files of other users, and environment variables of
+//! Kubernetes.
 
 use std::fs::{self, Permissions};
 use std::io;

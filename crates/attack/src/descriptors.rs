@@ -1,4 +1,5 @@
-//! Item 4: clients that use up all file descriptors, so that requests are served and not recorded.
+//! Item 4 of docs/attacks.md: clients that use up all file descriptors, so that requests are served and not
+//! recorded.
 
 use std::error::Error;
 use std::io::Write;

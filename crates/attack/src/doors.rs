@@ -1,5 +1,5 @@
-//! Items 14e, 14f, 14g and 14j: host names, web pages, users and proxies that a server on loopback must not
-//! trust.
+//! Items 14e, 14f, 14g and 14j of docs/attacks.md: host names, web pages, users and proxies that a server on
+//! loopback must not trust.
 
 use std::fs::{self, Permissions};
 use std::net::SocketAddr;

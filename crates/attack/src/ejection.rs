@@ -1,5 +1,5 @@
-//! Items 9, 14i, 14p and 14q: backends that any client can eject, and failures that reach clients
-//! although another backend works.
+//! Items 9, 14i, 14p and 14q of docs/attacks.md: backends that any client can eject, and failures
+//! that reach clients although another backend works.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Item 11: estimates that a client can lower, and usage reports that count as 0 tokens.
+//! Item 11 of docs/attacks.md: estimates that a client can lower, and usage reports that count as 0 tokens.
 
 use std::error::Error;
 

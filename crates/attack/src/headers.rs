@@ -1,4 +1,5 @@
-//! Items 12, 14l and 14m: header fields that must not be forwarded, in both directions.
+//! Items 12, 14l and 14m of docs/attacks.md: header fields that must not be forwarded, in both
+//! directions.
 
 use testkit::{FakeLlm, Reply, Request, chat_completion};
 

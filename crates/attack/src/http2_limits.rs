@@ -1,4 +1,5 @@
-//! Items 10 and 14d: HTTP/2 frames and HTTP/1.1 heads that cost the server more than the client.
+//! Items 10 and 14d of docs/attacks.md: HTTP/2 frames and HTTP/1.1 heads that cost the server more than the
+//! client.
 
 use std::collections::VecDeque;
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! Items 5, 6 and 14c: memory that clients and backends can make the server use.
+//! Items 5, 6 and 14c of docs/attacks.md: memory that clients and backends can make the server use.
 
 use std::io;
 use std::thread;
@@ -91,14 +91,16 @@ fn announced(target: &Target) -> Outcome {
     )
 }
 
-/// Responses that a client does not read.
+/// Kind of the responses that a client requests and does not read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
+    /// The model list of 1 MB, which llmlb itself sends.
     Own,
+    /// Short responses of a backend.
     Short,
 }
 
-/// A client with window 0 sends as many requests as it may and reads no response.
+/// A client announces an HTTP/2 window of 0, sends up to 200 requests and reads no response.
 fn window_0(target: &Target, held: Held) -> Outcome {
     const STREAMS: usize = 200;
     let llm = many_models()?;

@@ -1,4 +1,5 @@
-//! Item 3: requests that llmlb records and routes as one model and a backend serves as another.
+//! Item 3 of docs/attacks.md: requests that llmlb records and routes as one model and a backend serves as
+//! another.
 //!
 //! Each variation has a small parser that finds the model as some form library does. A request must be
 //! rejected, or its record must have the model that this parser finds.

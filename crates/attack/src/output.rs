@@ -1,4 +1,5 @@
-//! Items 14a, 14b and 14o: text from clients and backends in reports and in the log.
+//! Items 14a, 14b and 14o of docs/attacks.md: text from clients and backends in reports and in the
+//! log.
 
 use std::thread;
 use std::time::Duration;

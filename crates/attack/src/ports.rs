@@ -1,4 +1,5 @@
-//! Item 4: clients that use up the local ports of the server, so that no backend can be reached.
+//! Item 4 of docs/attacks.md: clients that use up the local ports of the server, so that no backend can be
+//! reached.
 //!
 //! The side that closes a TCP connection first keeps its port in TIME_WAIT for a minute. A connection
 //! that is reset leaves no port behind.

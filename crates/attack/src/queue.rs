@@ -1,4 +1,5 @@
-//! Item 8 and the limits of 14j: clients whose requests delay those of other clients in the queue.
+//! Item 8 and the limits of 14j in docs/attacks.md: clients whose requests delay those of other clients in
+//! the queue.
 //!
 //! The verdict does not depend on time. It counts the attacker's requests that the backend executes after the
 //! victim's arrival and before the victim's request.

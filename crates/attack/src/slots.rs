@@ -1,4 +1,4 @@
-//! Items 7 and 14h: clients that hold a slot of a backend without making progress.
+//! Items 7 and 14h of docs/attacks.md: clients that hold a slot of a backend without making progress.
 
 use std::error::Error;
 use std::thread;

@@ -1,5 +1,5 @@
-//! Items 1 and 14k: responses that reach the wrong client, because a backend connection is reused
-//! although the backend did not consume the request.
+//! Items 1 and 14k of docs/attacks.md: responses that reach the wrong client, because a backend connection is
+//! reused although the backend did not consume the request.
 //!
 //! A carrier request hides a second request in its body. The fake backend leaves the body unread,
 //! executes the hidden request slowly, and its response reaches the next client of the connection.

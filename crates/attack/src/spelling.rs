@@ -1,5 +1,5 @@
-//! Item 2: inference that is not metered, because the path is spelled so that only the backend recognizes the
-//! endpoint.
+//! Item 2 of docs/attacks.md: inference that is not metered, because the path is spelled so that only the
+//! backend recognizes the endpoint.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Items 2 and 11, beyond spellings: ways to be served without metering, or to disable the metering of other
-//! clients.
+//! Items 2 and 11 of docs/attacks.md, beyond spellings: ways to be served without metering, or to disable the
+//! metering of other clients.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

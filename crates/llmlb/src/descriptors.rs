@@ -97,8 +97,9 @@ impl std::fmt::Display for TooFew {
 }
 
 impl Division {
-    /// Divides the descriptors of this process. The descriptors that are open now count as the
-    /// server's own. Warns if `server.max_connections` exceeds what the limit allows.
+    /// Divides the file descriptors of this process among client connections, backend connections and the
+    /// server itself. Descriptors that are open now count as the server's own. Warns if
+    /// `server.max_connections` exceeds what the limit allows.
     pub(crate) fn for_this_process(server: &ServerConfig, demo: bool) -> Result<Self, TooFew> {
         let limit = sys::limits::max_open_files();
         let inputs = DivisionInputs {

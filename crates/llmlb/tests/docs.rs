@@ -165,7 +165,8 @@ fn troubleshooting_page_quotes_messages_of_the_code() {
     assert!(unknown.is_empty(), "not in the code: {unknown:#?}");
 }
 
-/// True if a file whose path has this part defines the test.
+/// True if a file defines the test, and `part` is the file's name without its suffix or the name of one of
+/// its directories.
 fn has_test(sources: &[(PathBuf, String)], part: &str, test: &str) -> bool {
     let wanted = format!("fn {test}(");
     sources.iter().any(|(path, text)| {

@@ -204,7 +204,8 @@ impl BatchHead {
             });
         }
         if head.entries.iter().any(|part| !part.is_sound()) {
-            return Err(BatchDamage::new("it names invalid entries or lines"));
+            let what = "it names entries or line numbers that cannot exist";
+            return Err(BatchDamage::new(what));
         }
         Ok(head)
     }

@@ -95,10 +95,10 @@ impl<R: Read> EntryReader<R> {
             Ok(Line::Record { number, .. } | Line::Sealed { records: number })
                 if number > MAX_RECORDS =>
             {
-                Err("its number is above the maximum")
+                Err("its record number or count is above the maximum of an entry")
             }
             Ok(Line::Record { number, .. }) if number <= *highest => {
-                Err("its number is out of order")
+                Err("its record number is not higher than that of an earlier line")
             }
             Ok(Line::Record { number, record }) => {
                 *highest = number;

@@ -107,7 +107,8 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
         .change(disk, |contents| drop(contents.remove(&file.key)))
 }
 
-/// Renames a file and replaces a file at the new path.
+/// Renames a file and replaces a file at the new path. If one of them is in the reserve, or the
+/// disk is full, the file is stored in the reserve under its new name.
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     let [source, target] = [from, to].map(ReserveFile::new);
     let store_in_reserve = || {

@@ -71,8 +71,9 @@ pub fn entry_line(data: &[u8]) {
     }
 }
 
-/// Checks that an entry is read to its end, whatever its lines are. The numbers of its records must
-/// increase and must not exceed the maximum. Each line of the input gets a valid checksum.
+/// Checks that the reader of entries skips no byte between lines. Record numbers must increase and
+/// must not exceed the maximum. Each line of the input gets a valid checksum, so that the fuzzer
+/// reaches the parser behind the checksum.
 pub fn entry(data: &[u8]) {
     let mut file = Vec::new();
     for text in data.split(|byte| *byte == b'\n') {
@@ -117,8 +118,8 @@ pub fn batch(data: &[u8]) {
     }
 }
 
-/// Checks that events of both journals are parsed and summed up without overflow, and are written
-/// as they were read.
+/// Checks that events of both journals are the same after encoding and parsing, and that their sums
+/// do not overflow.
 pub fn journal(data: &[u8]) {
     let (mut entries, mut batches) = (EntrySums::default(), OutcomeSums::default());
     for text in data.split(|byte| *byte == b'\n') {
@@ -134,15 +135,19 @@ pub fn journal(data: &[u8]) {
             );
             let _ = event.must_be_in_batch(event.lines);
             let written = journal::encode(&event);
-            let again = journal::decode::<Value>(&written).expect("an event is readable");
-            let again = ConsolidatedEntry::parse(&again.to_string()).expect("an event is valid");
+            let again =
+                journal::decode::<Value>(&written).expect("an encoded event can be decoded");
+            let again = ConsolidatedEntry::parse(&again.to_string())
+                .expect("a decoded event can be parsed again");
             assert_eq!(journal::encode(&again), written);
         }
         if let Ok(event) = BatchEvent::parse(text) {
             batches.add(&event);
             let written = journal::encode(&event);
-            let again = journal::decode::<Value>(&written).expect("an event is readable");
-            let again = BatchEvent::parse(&again.to_string()).expect("an event is valid");
+            let again =
+                journal::decode::<Value>(&written).expect("an encoded event can be decoded");
+            let again =
+                BatchEvent::parse(&again.to_string()).expect("a decoded event can be parsed again");
             assert_eq!(journal::encode(&again), written);
         }
     }

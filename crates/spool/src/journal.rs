@@ -464,7 +464,9 @@ impl Journal {
             self.length = self.synced;
         }
         if self.is_superseded {
-            let why = io::Error::other("a new generation of the journal exists");
+            let why = io::Error::other(
+                "event not added: a failed rotation may have created the next generation",
+            );
             return Err(Error::new("write to", &self.path, why));
         }
         self.reopen(false)?;
@@ -624,10 +626,11 @@ pub(crate) fn decode_version<T: DeserializeOwned>(
     decode(bytes).map_err(|why| Error::damage(path, why))
 }
 
-/// Intact part of a journal file.
+/// Offsets in a journal file: its last group of lines, the end of its intact lines, and its length.
 #[derive(Default)]
 struct JournalExtent {
-    /// Offset of the last lines that were synced together.
+    /// Offset of the last group of lines that are synced together. Their sync may not have
+    /// completed.
     unsynced: u64,
     /// Offset of the end of the last intact line.
     intact: u64,

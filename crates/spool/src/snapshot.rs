@@ -162,7 +162,8 @@ pub(crate) fn note_written(contents: &mut ReserveContents, snapshot: Uuid) {
     contents.set_note(WRITTEN_NOTE, &Some(snapshot));
 }
 
-/// Returns the id of the snapshot that is written according to the reserve.
+/// Returns the id of the snapshot that a note in the reserve marks as written. The reserve has this
+/// note if the disk was too full for the events of the snapshot in the journal.
 fn written_in_reserve(disk: &dyn Disk, staging: &Path) -> Result<Option<Uuid>, Error> {
     let reserve = Reserve::new(staging);
     let noted = reserve

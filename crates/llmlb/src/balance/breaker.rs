@@ -32,7 +32,7 @@ pub(super) struct Breaker {
     is_on_trial: bool,
     /// The backend itself requested the pause.
     is_backing_off: bool,
-    /// Time at which the pause ends, in milliseconds.
+    /// End of the pause, in milliseconds of the balancer's clock ([`Moment`]).
     until: u64,
 }
 
@@ -93,8 +93,8 @@ impl Breaker {
         }
     }
 
-    /// State after an ejection that other evidence than three failures caused. The pause doubles if the
-    /// trial was running.
+    /// State after the backend is ejected for another reason than three consecutive failures. If a trial was
+    /// running, it counts as failed and the pause doubles.
     #[must_use]
     pub(super) fn ejected(self, now: Moment) -> Self {
         let failures = MAX_FAILURES - 1;

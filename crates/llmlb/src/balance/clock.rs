@@ -9,7 +9,7 @@ static START: LazyLock<Instant> = LazyLock::new(|| {
     Instant::from_std(std::time::Instant::now())
 });
 
-/// A point in time, in milliseconds.
+/// A point in time, in milliseconds since the first use of this clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(pub(super) u64);
 

@@ -114,7 +114,7 @@ pub fn json_fields(data: &[u8]) {
         let text: Option<String> = serde_json::from_str(value).ok();
         assert_eq!(json::text(value.as_bytes()).as_deref(), text.as_deref());
     }
-    // A scan that starts at a later field finds the same fields from there on.
+    // A scan that starts at a later `usage` field finds the last fields of the full scan.
     for name in memchr::memmem::find_iter(data, b"\"usage\":") {
         let mut last = Vec::new();
         if json::last_fields(data, name, |name, at| last.push((name.to_vec(), at))).is_ok() {

@@ -85,7 +85,8 @@ pub(super) enum ParseError {
     /// The body has this field twice, or in another case. llmlb could route and bill the request as one
     /// model while the backend serves another.
     Ambiguous(&'static str),
-    /// The body is a form that parsers read differently, for this reason.
+    /// The body is an HTML form (multipart or URL-encoded) that parsers may read differently, for this
+    /// reason.
     Form(&'static str),
     /// The Content-Type names an encoding other than UTF-8.
     Charset,
@@ -322,7 +323,8 @@ fn in_labelled_json(
         .to_ascii_lowercase()
         .starts_with("multipart/")
     {
-        // No parser finds parts in valid JSON, because its strings contain no line ends.
+        // A server may search a body of this type for multipart parts. Valid JSON has none: each part begins
+        // on a new line, and JSON strings contain no line breaks.
         let parsed = serde_json::from_slice::<IgnoredAny>(body);
         parsed.map_err(|error| ParseError::Malformed(error.to_string()))?;
     }

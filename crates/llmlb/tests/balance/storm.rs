@@ -23,7 +23,7 @@ fn unique_body(client: usize, number: usize) -> String {
     format!(r#"{{"model":"m","client":{client},"number":{number},"text":"{filler}"}}"#)
 }
 
-/// Numbers of responses.
+/// Numbers of responses with status 200 (`served`) and with any other status (`failed`).
 #[derive(Default)]
 struct Counts {
     served: AtomicUsize,

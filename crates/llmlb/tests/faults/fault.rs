@@ -1,4 +1,4 @@
-//! Faults of a receiver and their probabilities.
+//! Faults of a receiver of usage records, and their probabilities.
 
 use std::time::Duration;
 use testkit::random::Random;
@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     /// 429 with a date as `Retry-After`.
     WaitDate,
     Reset(Commit),
-    /// The connection is closed without a response.
+    /// The receiver closes the connection without a response, before or after it bills the batch.
     Close(Commit),
     /// No response until long after the client's timeout.
     Hang(Commit),

@@ -89,8 +89,8 @@ pub(crate) fn archive(store: &SpoolManager, watch: &Watch<'_>) -> Result<(u64, D
     }
 }
 
-/// Archives a batch. Returns `Gone` for a batch that is left pending because a destination may have
-/// it.
+/// Archives a batch that was never sent. A batch with an attempt stays pending, because a
+/// destination may have it. The result is `Gone` then, so that the caller does not count the batch.
 fn archive_unsent(store: &SpoolManager, name: &str) -> Result<LoadedBatch, Error> {
     let state = store.state(name)?;
     if state.attempts > 0 || state.is_unknown() || state.splitting {

@@ -13,13 +13,13 @@ pub enum Progress {
     /// Records went into batches.
     #[non_exhaustive]
     Consolidated {
-        /// Number of records since the last report.
+        /// Number of records that went into batches since the last report.
         records: u64,
     },
     /// Records were delivered or archived.
     #[non_exhaustive]
     Delivered {
-        /// Number of records since the last report.
+        /// Number of records that were delivered or archived since the last report.
         records: u64,
     },
     /// Delivery waits.
@@ -33,7 +33,7 @@ pub enum Progress {
     /// Bytes were verified.
     #[non_exhaustive]
     Checked {
-        /// Number of bytes since the last report.
+        /// Number of bytes that were verified since the last report.
         bytes: u64,
     },
 }

@@ -54,10 +54,13 @@ pub(crate) struct ConsolidatedEntry {
 /// Numbers of entries and records in all events of the entry journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EntrySums {
+    /// Consolidated entries.
     pub(crate) entries: u64,
-    /// Records in batches.
+    /// Records that were written to batches.
     pub(crate) records: u64,
+    /// Records that were skipped, because they had been consolidated before.
     pub(crate) repeated: u64,
+    /// Lines without a valid record.
     pub(crate) aside: u64,
     /// Records by the day of the totals that include them. It lacks records that earlier versions
     /// consolidated, which did not write this field.

@@ -34,7 +34,7 @@ pub(crate) use held_ids::HeldIds;
 /// Number of ids at which a new generation of the journal begins.
 pub(crate) const WINDOW: u64 = 250_000;
 
-/// Returns the minimum number of records in the totals of each day. Entries of an unfinished
+/// Returns for each day how many records its totals must include at least. Entries of an unfinished
 /// snapshot do not count.
 pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<RecordsPerDay, Error> {
     let mut sums = EntrySums::default();
@@ -351,7 +351,7 @@ impl EntryJournal {
         Ok(())
     }
 
-    /// Returns the minimum number of records in the totals of each day.
+    /// Returns for each day how many records its totals must include at least.
     pub(crate) fn days(&self) -> &RecordsPerDay {
         &self.sums.days
     }

@@ -67,7 +67,8 @@ pub(crate) struct BatchEvent {
     pub(crate) sums: Option<OutcomeSums>,
 }
 
-/// Sums of the events of a journal, in records.
+/// Sums of the events of the batch journal: numbers of records, and in `batches_delivered` the
+/// number of batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct OutcomeSums {
     pub(crate) delivered: u64,

@@ -166,7 +166,8 @@ impl SpoolManager {
         }
     }
 
-    /// Returns the number of failed files in `failed/`.
+    /// Returns the number of files in `failed/`, without hidden files and the files with the
+    /// reasons.
     pub fn count_failed(&self) -> Result<u64, Error> {
         let mut count = 0;
         for_each_file(&*self.disk, &self.data.failed, |name| {
@@ -234,7 +235,8 @@ impl SpoolManager {
         files::flush(&*self.disk, &[spool, failed, archive])
     }
 
-    /// True if a batch was written before and is no longer pending.
+    /// True if a batch was added before and is no longer pending: it is in `failed/` or `archive/`,
+    /// or the journal has its outcome.
     fn was_put(&self, name: &str) -> Result<bool, Error> {
         if self.exists(&self.data.failed.join(name))?
             || self.exists(&self.data.archive.join(name))?
@@ -415,7 +417,8 @@ impl SpoolManager {
     pub(crate) fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error> {
         let path = self.data.spool.join(name);
         if self.lock_held_halves().contains(name) {
-            let reason = "the batch that it is a half of cannot be read";
+            let reason =
+                "its split is not finished: the whole batch cannot be read, or the disk is full";
             return Err(Error::read(&path, io::Error::other(reason)));
         }
         if self.finish_outcome(name)? {

@@ -101,9 +101,9 @@ struct Shared {
     limits: Limits,
     reserve: Reserve,
     state: Mutex<StagingState>,
-    /// Held while a thread seals entries or writes rescued records.
+    /// Held while a thread seals entries, or writes records again that a failed sync may have lost.
     background: Mutex<()>,
-    /// Wakes the keeper.
+    /// Wakes the keeper, the thread that syncs and seals.
     keeper: Condvar,
 }
 

@@ -24,7 +24,7 @@ pub(super) enum ScriptedReply {
 pub(super) struct FakeReceiver {
     /// Replies to the next batches. The receiver accepts every batch when there are none.
     pub(super) replies: Mutex<VecDeque<ScriptedReply>>,
-    /// Records that the receiver rejects, with the batch that contains them.
+    /// Ids of records. The receiver rejects every batch that contains one of them.
     pub(super) poison: Mutex<Vec<Uuid>>,
     received: Mutex<Received>,
     pub(super) clock: FakeClock,
@@ -32,9 +32,11 @@ pub(super) struct FakeReceiver {
 
 #[derive(Debug, Default)]
 struct Received {
+    /// Number of times that each record was stored.
     billed: BTreeMap<Uuid, usize>,
     /// Body of each batch that was sent, by idempotency key.
     bodies: HashMap<String, Vec<u8>>,
+    /// Idempotency keys of the stored batches.
     committed: HashSet<String>,
     /// Number of times that each idempotency key was sent.
     keys: BTreeMap<String, usize>,

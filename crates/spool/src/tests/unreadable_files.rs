@@ -286,7 +286,7 @@ fn forged_line_numbers_are_quarantined_without_overflow() {
     assert!(
         failed
             .iter()
-            .any(|one| one.reason.contains("its number is above the maximum")),
+            .any(|one| one.reason.contains("is above the maximum of an entry")),
         "{failed:?}"
     );
     let books = test_dir.assert_balanced("at the end");

@@ -223,7 +223,11 @@ impl Verification<'_> {
                 Some(sealed) => {
                     format!("its seal counts {sealed} records, but the last has number {last}")
                 }
-                None => "it has no seal".to_owned(),
+                None => {
+                    "its name is that of a sealed entry, but its seal (the last line) is missing \
+                     or damaged"
+                        .to_owned()
+                }
             };
             self.problem(path, None, what);
         }

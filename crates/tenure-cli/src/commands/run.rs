@@ -27,7 +27,7 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
             format!("`--wait {name}` is ambiguous: {name} can be a name or a number of seconds"),
         )
         .hint(format!(
-            "a number of seconds needs an equals sign: `--wait={name}`"
+            "to wait for that many seconds, write an equals sign: `--wait={name}`"
         )));
     }
     let stop = keys::command_line("stop", &key, &args.key);

@@ -28,7 +28,7 @@ fn key_stays_held_after_the_wrapper_alone_is_killed() {
     assert_eq!(refused.text(), "");
 }
 
-// T5: the command is the holder now.
+// T5: after the wrapper was killed, a refusal names the command, which still holds the lock.
 #[test]
 fn refusal_names_the_command_after_its_wrapper_was_killed() {
     let sandbox = Sandbox::new();
@@ -85,7 +85,8 @@ fn takeover_from_a_crashed_owner_is_reported() {
     assert!(next.stderr.contains(&pid), "{next:?}");
 }
 
-// T8: the command is proven to be the holder, so `stop` signals it.
+// T8: after the wrapper was killed, the command still holds the lock that it inherited. The kernel
+// proves that, so `stop` signals the command.
 #[test]
 fn stop_ends_a_command_whose_wrapper_was_killed() {
     let sandbox = Sandbox::new();

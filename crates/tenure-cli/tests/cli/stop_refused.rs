@@ -106,7 +106,7 @@ fn no_process_is_signalled_if_a_foreign_record_does_not_name_the_holder() {
     assert_neither_is_signalled(&sandbox, unrelated, holder);
 }
 
-// T8
+// T8: the key is held, but not by the process that a complete lock record names.
 #[test]
 fn no_process_is_signalled_if_a_complete_record_does_not_name_the_holder() {
     let sandbox = Sandbox::new();

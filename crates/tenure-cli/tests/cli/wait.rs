@@ -40,7 +40,7 @@ fn waiting_run_names_the_owner() {
     assert_eq!(waiter.stdout(), "");
 }
 
-// `--quiet`
+// `--quiet` suppresses the message about the wait and the refusal; only the exit code remains.
 #[test]
 fn quiet_waiting_run_prints_nothing() {
     let sandbox = Sandbox::new();

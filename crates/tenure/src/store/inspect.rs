@@ -86,8 +86,8 @@ pub(crate) fn owner_without_file(path: &Path, key: &Key, owner: GuardOwner) -> B
         holder.pid = Some(pid);
         holder.suspended = process::is_suspended(pid);
         holder.command_only = record.command_pid() == Some(pid);
-        // A record with `released_at` shows that the owner removed the file itself and is releasing
-        // the key.
+        // A lock record with `released_at` shows that the owner removed the file itself and is
+        // releasing the key.
         holder.file_gone = record.released_at.is_none();
         holder.record = Some(record);
     }

@@ -46,7 +46,7 @@ impl DataDir {
         if lost > 0 {
             let (count, file) = (counted(lost, "record"), self.shown(loss::FILE));
             output::message(&format!(
-                "{count} could not be staged and are missing from all totals; see {file}"
+                "{count} could not be staged, so all totals are too low; see {file}"
             ));
         }
     }

@@ -28,7 +28,7 @@ async fn arrivals(profile: &Profile, more: &Value) -> Vec<Duration> {
     arrivals
 }
 
-/// Returns the duration of a whole response.
+/// Returns the time until a response that is not streamed arrives.
 async fn whole(profile: &Profile, more: &Value) -> Duration {
     let start = Instant::now();
     let reply = ask(profile, more).await;

@@ -96,7 +96,10 @@ fn leftover(server: &ServerReport) -> Option<String> {
             format!("{path} belongs to {user}; no process is seen to hold its lock")
         }
         ServerState::Unknown { user, why } => {
-            format!("{path} belongs to {user}, and {why}: a server may be running")
+            format!(
+                "{path} belongs to {user}, and {why}: a server may be running; \
+                 run `llmlb status` as that user or root"
+            )
         }
         ServerState::Unusable(why) => {
             format!("{path} is not a lock file ({why}); no server can start until it is removed")

@@ -159,7 +159,10 @@ fn missing_server_is_shown_with_the_state_of_its_lock_file() {
                 user: "bob".into(),
                 why: "it cannot be seen".into(),
             },
-            Some("/l/serve_80.lock belongs to bob, and it cannot be seen: a server may be running"),
+            Some(
+                "/l/serve_80.lock belongs to bob, and it cannot be seen: a server may be running; \
+                 run `llmlb status` as that user or root",
+            ),
         ),
         (
             ServerState::Unusable("it is a directory".into()),

@@ -68,9 +68,10 @@ pub(super) fn report(args: &ReportArgs, data: &DataDir) -> Result<u8, Failure> {
         [first, ..] => {
             let count = counted(tally.problems.len() as u64, "file");
             let message =
-                format!("{count} with totals cannot be read and are not in the report: {first}");
+                format!("{count} with totals cannot be read, so the report is incomplete: {first}");
             let verify = data.command("verify");
-            Err(Failure::new(exit::FAILED, message).hint(format!("list all of them with {verify}")))
+            Err(Failure::new(exit::FAILED, message)
+                .hint(format!("list all problems with {verify}")))
         }
     }
 }
