@@ -205,7 +205,7 @@ fn serve_applies_the_limits_of_the_archive_if_there_are_any() {
     assert_eq!(usage["kept"]["archive"]["files"], 0, "{usage}");
     server
         .process
-        .until_output("in 1 file from archive/: usage.archive_max_age or ");
+        .until_output("in 1 file from archive/ beyond usage.archive_max_age or ");
     drop(server);
     assert_eq!(sandbox.files("archive"), [""; 0]);
     assert_eq!(sandbox.books()["archived"], 3);

@@ -43,7 +43,7 @@ fn process_that_reuses_the_owners_pid_is_neither_named_nor_signalled() {
         .run()
         .unwrap_err();
     assert!(error.is_stop_refused(), "{error}");
-    assert!(error.to_string().contains("another process now"), "{error}");
+    assert!(error.to_string().contains("could not be proven"), "{error}");
     assert!(unrelated.is_running());
 
     drop(heir);
