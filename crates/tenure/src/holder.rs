@@ -200,7 +200,8 @@ pub enum State {
     OtherUser(String),
     /// The kernel does not show this process whether the key is owned. The key cannot be acquired.
     Unknown {
-        /// User who owns the file or its directory.
+        /// User who owns the lock file. If this process may not search the lock directory: user who
+        /// owns the directory.
         user: String,
         /// Reason why the kernel does not show whether the key is owned.
         why: String,

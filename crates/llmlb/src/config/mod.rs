@@ -66,7 +66,7 @@ pub(crate) struct Config {
     pub(crate) backends: Vec<Backend>,
     /// Sorted by name.
     pub(crate) aliases: Vec<Alias>,
-    /// Path of the file that was read, as the flag or variable names it.
+    /// Path of the configuration file that was read, as the flag or variable names it, or the default.
     pub(crate) file: Option<PathBuf>,
     /// Origin of each value.
     pub(crate) origins: Origins,

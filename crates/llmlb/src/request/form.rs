@@ -38,7 +38,9 @@ pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
     let boundary = boundary.ok_or("its Content-Type has no boundary")?;
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
     if boundary.is_empty() || boundary.len() > MAX_BOUNDARY || !boundary.bytes().all(is_allowed) {
-        return Err("its boundary has characters that not all servers accept");
+        return Err(
+            "its boundary is empty, longer than 70 characters, or has characters that not all servers accept",
+        );
     }
     Ok(boundary)
 }

@@ -57,8 +57,8 @@ impl Upload {
         }
     }
 
-    /// A request whose body is streamed from the client. The client must send at least at `pace`, and faster
-    /// while other requests wait for a slot. `head` announces chunks or a length.
+    /// A request whose body is streamed from the client. The client must send at least at `pace`; while
+    /// other requests wait for a slot, a slower client is aborted sooner. `head` announces chunks or a length.
     pub(crate) fn streamed(
         head: Bytes,
         body: Incoming,

@@ -34,7 +34,8 @@ const EROFS: i32 = 30;
 const EXDEV: i32 = 18;
 /// Maximum number of attempts at a step of the scenario.
 const MAX_TRIES: usize = 6;
-/// Length of the reserve: the minimum.
+/// Length of the reserve file in these tests, in bytes. Spool accepts no shorter one, which could
+/// not store a batch.
 const RESERVE_BYTES: usize = 1 << 16;
 
 /// A data directory, the processes that use it, and the records that they acknowledged.

@@ -28,8 +28,8 @@ fn event(number: u64) -> Value {
     json!({ "number": number })
 }
 
-/// The deliverer may add events after a failed rotation, because a snapshot that is being consolidated
-/// delays the next attempt.
+/// An event can be added after a failed rotation of the journal: the deliverer does not rotate the
+/// journal while a snapshot is unfinished, and then adds the event without a second attempt.
 #[test]
 fn event_added_after_a_failed_rotation_is_counted() {
     for late in [false, true] {

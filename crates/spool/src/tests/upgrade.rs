@@ -74,7 +74,8 @@ fn data_directory_of_the_first_release_is_delivered_and_its_books_balance() {
     let (archived, failed) = (ids_in(&data.archive), ids_in(&data.failed));
     let options = batches_of(3);
     while consolidate(test_dir.path(), &options).unwrap().entries > 0 {}
-    // Delivery in the fixture is paused for one hour.
+    // The fixture contains a pause of one hour, during which no batch is sent. The clock is
+    // advanced past its end.
     test_dir.receiver.clock.forward(Duration::from_secs(7200));
     test_dir.deliver_all();
     let billed = each_once(test_dir.receiver.billed(), "delivered");

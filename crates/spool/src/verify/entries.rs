@@ -252,7 +252,7 @@ fn checked_name(entry: &ConsolidatedEntry) -> Result<EntryName, String> {
         return Err("the number of its ids differs from the number of its records".to_owned());
     }
     if entry.accounted_lines() != entry.lines {
-        return Err("its line counts do not add up to its number of lines".to_owned());
+        return Err("the line counts in this line of the entry journal do not add up to the lines of its entry".to_owned());
     }
     Ok(name)
 }

@@ -326,7 +326,8 @@ fn free_backend_is_found_among_many_that_are_full() {
         drop(slot);
         let found = chosen(&pool, Some("m"));
         assert_eq!(found.backend().id, id);
-        // The slot stays in use while the next backend is tested.
+        // The slot is never released, so that this backend stays full. In the next round only the
+        // next backend is free.
         std::mem::forget(found);
     }
 }

@@ -278,7 +278,9 @@ fn token(args: &Deliver) -> Result<Option<Token>, Failure> {
     };
     Token::new(text.expose()).map(Some).map_err(|error| {
         let failure = Failure::new(exit::FAILED, format!("LLMLB_USAGE_TOKEN: {error}"));
-        failure.hint("read the token from a file: `--token-file FILE`")
+        failure.hint(
+            "correct the token in LLMLB_USAGE_TOKEN, or read it from a file: `--token-file FILE`",
+        )
     })
 }
 

@@ -157,7 +157,8 @@ impl Sse {
         }
     }
 
-    /// Reads complete events, whose offset in the current chunk is `base`.
+    /// Reads `text`, a sequence of complete events, and adds the usage events to be removed to `edit`. `base` is
+    /// the offset of `text` in the bytes that `edit` changes.
     fn events(&mut self, text: &[u8], base: usize, edit: &mut ChunkEdit) {
         let mut usage = summary::next_usage(text, 0);
         let mut begin = 0;
