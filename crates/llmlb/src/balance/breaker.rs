@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_is_the_trial() {
+    fn trial_after_a_pause_is_exactly_one_request() {
         let ejected = ejected_at(0);
         assert_eq!(ejected.tried(Moment(999)), ejected, "not yet");
         let trial = ejected.tried(Moment(1200));

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn one_caller_claims_the_trial() {
+    fn trial_is_claimed_by_exactly_one_caller() {
         let stats = BackendStats::default();
         assert!(!stats.claim_trial(NOW), "not ejected");
         for _ in 0..3 {

@@ -158,7 +158,7 @@ fn event_is_held_back_only_while_it_may_be_a_usage_event() {
         String::from_utf8(out.to_vec()).unwrap()
     };
     assert_eq!(forwarded(WORD), WORD);
-    // Nothing is forwarded while the event may still become a usage event.
+    // The first bytes of an event are held back while it may still become a usage event.
     assert_eq!(forwarded("data: {\"id\":\"x\","), "");
     // Choices that are not empty rule out a usage event.
     assert_eq!(
