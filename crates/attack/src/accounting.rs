@@ -61,7 +61,9 @@ fn upgrade() -> Request {
         .field("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
 }
 
-/// Sends more than `body_memory` through one WebSocket. Another client sends a prompt of 1 MB.
+/// Sends more bytes than `body_memory` through one WebSocket, then a prompt of 1 MB from another
+/// client. llmlb holds if the WebSocket stays open and the prompt is served: bytes that llmlb has
+/// forwarded must not stay charged to `body_memory`.
 fn websocket(target: &Target) -> Outcome {
     const SENT: usize = 24 << 20;
     let llm = FakeLlm::start("m", |request| {
@@ -114,7 +116,9 @@ fn many_models() -> Result<FakeLlm, Box<dyn Error>> {
         .start(|_| Reply::json(200, chat_completion("ok", 100, 50)))?)
 }
 
-/// Requests the model list on many streams of a single connection and reads no response.
+/// Requests the model list on many streams of a single connection and reads no response. llmlb
+/// holds if it responds to every stream and to other clients: the streams share one copy of the
+/// list, so `body_memory` must not be charged for each stream.
 fn unread_lists(target: &Target) -> Outcome {
     const STREAMS: usize = 60;
     let llm = many_models()?;
@@ -152,7 +156,9 @@ fn unread_lists(target: &Target) -> Outcome {
     verdict(served == STREAMS && other == 200 && chat == 200, evidence)
 }
 
-/// Opens HTTP/2 connections and leaves them idle, then two clients send a prompt of 1 MB each.
+/// Opens HTTP/2 connections and leaves them idle, then sends a prompt of 1 MB from each of two
+/// other clients. llmlb holds if it accepts every idle connection and serves both prompts: idle
+/// connections must not use up `body_memory`.
 fn idle_http2(target: &Target) -> Outcome {
     const CONNECTIONS: usize = 100;
     let gate = Gate::new();
@@ -170,7 +176,8 @@ fn idle_http2(target: &Target) -> Outcome {
     let mut idle = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut client = Http2::connect(server.address)?;
-        // The server may reject the connection.
+        // A connection that the server rejects is not counted as open, and the verdict is then that
+        // the attack succeeded.
         let Ok(stream) = client.get("/healthz") else {
             continue;
         };
@@ -212,7 +219,8 @@ enum Http1Filling {
     BehindBody,
 }
 
-/// Fills HTTP/1.1 connections. The bound is `body_memory` and 32 KiB per connection.
+/// Sends large requests on many HTTP/1.1 connections and keeps the connections open. llmlb holds if
+/// its memory grows by at most `body_memory`, plus 32 KiB per connection, plus `BESIDES`.
 fn beyond_http1(target: &Target, filling: Http1Filling) -> Outcome {
     const CONNECTIONS: usize = 600;
     let bound = 24 * MIB + CONNECTIONS as u64 * (32 << 10) + BESIDES;
@@ -275,8 +283,8 @@ fn bytes_behind_bodies(clients: &mut Vec<Http1>) {
     let mut rest = body.into_bytes();
     rest.resize(rest.len() + 120_000, b' ');
     clients.retain_mut(|client| client.send(&head).is_ok());
-    // After the pause the server has read every head. It reads the bodies and the bytes behind them into
-    // other buffers.
+    // After the pause the server has read every head, so it reads the bodies and the bytes behind
+    // them into further buffers. The attack checks that those buffers are limited too.
     thread::sleep(Duration::from_millis(500));
     clients.retain_mut(|client| client.send(&rest).is_ok());
 }
@@ -319,7 +327,8 @@ fn paths(target: &Target) -> Outcome {
             continue;
         };
         for _ in 0..STREAMS {
-            // The server may close the connection, which ends the attack.
+            // The server may close the connection to limit its memory. No further stream can be
+            // opened on this connection then.
             if client.post(&path, br#"{"model":"m"}"#).is_err() || client.is_closed() {
                 break;
             }

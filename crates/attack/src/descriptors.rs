@@ -46,17 +46,20 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Opens idle connections until the server has no descriptor left, or rejects connections.
+/// Opens connections with an incomplete request until the server has no descriptor left, or rejects
+/// connections.
 fn hold(server: &LlmlbServer) -> Result<Vec<TcpStream>, Box<dyn Error>> {
     let mut held = Vec::new();
     for _ in 0..HELD {
         if let Ok(mut stream) = TcpStream::connect(server.address) {
-            // With an incomplete request the connection does not count as idle.
+            // An incomplete request head keeps the connection from being idle. A server could close
+            // idle connections to free their descriptors.
             let _ = stream.write_all(b"GET /v1/models HTTP/1.1\r\n");
             held.push(stream);
         }
     }
-    // The server accepts connections from the kernel's queue as soon as others are closed.
+    // Wait until the server has accepted enough connections from the kernel's queue to use up its
+    // descriptors. Without the wait, the attack would continue while descriptors are free.
     is_reached(Duration::from_secs(3), || {
         resources::open_descriptors(server.pid()).is_ok_and(|open| open >= DESCRIPTORS)
     });
@@ -76,7 +79,8 @@ fn unrecorded(target: &Target) -> Outcome {
     for _ in 0..CLIENTS {
         clients.push(Http1::connect(server.address)?);
     }
-    // Opens the backend connections that the later requests use.
+    // Make the server open the backend connections that the later requests reuse. A server without
+    // a free descriptor could not open them later and would serve no request.
     send_all(&mut clients, "before");
     let held = hold(&server)?;
     // The server seals and closes its staging entry after a second. A waiting client connection then uses the

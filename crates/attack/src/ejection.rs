@@ -246,7 +246,8 @@ fn by_websocket(target: &Target) -> Outcome {
     let mut was_ejected = false;
     for gate in gates.iter().take(ATTEMPTS) {
         let mut client = Http1::connect(server.address)?;
-        // Without a model the request goes to the first backend.
+        // A request without a model goes to the first backend, which resets its WebSockets. A
+        // request with a model could go to the other backend, which resets none.
         client.send(Request::websocket("/v1/realtime").to_bytes())?;
         let status = client.response()?.status();
         if status != 101 {
@@ -294,7 +295,9 @@ fn retry_after_date(target: &Target) -> Outcome {
         server.send(&Request::chat("m", &format!("prompt {number}")))?;
         thread::sleep(Duration::from_millis(5));
     }
-    // An ejection after failures ends after a second; the pause does not.
+    // An ejection after failures ends after a second, the pause of the `Retry-After` date only
+    // after 30 s. A server that ejects the backend and ignores the date sends requests to it again
+    // now.
     thread::sleep(Duration::from_millis(1100));
     for number in 0..REQUESTS {
         server.send(&Request::chat("m", &format!("later {number}")))?;
@@ -377,7 +380,8 @@ fn not_named(target: &Target) -> Outcome {
             .send(&Request::chat("m", &format!("prompt {number}")))?;
     }
     let names_it = |line: &str| line.contains("failing") && line.contains("500");
-    // Lines of the access log contain the status of the response to the client, not of the backend.
+    // A line of the access log does not count as a report of the backend's failure: the status in
+    // that line is the status of the response to the client.
     let is_request = |line: &str| line.contains("POST /v1/");
     let in_log = is_reached(Duration::from_millis(500), || {
         let log = twins.server.log();

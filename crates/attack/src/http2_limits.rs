@@ -100,8 +100,11 @@ fn paced_resets(target: &Target) -> Outcome {
 /// Resets each stream as soon as the head of its response arrives, while the backend still streams.
 fn resets_after_head(target: &Target) -> Outcome {
     const STREAMS: usize = 300;
-    // The limit permits six resets at once and one per second. A slow machine needs far less than 90 s.
+    // Value of `server.max_resets`. A limit of 60 per minute permits 6 resets at once and then one
+    // per second.
     const PER_MINUTE: &str = "60";
+    // Maximum number of backend requests that the attack may open. The limit permits so many only
+    // if the attack takes 94 s, and even a slow machine needs far less time.
     const ALLOWED: usize = 100;
     let llm = FakeLlm::start("m", |_| {
         let event = b"a\r\ndata: {}\n\n\r\n".to_vec();

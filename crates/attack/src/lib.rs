@@ -93,7 +93,8 @@ impl Attack {
         }
     }
 
-    /// Number of the item and the letter behind it, such as `(14, "k")`.
+    /// Item of docs/attacks.md with which the attack's name begins, as number and letter. For
+    /// `14k-204-chunked-reused` it is `(14, "k")`. Attacks are sorted by their items.
     fn item(&self) -> (u32, String) {
         let item = self.name.split('-').next().unwrap_or_default();
         let letter = item.trim_start_matches(|char: char| char.is_ascii_digit());
@@ -136,7 +137,7 @@ pub fn attacks() -> Vec<Attack> {
     attacks
 }
 
-/// Returns a verdict that holds if the condition is true.
+/// Returns [`Verdict::Holds`] if `holds` is true, otherwise [`Verdict::Fails`], with the evidence.
 fn verdict(holds: bool, evidence: impl Into<String>) -> Outcome {
     let evidence = evidence.into();
     Ok(if holds {
@@ -146,7 +147,8 @@ fn verdict(holds: bool, evidence: impl Into<String>) -> Outcome {
     })
 }
 
-/// Returns the verdict on a request that was not forwarded. It holds if the client got a 4xx error.
+/// Returns the verdict on a request that llmlb did not forward: [`Verdict::Holds`] if the client
+/// got a 4xx error with this status, otherwise [`Verdict::Fails`].
 fn rejected(status: u16) -> Outcome {
     verdict(
         (400..500).contains(&status),

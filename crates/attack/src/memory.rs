@@ -94,9 +94,10 @@ fn announced(target: &Target) -> Outcome {
 /// Kind of the responses that a client requests and does not read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
-    /// The model list of 1 MB, which llmlb itself sends.
+    /// Responses of llmlb itself: the client requests the model list of 1 MB.
     Own,
-    /// Short responses of a backend.
+    /// Responses of a backend: the client requests short chat completions, which llmlb has to hold
+    /// while the client does not read.
     Short,
 }
 
@@ -122,7 +123,8 @@ fn window_0(target: &Target, held: Held) -> Outcome {
             Held::Own => client.get("/v1/models"),
             Held::Short => client.post("/v1/chat/completions", br#"{"model":"m0"}"#),
         };
-        // The server may close the connection, which ends the attack.
+        // The server may close the connection to defend itself. The attack then opens no more
+        // streams, and all responses count as released.
         let Ok(stream) = opened else { break };
         streams.push(stream);
     }
@@ -223,7 +225,8 @@ fn fill(server: &LlmlbServer, filling: Filling) -> Option<Http2> {
             }
             Filling::Responses => client.get("/v1/models").map(|_| ()),
         };
-        // The server may close the connection, which ends the attack.
+        // The server may close the connection to limit its memory. No further stream can be opened
+        // on this connection then.
         if sent.is_err() || client.is_closed() {
             break;
         }

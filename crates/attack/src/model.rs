@@ -10,8 +10,9 @@ use testkit::{FakeLlm, Received, Reply, Request, Sandbox, chat_completion};
 
 use crate::{Attack, Outcome, Target, rejected, verdict};
 
-/// The model that is billed, and the model that the backend serves.
+/// Cheap model, as which the attacker wants a request to be billed.
 const CHEAP: &str = "cheap";
+/// Expensive model, which the attacker wants the backend to serve for that request.
 const DEAR: &str = "dear";
 
 /// Parser of a backend. Returns the model that the backend serves.
@@ -102,7 +103,9 @@ fn variations() -> Vec<Variation> {
         Variation {
             name: "lf-line-ends",
             content_types: PLAIN,
-            // Parsers that require CRLF find one part, named model, with the content of the second part.
+            // Parsers that accept LF find two parts, of which the first names the expensive model.
+            // Parsers that require CRLF find a single part: its name is `model`, and its content is
+            // the cheap model.
             body: format!(
                 "--x\nContent-Disposition: form-data; name=\"model\"\n\n{DEAR}\n--x\r\n\
                  Content-Disposition: form-data; name=\"note\"\r\n\r\n{CHEAP}\r\n--x--\r\n"
@@ -128,7 +131,8 @@ fn variations() -> Vec<Variation> {
         Variation {
             name: "preamble",
             content_types: PLAIN,
-            // Werkzeug accepts a first boundary that does not begin a line.
+            // Werkzeug accepts a first boundary that does not begin a line, and so finds the
+            // expensive model. Other parsers skip that part as a preamble and find the cheap model.
             body: format!("preamble{}", part("x", "name=\"model\"", DEAR))
                 + &part("x", "name=\"model\"", CHEAP)
                 + &end("x"),

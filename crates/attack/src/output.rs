@@ -84,7 +84,8 @@ fn long_method(target: &Target) -> Outcome {
     verdict(longest <= LONGEST, evidence)
 }
 
-/// A real llama.cpp server reports the time of the response as `created`.
+/// The backend changes `created` in every model list, as llama.cpp does, which reports the time of
+/// the response. llmlb holds if it does not log each probe as a change of the models.
 fn created_changes(target: &Target) -> Outcome {
     const PROBES: usize = 6;
     let llm = FakeLlm::builder(&[])

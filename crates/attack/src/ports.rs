@@ -191,7 +191,8 @@ fn with_few_ports(target: &Target, name: &str, attack: fn(&Target) -> Outcome) -
     }
     let range = format!("{FIRST_PORT} {}", FIRST_PORT + PORTS - 1);
     fs::write("/proc/sys/net/ipv4/ip_local_port_range", range)?;
-    // On loopback, Linux by default reuses a port in TIME_WAIT after a second.
+    // Forbid the reuse of ports in TIME_WAIT. By default Linux reuses them on loopback after a
+    // second, and the attack would not run out of ports.
     fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "0")?;
     attack(target)
 }

@@ -205,7 +205,8 @@ fn short_timeout(target: &Target) -> Outcome {
     client.send(head)?;
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(5) {
-        // An error means that the server has closed the connection. The response has the reason.
+        // A write error is ignored: the server has then closed the connection, and its response,
+        // which is read next, shows why.
         let _ = client.send(" ");
         if let Ok(response) = client.response_within(Duration::from_millis(200)) {
             let (status, took) = (response.status(), began.elapsed().as_secs_f32());

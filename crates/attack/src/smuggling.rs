@@ -26,7 +26,9 @@ const SLOW: Duration = Duration::from_millis(150);
 const ATTEMPTS: usize = 3;
 const VICTIMS: usize = 2;
 
-/// Sends the carrier and returns the status of its response; `None` if there was none.
+/// Function that sends the attacker's request, called the carrier because most carriers hide a
+/// second request in their body. Returns the status of the response; `None` if there was no
+/// response.
 type Carrier = Box<dyn Fn(SocketAddr) -> io::Result<Option<u16>> + Send + Sync>;
 
 /// Effect for which the attack counts as successful.
@@ -179,7 +181,8 @@ fn add_reused(attacks: &mut Vec<Attack>) {
     );
 }
 
-/// Returns the rest of a chunked response, from its last header fields on.
+/// Returns the end of a chunked response: its last two header fields (`Content-Type` and
+/// `Transfer-Encoding`) and its body. The caller puts a status line and other fields in front.
 fn chunked_rest() -> String {
     let body = chat_completion("ok", 100, 50);
     let size = body.len();
@@ -245,7 +248,8 @@ fn reply(request: &Received) -> Reply {
     Reply::json(200, chat_completion("ok", 100, 50))
 }
 
-/// Sends the carriers to a backend that leaves bodies unread as cpp-httplib does.
+/// Sends carriers, which hide a second request in their body, to a backend that leaves bodies
+/// unread as cpp-httplib does. Such a backend parses an unread body as the next request.
 fn cross(target: &Target, carriers: &[Carrier]) -> Outcome {
     let builder = FakeLlm::builder(&["m"]).bodies(cpp_httplib::body_rule);
     let llm = builder
@@ -253,10 +257,13 @@ fn cross(target: &Target, carriers: &[Carrier]) -> Outcome {
     crossing(target, &llm, carriers, Judged::Execution)
 }
 
-/// Sends each carrier several times, each time followed at once by requests of victims.
+/// Sends each carrier (a request that hides a second request) several times, each time followed at
+/// once by requests of victims. The attack succeeds if a victim receives the response to the hidden
+/// request.
 fn crossing(target: &Target, llm: &FakeLlm, carriers: &[Carrier], judged: Judged) -> Outcome {
     let sandbox = target.sandbox()?;
-    // With one worker every client shares the idle backend connections.
+    // With one worker all clients share the idle backend connections, so that a victim's request
+    // can follow the carrier on the same connection.
     let server = sandbox.server().backend(&llm.url());
     let server = server.setting("server.workers", "1").start()?;
     let (mut attempts, mut crossed, mut statuses) = (0, 0, Vec::new());
@@ -371,7 +378,9 @@ fn extra_bytes(target: &Target) -> Outcome {
     crossing(target, &llm, &carriers, Judged::Crossing)
 }
 
-/// Sends requests one after the other and checks that each has a connection of its own.
+/// Sends requests one after the other to a backend whose responses have an ambiguous end. llmlb
+/// holds if it opens a new backend connection for each request: on a reused connection, the rest of
+/// one response could reach another client.
 fn reused(target: &Target, method: &str, response: fn() -> String) -> Outcome {
     let llm = FakeLlm::start("m", move |_| Reply::raw(response()))?;
     let sandbox = target.sandbox()?;
@@ -391,7 +400,8 @@ fn reused(target: &Target, method: &str, response: fn() -> String) -> Outcome {
     let requests = connections.len();
     connections.dedup();
     let evidence = format!("{requests} requests on {} connections", connections.len());
-    // llmlb may also reject the responses. It then opens a new connection for every request, too.
+    // llmlb may forward the ambiguous responses or reject them. In both cases it holds only if
+    // every request had a backend connection of its own.
     verdict(requests > 0 && connections.len() == requests, evidence)
 }
 

@@ -52,7 +52,9 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("model-member", "/v1/models/m:generateContent"),
 ];
 
-/// Targets that some backend serves outside of `/v1/`.
+/// Names and targets of requests whose path begins with `/v1/`, but leads out of it on backends
+/// that decode escapes or remove parameters. llmlb must reject them, so that clients cannot reach
+/// other paths.
 const ESCAPES: &[(&str, &str)] = &[
     ("dots-with-parameter-leave-v1", "/v1/..;/x"),
     ("double-escaped-dots-leave-v1", "/v1/%252e%252e/x"),

@@ -119,7 +119,9 @@ fn binary_embeddings(target: &Target) -> Outcome {
     )
 }
 
-/// The first response is an error that repeats a URL of the client, the next response is a success.
+/// The backend's first response is an error that contains `stream_options` only because it repeats
+/// a URL of the attacker's prompt. llmlb must not conclude that the backend rejects that option: it
+/// would stop requesting usage, and the victim's record would lack the reported tokens.
 fn echoed_option(target: &Target) -> Outcome {
     let count = AtomicUsize::new(0);
     let llm = FakeLlm::start("m", move |request| {

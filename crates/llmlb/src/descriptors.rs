@@ -41,10 +41,12 @@ const PER_LOOKUP: usize = 2;
 /// works while clients hold all the others. Each may need a backend connection.
 pub(crate) const EXTRA_LOCAL: usize = 4;
 
-/// `max_connections` leaves at least one eighth of the descriptors outside the reserve to backend
-/// connections.
+/// Backend connections get at least one eighth (1/`LEFT_TO_BACKENDS`) of the descriptors that the
+/// server does not reserve for itself, even if `server.max_connections` is larger. Otherwise
+/// clients could connect, but no request could reach a backend.
 const LEFT_TO_BACKENDS: usize = 8;
-/// Minimum number of descriptors outside the reserve. The server refuses to start with fewer.
+/// Minimum number of descriptors for client and backend connections, beyond those that the server
+/// reserves for itself. The server refuses to start with fewer.
 const MIN_USABLE: usize = 8;
 /// Default limit of one client address: a quarter of all connections.
 const PER_ADDRESS_PART: usize = 4;
@@ -128,8 +130,12 @@ impl Division {
         Ok(division)
     }
 
-    /// Maximum number of backend connections that requests from one address may use at a time. An
-    /// HTTP/1.1 client reaches `per_address` first: each of its connections carries one request.
+    /// Maximum number of backend connections that requests from one client address may use at a
+    /// time. Without this limit an HTTP/2 client, which sends many requests on one connection,
+    /// could use all backend connections.
+    ///
+    /// An HTTP/1.1 client reaches the limit on its client connections (`per_address`) first, since
+    /// each connection carries one request at a time.
     pub(crate) fn backend_connections_per_address(&self) -> usize {
         self.per_address
             .max(self.backend_connections / PER_ADDRESS_PART)

@@ -9,20 +9,23 @@ use std::time::{Duration, Instant};
 /// `MAX_INTERVAL`.
 const FIRST_REMINDER: Duration = Duration::from_secs(10);
 const MAX_INTERVAL: Duration = Duration::from_secs(600);
-/// An episode ends when the problem has not occurred for this long.
+/// An episode, the time during which a problem recurs, ends when the problem has not occurred for
+/// this long.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Occurrences of one kind of problem, and the state of its log lines.
+/// Occurrences of one kind of problem, and the state of its log lines. An episode is the time
+/// during which the problem recurs.
 #[derive(Debug, Default)]
 pub(crate) struct Episode {
-    /// True while `current` is set. Checks without a problem then take no lock.
+    /// True while `current` has an open episode. While false, the checks for the end of the problem
+    /// return without taking the lock.
     is_on: AtomicBool,
     /// Number of occurrences in all episodes since the process started.
     total: AtomicU64,
     current: Mutex<Option<OpenEpisode>>,
 }
 
-/// An episode that has begun and not ended.
+/// State of an open episode: a problem has occurred at least once and has not ended yet.
 #[derive(Debug)]
 struct OpenEpisode {
     began: Instant,
@@ -32,7 +35,7 @@ struct OpenEpisode {
     interval: Duration,
 }
 
-/// Change of an episode that the caller logs.
+/// Begin, continuation or end of a recurring problem, which the caller logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Began,

@@ -16,7 +16,8 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 pub(crate) enum HeaderAction {
     /// The field is sent to the backend.
     Forward,
-    /// The field concerns llmlb or this connection only, or llmlb writes it itself.
+    /// The field is neither sent to the backend nor counted as dropped: the field concerns only
+    /// llmlb or the client's connection, or llmlb writes the field itself.
     Consume,
     /// No rule forwards the field. Its name is counted in the metrics.
     Drop,
@@ -28,7 +29,8 @@ pub(crate) struct RequestContext<'a> {
     pub(crate) method: &'a Method,
     /// The client requests a WebSocket.
     pub(crate) is_upgrade: bool,
-    /// The body is streamed without parsing.
+    /// True if llmlb streams the body to the backend without parsing it. Only then may the body be
+    /// compressed, so only then is `Content-Encoding` forwarded.
     pub(crate) is_unread: bool,
     /// The names and patterns of `upstream.forward_headers`.
     pub(crate) extra: &'a HeaderPatterns,
@@ -125,7 +127,9 @@ fn is_conditional(name: &str) -> bool {
     name == "range" || name.starts_with("if-")
 }
 
-/// True if a header field or a query parameter with this name, in lower case, may contain a secret.
+/// True if a header field or a query parameter with this name, in lower case, may contain a secret
+/// of the client. Such a field or parameter is not forwarded, so that backends do not learn the
+/// secret.
 pub(crate) fn may_be_credential(name: &str) -> bool {
     const WORDS: [&str; 15] = [
         "apikey",

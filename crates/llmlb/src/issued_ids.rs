@@ -21,7 +21,9 @@ pub(crate) struct IssuedIdFinder {
     buffered: Vec<u8>,
     /// Number of bytes that are still to be searched.
     remaining: usize,
-    /// Name of a nested object whose id counts in addition to the top-level id.
+    /// Name of a nested object in the response, such as `file`, whose id a backend also issues.
+    /// Requests that name this id must go to the same backend, so the finder reports it like the
+    /// top-level id.
     nested: Option<&'static str>,
 }
 

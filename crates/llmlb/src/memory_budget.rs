@@ -89,7 +89,9 @@ impl Budget {
         self.try_charge_up_to(bytes, self.shared_limit)
     }
 
-    /// Charges memory of a connection, also from the reserve. Returns `false` if it would exceed the budget.
+    /// Charges memory of a connection. Connections may also use the part of the budget that is
+    /// reserved for them, so that bodies and responses cannot keep new clients out. Returns `false`
+    /// if the charge would exceed the whole budget.
     #[must_use]
     pub(crate) fn try_charge_connection(&self, bytes: usize) -> bool {
         self.try_charge_up_to(bytes, self.limit)
@@ -266,7 +268,8 @@ mod tests {
     #[test]
     fn only_body_in_memory_may_exceed_the_budget() {
         let budget = Arc::new(Budget::without_reserve(100));
-        // Connections and responses never exceed the budget, and do not count as bodies.
+        // A request body may exceed the budget if it is the only body. A connection may not, and
+        // the body counts as the only one even while a connection is charged.
         let mut connection = Share::new(&budget);
         assert!(connection.grow_to(60) && !connection.grow_to(101));
         let mut large = BodyShare::new(&budget);

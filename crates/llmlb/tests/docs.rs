@@ -221,7 +221,8 @@ fn blocks(page: &str) -> Vec<String> {
     parts.map(str::to_owned).collect()
 }
 
-/// Removes comments of shell commands: they are translated.
+/// Removes the comments from shell commands. The Japanese README translates them, so the commands
+/// of both READMEs are compared without comments.
 fn without_comments(block: &str) -> String {
     let lines = block.lines();
     let commands = lines.map(|line| line.split(" #").next().unwrap_or_default().trim_end());

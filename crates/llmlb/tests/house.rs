@@ -138,7 +138,8 @@ fn imports(name: &str, text: &str) -> Vec<String> {
     found
 }
 
-/// Returns the first name of a path, or of each path of a group in braces.
+/// Returns the first segment of a Rust path, such as `server` of `server::Shared`. For a group in
+/// braces, returns the first segment of each path in the group.
 fn first_names(path: &str) -> Vec<String> {
     let ident = |text: &str| -> String {
         let is_part = |char: &char| char.is_alphanumeric() || *char == '_';

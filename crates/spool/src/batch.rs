@@ -30,9 +30,9 @@ pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 pub struct Part {
     /// The entry's file name.
     pub name: String,
-    /// The first line.
+    /// Number of the first line in the entry, counted from 1.
     pub from: u64,
-    /// The last line.
+    /// Number of the last line in the entry.
     pub to: u64,
 }
 
@@ -290,14 +290,16 @@ impl<'a> BatchLines<'a> {
     }
 }
 
-/// Returns the number of lines in these parts; `None` on overflow.
+/// Returns the number of entry lines that the parts of a batch name, to compare it with the number
+/// of records in the batch. Returns `None` if the sum overflows.
 fn count(parts: &[Part]) -> Option<u64> {
     parts
         .iter()
         .try_fold(0_u64, |sum, part| sum.checked_add(part.to - part.from + 1))
 }
 
-/// Divides parts into the first `middle` lines and the rest.
+/// Splits the parts of a batch, which name lines of entries, into the first `middle` lines and the
+/// rest. Each half of a split batch gets the parts that name the lines of its own records.
 fn divide(parts: &[Part], middle: u64) -> [Vec<Part>; 2] {
     let [mut before, mut after] = [Vec::new(), Vec::new()];
     let mut left = middle;

@@ -120,8 +120,10 @@ pub fn change_destination(data: &Path, to: Option<&str>) -> Result<ChangedDestin
     Ok(changed)
 }
 
-/// Resets the delivery state of pending batches. Batches that the old destination may have fail
-/// with the reason instead. Returns the number of failed batches.
+/// Resets the delivery state of pending batches, so that their attempts at the old destination do
+/// not count for the new one. A batch that may have reached the old destination moves to `failed/`
+/// with `reason`: the new destination could count it a second time. Returns the number of batches
+/// that moved to `failed/`.
 fn forget_attempts(store: &SpoolManager, reason: &str) -> Result<u64, Error> {
     store.tidy()?;
     let (mut ambiguous, mut after) = (0, None);

@@ -111,15 +111,18 @@ impl Disk for RealDisk {
             self.make_dir(above)?;
         }
         match sys::make_dir(dir) {
-            // Another process created the directory meanwhile.
+            // Another process has created the directory since the check above. The directory
+            // exists, so this is no error.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
             made => made?,
         }
-        // Files in the directory are lost with the directory's name if that is not durable.
+        // Sync the parent directory. Otherwise a power failure could lose the new directory's name,
+        // and with it the files in the directory.
         let synced = self.sync_dir(above.unwrap_or(Path::new(".")));
         if synced.is_err() {
-            // The directory is removed, because the next call syncs the name only if it creates the
-            // directory.
+            // Remove the new directory if the sync of its name failed. Otherwise the next call
+            // would find the directory and skip the sync, and a power failure could lose the
+            // directory with its files.
             let _ = std::fs::remove_dir(dir);
         }
         synced

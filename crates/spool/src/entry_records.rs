@@ -18,11 +18,14 @@ pub(crate) struct EntryRecords<'a> {
     name: &'a str,
     path: PathBuf,
     source: Source<'a>,
-    /// Position of the line that was read last.
+    /// Number of the line in the file that was read last. It is given in the reason for a rejected
+    /// record.
     place: u64,
-    /// The highest number of a record so far, also according to the seal.
+    /// Highest record number so far, also according to the seal. Numbers that no valid record has
+    /// are added to `aside`.
     highest: u64,
-    /// True if the seal was read, or the single record is valid.
+    /// True if the entry is not truncated: the seal (the last line of an entry) was read, or the
+    /// record of a single-record file is valid.
     is_whole: bool,
     /// Ranges of record numbers without a valid record: the first and the last of each.
     aside: Vec<[u64; 2]>,
@@ -90,14 +93,14 @@ impl<'a> EntryRecords<'a> {
             let is_first = line.place == 1;
             match line.content {
                 Ok(Line::Record { number, record }) => {
-                    self.skip_to(number - 1);
+                    self.add_gap_up_to(number - 1);
                     self.highest = number;
                     return Ok(Some((number, record)));
                 }
                 Ok(Line::Entry { .. }) => {}
                 Ok(Line::Sealed { records }) => {
                     self.is_whole = true;
-                    self.skip_to(records);
+                    self.add_gap_up_to(records);
                 }
                 Err(_) if is_first && !has_valid_line(self.disk, &self.path)? => {
                     let why = "it has the name of an entry, but it is not one; lines of JSON must be \
@@ -133,15 +136,17 @@ impl<'a> EntryRecords<'a> {
         Ok(None)
     }
 
-    /// Sets aside a record that consolidation rejects although its line is intact.
+    /// Adds a record to the damaged lines for `failed/`: consolidation rejects the record, although
+    /// its line is intact.
     pub(crate) fn set_aside(&mut self, number: u64, record: &Record, why: &str) {
         self.aside.push([number, number]);
         self.quarantine
             .add(self.place, record.json().as_bytes(), why);
     }
 
-    /// Sets aside the record numbers behind `highest` up to this number: no valid record has them.
-    fn skip_to(&mut self, number: u64) {
+    /// Adds the record numbers after `highest` up to `number` to `aside`, since no valid record has
+    /// these numbers. Otherwise the lines of the entry would not add up in the journal.
+    fn add_gap_up_to(&mut self, number: u64) {
         if number > self.highest {
             self.aside.push([self.highest + 1, number]);
             self.highest = number;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const READ: &str = "read";
 const USE: &str = "use";
-const VERSION: &str = "use this version of";
+const VERSION: &str = "use the format version of the file";
 
 /// Error of staging, consolidation or delivery, with the operation and the path that it is about.
 ///

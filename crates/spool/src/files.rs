@@ -193,7 +193,7 @@ pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
 /// A file of a data directory, as the reserve names it.
 struct ReserveFile {
     reserve: Reserve,
-    /// Directory and file name.
+    /// Directory and file name, such as `spool/{batch}.json`: the name of the file in the reserve.
     key: String,
 }
 
@@ -214,7 +214,8 @@ impl ReserveFile {
         Ok(self.reserve.read(disk)?.file(&self.key).is_some())
     }
 
-    /// Stores the file in the reserve, and syncs it.
+    /// Stores the file's content in the reserve (space preallocated for a full disk), and syncs the
+    /// reserve.
     fn store(&self, disk: &dyn Disk, bytes: &[u8], purpose: ReserveUse) -> io::Result<()> {
         self.reserve.store(disk, &self.key, bytes, purpose)
     }

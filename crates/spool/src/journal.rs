@@ -5,8 +5,8 @@
 //! {..,"crc":"xxxxxxxx"}                                                       one for each event
 //! ```
 //!
-//! A journal is bounded: when a file is full a new generation begins. Its first line has the sums
-//! of all events so far, and only one older generation is kept.
+//! A journal is bounded: when a file is full, the next file (generation) begins. The first line of
+//! a file has the sums of all events in older files, and only one older file is kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -45,7 +45,8 @@ struct JournalHead<T> {
     journal: String,
     version: u32,
     generation: u64,
-    /// Sums of all events of the generations in front of this one.
+    /// Sums of all events in older files (generations) of the journal. The sums stay known when the
+    /// older files are removed.
     before: T,
 }
 
@@ -57,7 +58,8 @@ struct VersionField {
 
 /// A line of a journal.
 pub(crate) enum JournalLine<'a, T> {
-    /// First line of a file, with the sums of the generations in front of it.
+    /// First line of a journal file, with the sums of all events in older files (generations),
+    /// which may have been removed.
     Head(T),
     /// An event, as a JSON object.
     Event(&'a str),
@@ -85,19 +87,21 @@ pub(crate) struct Journal {
     file: File,
     /// True if the file is open for reading only.
     is_read_only: bool,
-    /// True if the next generation may exist but could not be opened. Events that are added to this
-    /// generation would then not count.
+    /// True if a failed rotation may have created the next journal file (generation). The first
+    /// line of that file has the sums of all events so far: events that are added to this file now
+    /// would not be in the sums.
     is_superseded: bool,
-    /// Length that was written.
+    /// Length of the file with all events that were added: the offset of the next event.
     length: u64,
-    /// Length that was synced.
+    /// Length of the file at the last successful sync. Bytes after it are not durable yet.
     synced: u64,
 }
 
-/// Journal files whose sync has failed, by process, each with the length of its durable part. The
-/// kernel may have dropped the bytes behind the durable part, and a later sync would succeed
+/// Journal files whose sync has failed in this process, each with the length of its durable part.
+/// The kernel may have dropped the bytes after the durable part, and a later sync would succeed
 /// without writing them. So these bytes are not read, and the durable part is copied to a new file
-/// before an event is added. Another process needs no such list: the file was truncated as well.
+/// before an event is added. Other processes need no such list: the file was truncated as well. The
+/// key is the path with [`Disk::process`], because tests simulate several processes in one.
 static FAILED_SYNCS: Mutex<BTreeMap<(usize, PathBuf), u64>> = Mutex::new(BTreeMap::new());
 
 fn failed_syncs() -> MutexGuard<'static, BTreeMap<(usize, PathBuf), u64>> {
@@ -208,8 +212,9 @@ impl JournalKind {
         Ok(found)
     }
 
-    /// Returns the start of a line up to the id of its snapshot. Lines with the same start are
-    /// synced together. Returns `None` for a line that is synced alone.
+    /// Returns the start of a line of the entry journal, up to the id of its snapshot. Successive
+    /// lines with the same start are synced together, so a crash may leave all of them unsynced.
+    /// Returns `None` for a line that is synced alone.
     fn snapshot_of(self, line: &[u8]) -> Option<&[u8]> {
         const FIELD: &[u8] = br#"{"snapshot":""#;
         let is_named = self == Self::Entries && line.starts_with(FIELD);
@@ -246,8 +251,9 @@ impl JournalKind {
                 };
                 match text.split_last() {
                     Some((b'\n', text)) => each(&position, self.read_line(&position, text)),
-                    // The checksum matches, so the line is complete, but another byte has replaced
-                    // its newline.
+                    // The checksum of the last line matches, but another byte has replaced the
+                    // newline. Report the line as damaged: an incomplete line, which its writer may
+                    // still be writing, is skipped without a report.
                     Some((_, text)) if line::checked(text).is_ok() => {
                         each(&position, JournalLine::Damaged("its end is damaged"));
                         break;
@@ -310,9 +316,9 @@ impl Journal {
         let mut journal = Self::at(disk, dir, kind, generation)?;
         let unsynced = journal.truncate_torn_tail(data)?;
         // The last writer may have ended before it synced its last lines or the file's name.
-        // Callers rely on the lines that they read, so these lines are written and synced again.
-        // `synced` includes them already: if this sync fails, they are part of the copy that
-        // replaces the file.
+        // Callers rely on the lines that they read, so the last lines are written and synced again.
+        // If this sync fails, the lines are not dropped: `synced`, the length that counts as
+        // durable, already includes them.
         journal.write_again(unsynced)?;
         journal.sync()?;
         disk.sync_dir(dir)
@@ -320,8 +326,9 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Moves the torn tail of the file to `failed/`. Returns the start of the last lines that were
-    /// synced together.
+    /// Moves the torn tail of the file (a line that a crash interrupted) to `failed/`, and
+    /// truncates the file. Returns the offset of the last lines that were synced together: their
+    /// sync may not have completed, so the caller writes them again.
     fn truncate_torn_tail(&mut self, data: &DataDir) -> Result<u64, Error> {
         let disk = Arc::clone(&self.disk);
         let failed = |error| Error::new("open", &self.path, error);
@@ -367,7 +374,9 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Opens an existing file. Its length must be set before events are added.
+    /// Opens an existing journal file for writing. The caller must set `length` and `synced`, which
+    /// are 0 here: the next event is written at the offset `length` and would overwrite the file's
+    /// first line.
     fn at(
         disk: &Arc<dyn Disk>,
         dir: &Path,
@@ -395,7 +404,8 @@ impl Journal {
         self.generation
     }
 
-    /// True if the next generation may exist. Then the journal must be opened again to add events.
+    /// True if the next journal file (generation) may exist. Then the journal must be opened again
+    /// to add events.
     pub(crate) fn is_superseded(&self) -> bool {
         self.is_superseded
     }
@@ -465,7 +475,8 @@ impl Journal {
         }
         if self.is_superseded {
             let why = io::Error::other(
-                "event not added: a failed rotation may have created the next generation",
+                "event not added: a failed rotation may have created the next journal file, whose \
+                 sums would lack the event",
             );
             return Err(Error::new("write to", &self.path, why));
         }
@@ -485,7 +496,8 @@ impl Journal {
     /// Syncs the events. After an error, events since the last sync are not part of the journal,
     /// and the caller must add them again.
     pub(crate) fn sync(&mut self) -> Result<(), Error> {
-        // No event was added since `stop_writing`.
+        // A file that is open for reading only has no events to sync: `add` reopens the file for
+        // writing.
         if self.is_read_only {
             return Ok(());
         }
@@ -499,8 +511,9 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins the next generation with the sums of all events so far, and removes the generation in
-    /// front of this one. After an error the journal may have to be opened again: see
+    /// Begins the next journal file (generation), whose first line has the sums of all events so
+    /// far. Removes the file in front of the current one, so that two files stay. After an error
+    /// the next file may exist, and the journal must be opened again: see
     /// [`Journal::is_superseded`].
     pub(crate) fn rotate<T: Serialize>(&mut self, before: &T) -> Result<(), Error> {
         self.sync()?;
@@ -585,7 +598,8 @@ fn restore_durable(disk: &dyn Disk, dir: &Path, name: &str) -> Result<bool, Erro
     Ok(true)
 }
 
-/// Removes an old generation. An error is harmless: the next [`Journal::open`] tries again.
+/// Removes an old journal file (generation). An error is harmless: the next [`Journal::open`] tries
+/// again.
 fn remove_old(disk: &dyn Disk, path: &Path) {
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -626,13 +640,14 @@ pub(crate) fn decode_version<T: DeserializeOwned>(
     decode(bytes).map_err(|why| Error::damage(path, why))
 }
 
-/// Offsets in a journal file: its last group of lines, the end of its intact lines, and its length.
+/// Offsets in a journal file that a writer needs to repair its end after a crash: lines that may
+/// not be synced are written again, and a torn tail is removed.
 #[derive(Default)]
 struct JournalExtent {
-    /// Offset of the last group of lines that are synced together. Their sync may not have
-    /// completed.
+    /// Start of the last group of lines that are synced together. Their sync may not have
+    /// completed, so they are written again.
     unsynced: u64,
-    /// Offset of the end of the last intact line.
+    /// End of the last intact line. Bytes after it are a torn tail.
     intact: u64,
     /// Length of the file.
     length: u64,

@@ -140,8 +140,8 @@ pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
 fn parse(text: &str) -> Option<Line> {
     if let Some(rest) = text.strip_prefix(r#"{"id":""#) {
         let (id, rest) = rest.split_once(r#"","record":"#)?;
-        // The record may contain the name of this field, too. The last occurrence belongs to the
-        // line's number.
+        // The record's JSON may contain `,"n":` as well. The number of the line follows the record,
+        // so the last occurrence is the right one; the first could be a part of the record.
         let (json, number) = rest.rsplit_once(r#","n":"#)?;
         return Some(Line::Record {
             number: number.parse().ok()?,

@@ -28,7 +28,9 @@ pub(crate) fn set_aside(
     let checksum = format!("{:08x}", crc32fast::hash(bytes));
     let (name, is_there) = free_name(disk, failed, name, &checksum)?;
     if is_there {
-        // A crash may have come between the rename of the file and the sync of the directory.
+        // The file has been in `failed/` since a run that may have crashed before it synced the
+        // directory. Sync the directory now: otherwise a power failure could still lose the file's
+        // name.
         return disk
             .sync_dir(failed)
             .map_err(|error| Error::new("sync", failed, error));
@@ -169,7 +171,8 @@ pub(crate) struct Reason {
     pub(crate) batch: Option<BatchReason>,
 }
 
-/// Attempts to deliver a batch that is in `failed/`.
+/// Delivery history of a batch in `failed/`, stored in the batch's reason file: the number of
+/// records, and the attempts to deliver the batch.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct BatchReason {
     pub(crate) records: u64,

@@ -116,7 +116,10 @@ impl Record {
         let is_wanted = |name: &str| name == "id" || is_wanted(name);
         let fields = Fields::read(&self.json, is_wanted).map_err(|error| bad(error.to_string()))?;
         if id_in(&fields)? != Some(self.id) {
-            return Err(bad(format!("its id is not {}", self.id)));
+            let id = self.id;
+            return Err(bad(format!(
+                "the id in the record's JSON is not {id}, with which the record was staged"
+            )));
         }
         Ok(fields)
     }

@@ -13,7 +13,8 @@ use crate::error::Error;
 use crate::line::{self, Line};
 use crate::quarantine::{move_aside, set_aside};
 
-/// Reason for a torn tail in `failed/`.
+/// Reason that is stored in `failed/` with the torn tail of an entry: the bytes behind its last
+/// intact line.
 const TORN: &str = "the end of an entry whose writer was interrupted";
 
 /// Seals an open entry, unless its writer is alive and holds the entry's lock. Returns `true` if
@@ -28,15 +29,16 @@ pub(crate) fn seal_abandoned(
     let failed = |error| Error::new("recover", &path, error);
     let file = match disk.open_to_write(&path) {
         Ok(file) => file,
-        // Its writer has sealed the entry since it was listed.
+        // The writer has sealed the entry, and thereby renamed its file, since the entry was
+        // listed.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
         Err(error) => return Err(failed(error)),
     };
     if !tenure::file::try_lock(&file).map_err(failed)? {
         return Ok(false);
     }
-    // The writer may have sealed and renamed the file after it was opened here and before it was
-    // locked.
+    // The writer may have sealed and renamed the file between the open and the lock above. Then the
+    // entry needs no recovery.
     if !disk.exists(&path).map_err(failed)? {
         return Ok(true);
     }
@@ -48,8 +50,9 @@ pub(crate) fn seal_abandoned(
     } else if extent.is_blank {
         disk.remove(&path).map_err(failed)?;
     } else {
-        // The checksum in the reason must match after a power failure, and the writer may not have
-        // synced the file.
+        // Sync the file before it is moved to `failed/`, since its writer may not have synced it.
+        // Otherwise a power failure could lose bytes, and the file would not match the checksum in
+        // its `.reason.json` file.
         disk.sync(&file).map_err(failed)?;
         move_aside(disk, &path, &data.failed, &torn_name(name), TORN)?;
     }
@@ -115,17 +118,18 @@ fn read_from(disk: &dyn Disk, path: &Path, start: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The intact part of an entry.
+/// Extent of an entry's intact lines, which recovery keeps. The bytes behind them are the torn
+/// tail, which goes to `failed/`.
 #[derive(Default)]
 struct EntryExtent {
-    /// Offset of the end of the last intact line.
+    /// Offset of the end of the last intact line, where the seal is written.
     length: u64,
-    /// Length of the file.
+    /// Length of the file. The torn tail lies between `length` and `end`.
     end: u64,
     records: u64,
     last_number: u64,
     is_sealed: bool,
-    /// True if the file has nothing but its first line and preallocated spaces.
+    /// True if the file has only its first line and preallocated spaces. Such a file is removed.
     is_blank: bool,
 }
 

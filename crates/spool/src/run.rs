@@ -29,7 +29,8 @@ pub enum Destination<'a> {
 }
 
 impl Destination<'_> {
-    /// Name of the sink, or `None` if batches are archived.
+    /// Name of the [`Sink`], the receiver to which batches are sent; `None` if batches are
+    /// archived.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::To(sink) => Some(sink.name()),
@@ -57,8 +58,8 @@ pub struct Run {
     pub no_reserve: Option<crate::Error>,
 }
 
-/// Repeated runs for one data directory. The content of the journals stays in memory between runs.
-/// It is read again only if another process has written to them.
+/// Repeated runs for one data directory. The content of the journals stays in memory between runs,
+/// and is read again only if another process has written to the journals.
 ///
 /// ```
 /// use spool::{Destination, Runner, Watch};
@@ -89,7 +90,8 @@ struct RunInputs<'a> {
     delivery: &'a DeliveryOptions,
     destination: Destination<'a>,
     watch: &'a Watch<'a>,
-    /// Identifies the run in the delivery state of batches.
+    /// Id of the run. The delivery state of a batch names the last run in which the batch failed,
+    /// so that several failed attempts in one run count as one.
     id: Uuid,
 }
 
@@ -179,7 +181,8 @@ impl Runner {
             id: new_id(),
         });
         if done.as_ref().map_or(true, |run| run.trouble.is_some()) {
-            // After an error the journals on the disk may differ from the state in memory.
+            // After an error the journals on the disk may differ from the state in memory. Drop
+            // this state, so that the next run reads the journals again.
             self.consolidator.forget();
             self.store = SpoolManager::on(Arc::clone(&self.disk), &self.data);
         }
@@ -192,8 +195,9 @@ impl Runner {
     fn try_run(&mut self, inputs: &RunInputs<'_>) -> Result<Run, RunError> {
         let _lock = DeliveryLock::acquire_after_readers(&self.data, &inputs.watch.cancel)?;
         destination::claim(&*self.disk, &self.data, inputs.destination.name())?;
-        // An error is ignored here: the creation is repeated after delivery has freed space, and
-        // only the error of the repetition is reported.
+        // Ignore an error of creating the reserve, because the disk may be full. The reserve is
+        // created again after delivery has freed space, and only the error of that attempt is
+        // reported.
         let _ = self.create_reserve();
         reserve::remove_old(&*self.disk, &DataDir::new(&self.data));
         self.store.refresh();
@@ -248,7 +252,8 @@ impl Runner {
         Ok(ControlFlow::Break(()))
     }
 
-    /// Writes the content of the reserve to the disk. On a full disk it stays in the reserve.
+    /// Writes the content of the reserve to the disk. While the disk is full, the content stays in
+    /// the reserve, and that is no error.
     fn flush_reserve(&self) -> Result<(), crate::Error> {
         match self.store.flush_reserve() {
             Err(error) if error.is_full() => Ok(()),
@@ -256,7 +261,7 @@ impl Runner {
         }
     }
 
-    /// Consolidates one snapshot. Errors do not end the run: pending batches can still be
+    /// Consolidates one snapshot. An error does not end the run: pending batches can still be
     /// delivered, and their delivery frees space.
     fn consolidate_snapshot(&mut self, inputs: &RunInputs<'_>, run: &mut Run) -> ConsolidationStep {
         let consolidator = &mut self.consolidator;
@@ -288,7 +293,8 @@ impl Runner {
         }
     }
 
-    /// Delivers or archives the pending batches. `Break`: the destination accepts nothing for now.
+    /// Delivers or archives the pending batches. Returns `Break` if the destination accepts no
+    /// batches now.
     fn deliver_pending(
         &self,
         inputs: &RunInputs<'_>,

@@ -5,11 +5,13 @@
 //! _staging/.consolidation.written    the same file, renamed once batches, journal and totals are synced
 //! ```
 //!
-//! While the disk is full the file is in the reserve, and so is a note that the snapshot is
-//! written.
+//! While the disk is full, the snapshot file is stored in the reserve, `_staging/.reserve`, whose
+//! space is allocated in advance. If the disk is too full for the journal as well, the write that
+//! adds the journal's events to the reserve also adds the id of the written snapshot. This id
+//! replaces the rename.
 //!
-//! The lock record names the entries as well, but only for people: it is overwritten in place, so
-//! that a crash can tear it.
+//! The lock record names the entries as well, but only for people: the lock record is overwritten
+//! in place, so that a crash can leave it incomplete.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,7 +33,9 @@ const VERSION: u32 = 1;
 const VERSION_IF_EXCLUDED: u32 = 2;
 const UNFINISHED_FILE: &str = ".consolidation.set";
 const WRITTEN_FILE: &str = ".consolidation.written";
-/// Note in the reserve: the id of the snapshot that is written.
+/// Name of a value in the reserve: the id of a snapshot whose batches and totals are synced, and
+/// whose journal events are in the reserve because the disk is full. After a crash, only the
+/// entries of this snapshot are left to delete.
 const WRITTEN_NOTE: &str = "written";
 
 /// Entries that are consolidated together, and the size of their batches.
@@ -69,7 +73,8 @@ impl Snapshot {
         entries.filter(|name| !self.excluded.contains(name))
     }
 
-    /// Excludes entries, and syncs the snapshot.
+    /// Excludes unreadable entries from the snapshot, so that they are not deleted with it and go
+    /// into a later snapshot. Syncs the snapshot file.
     pub(crate) fn exclude(
         &mut self,
         disk: &dyn Disk,
@@ -114,8 +119,8 @@ impl Snapshot {
         sync(disk, staging)
     }
 
-    /// Marks the snapshot as written, and syncs that. The mark is a rename, which needs no space on
-    /// a full disk.
+    /// Marks the snapshot as written, and syncs the mark. The mark is a rename, which needs no
+    /// space on a full disk.
     pub(crate) fn mark_written(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let from = staging.join(UNFINISHED_FILE);
         files::rename(disk, &from, &staging.join(WRITTEN_FILE))
@@ -125,8 +130,9 @@ impl Snapshot {
         Ok(())
     }
 
-    /// Deletes the snapshot once its entries are deleted, and syncs that. If the snapshot stayed, a
-    /// new file with the name of one of its entries would be deleted unread after a crash.
+    /// Deletes the snapshot file once the entries of the snapshot are deleted, and syncs the
+    /// deletion. If the snapshot file stayed, a new file with the name of one of these entries
+    /// would be deleted unread after a crash.
     pub(crate) fn end(disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         let mut is_deleted = false;
         for path in Self::paths(staging) {
@@ -157,13 +163,14 @@ impl Snapshot {
     }
 }
 
-/// Notes in the reserve that a snapshot is written.
+/// Stores in the reserve that a snapshot is written, so that after a crash only its entries are
+/// left to delete.
 pub(crate) fn note_written(contents: &mut ReserveContents, snapshot: Uuid) {
     contents.set_note(WRITTEN_NOTE, &Some(snapshot));
 }
 
-/// Returns the id of the snapshot that a note in the reserve marks as written. The reserve has this
-/// note if the disk was too full for the events of the snapshot in the journal.
+/// Returns the id of the snapshot that the reserve marks as written. The reserve has this mark if
+/// the disk was too full for the snapshot's events in the journal.
 fn written_in_reserve(disk: &dyn Disk, staging: &Path) -> Result<Option<Uuid>, Error> {
     let reserve = Reserve::new(staging);
     let noted = reserve

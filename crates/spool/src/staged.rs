@@ -14,9 +14,11 @@ const MAX_NAMED: usize = 100;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Staged {
-    /// Entries that are not in batches yet.
+    /// Number of entries in the staging directory. Consolidation deletes an entry once its records
+    /// are in batches.
     pub entries: u64,
-    /// Number of these entries that cannot be read now, or have a newer version.
+    /// Number of entries that cannot be read now, or that have a newer version. They are included
+    /// in `entries`.
     pub unreadable: u64,
     /// Errors of the first 100 unreadable entries.
     pub errors: Vec<Error>,

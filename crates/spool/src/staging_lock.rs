@@ -18,14 +18,16 @@ use crate::snapshot::Snapshot;
 const FILE: &str = ".consolidation.lock";
 const POD_NAME: &str = "pod_name";
 const CONSUMED: &str = "consumed_ids";
-/// Batch size of a snapshot that is known only by the entry names in a lock record.
+/// Batch size of a snapshot that is made from entry names alone, which come from a lock record or
+/// from the caller of [`StagingLock::acquire`]. The size that the consolidator would use is unknown
+/// there, so that each record gets a batch of its own.
 const UNKNOWN_BATCH_SIZE: usize = 1;
 
 /// Fate of the lock file when the lock is released.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OnRelease {
     RemoveFile,
-    /// A full disk has no space for a new lock file, so the file stays for the next owner.
+    /// The lock file stays for the next owner, because a full disk has no space for a new one.
     KeepFile,
 }
 
@@ -56,7 +58,8 @@ pub struct StagingLock {
     path: PathBuf,
     record: LockRecord,
     snapshot: Option<Snapshot>,
-    /// A crashed owner had begun a snapshot, and its file is damaged.
+    /// True if a crashed owner had begun a snapshot and the snapshot file is damaged. The next
+    /// snapshot must then reuse the batches that the crashed owner may have written.
     has_lost_snapshot: bool,
 }
 
@@ -122,8 +125,8 @@ impl StagingLock {
         let lock = &mut self;
         let staging = &lock.staging;
         lock.snapshot = match Snapshot::read(&*lock.disk, staging) {
-            // The entries of a damaged snapshot are unknown. All staged entries form a new
-            // snapshot.
+            // The entries of a damaged snapshot are unknown. Move its file aside, so that a new
+            // snapshot can begin.
             Err(error) if error.is_damage() => {
                 tracing::warn!(%error, "damaged snapshot moved aside");
                 let aside = error.path().with_extension("damaged");
@@ -135,11 +138,14 @@ impl StagingLock {
             snapshot => snapshot.map_err(LockError::Disk)?,
         };
         if let Some(snapshot) = &lock.snapshot {
-            // The writer of the snapshot may have ended before the directory was synced.
+            // Sync the directory: the process that wrote the snapshot file may have died before it
+            // did so. Otherwise a power failure could lose the snapshot after some of its batches
+            // are written.
             lock.disk
                 .sync_dir(staging)
                 .map_err(|error| LockError::Disk(Error::new("sync", staging, error)))?;
-            // The snapshot file defines the entries. The lock record repeats them for people.
+            // The snapshot file defines the entries. The lock record repeats their names for
+            // people.
             lock.record.consumed_ids.clone_from(&snapshot.entries);
         } else if !lock.record.consumed_ids.is_empty() {
             // Without a snapshot file, only the lock record names entries. Missing entries were
@@ -270,8 +276,9 @@ impl StagingLock {
             return Ok(());
         };
         if !snapshot.is_written {
-            // The mark must exist before an entry is deleted. Otherwise, after a crash during the
-            // deletion, the remaining entries would be consolidated again, into different batches.
+            // Mark the snapshot as written, by renaming its file, before an entry is deleted.
+            // Otherwise, after a crash during the deletion, the remaining entries would be
+            // consolidated again, into different batches.
             self.mark_written()?;
         }
         for name in snapshot.consumed() {
@@ -280,8 +287,8 @@ impl StagingLock {
         self.disk
             .sync_dir(&self.staging)
             .map_err(|error| LockError::Disk(Error::new("sync", &self.staging, error)))?;
-        // The deletions are synced first: an entry that reappears after a power failure would
-        // otherwise be consolidated again.
+        // The snapshot file is deleted only after the deletion of its entries is synced. Otherwise
+        // an entry that reappears after a power failure would be consolidated again.
         Snapshot::end(&*self.disk, &self.staging).map_err(LockError::Disk)?;
         self.snapshot = None;
         self.update_record(Vec::new())

@@ -14,18 +14,20 @@ const MAX_NAMED: usize = 100;
 #[derive(Debug, Default)]
 pub(crate) struct UnreadableEntries {
     named: BTreeMap<PathBuf, Error>,
-    /// Number of unreadable entries since the last listing, named or not.
+    /// Number of entries that could not be read since the staging directory was last listed.
+    /// Includes entries beyond the 100 in `named`.
     count: usize,
 }
 
 impl UnreadableEntries {
-    /// Starts counting anew, and forgets entries that do not exist any more.
+    /// Sets the count to 0 before the staging directory is listed again, and forgets entries whose
+    /// files no longer exist.
     pub(crate) fn begin(&mut self, is_there: impl Fn(&Path) -> bool) {
         self.count = 0;
         self.named.retain(|path, _| {
             let stays = is_there(path);
             if !stays {
-                tracing::info!(path = %path.display(), "unreadable entry was removed");
+                tracing::info!(path = %path.display(), "entry that could not be read no longer exists");
             }
             stays
         });
@@ -41,19 +43,21 @@ impl UnreadableEntries {
         }
     }
 
-    /// Removes an entry that could be read.
+    /// Takes an entry off the list of unreadable entries, because it could be read. Its file is not
+    /// touched.
     pub(crate) fn remove(&mut self, path: &Path) {
         if !self.named.is_empty() && self.named.remove(path).is_some() {
             tracing::info!(path = %path.display(), "entry can be read again");
         }
     }
 
-    /// Returns the number of unreadable entries since the last listing.
+    /// Returns the number of entries that could not be read since the staging directory was last
+    /// listed.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Returns the errors of the named entries, at most 100.
+    /// Returns the errors of the first 100 unreadable entries. Further entries are only counted.
     pub(crate) fn errors(&self) -> Vec<Error> {
         self.named.values().cloned().collect()
     }

@@ -21,7 +21,8 @@ impl Sink for RejectsBadWords {
     }
 
     fn send(&self, batch: &Batch) -> Answer {
-        // The key is part of the pattern because an id may contain "bad".
+        // Search for the field name together with the value: the body also has the ids of the
+        // records, and a hexadecimal id may contain "bad".
         if String::from_utf8_lossy(&batch.body()).contains(r#""word":"bad"#) {
             Answer::rejected("no")
         } else {

@@ -155,7 +155,7 @@ pub(crate) struct Stop {
     #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
 
-    /// Kill the owner if it has not exited by then
+    /// Kill the owner if it has not exited within the timeout
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -63,7 +63,8 @@ pub(crate) fn from_command(command: &[OsString]) -> Result<Key, Error> {
 
 /// Command line that acts on this key from any working directory.
 pub(crate) fn command_line(verb: &str, key: &Key, given: &OneKey) -> String {
-    // The text of a file key is its absolute path.
+    // The text of a file key is the absolute path of its lock file, so the command works from any
+    // directory. File keys do not depend on the lock directory, so `TENURE_DIR` is left out.
     if given.file.is_some() {
         return format!("tenure {verb} --file {}", shell::quoted(&key.to_string()));
     }

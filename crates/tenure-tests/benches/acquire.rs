@@ -1,4 +1,5 @@
-//! Cost of acquiring and releasing a key, measured side by side and interleaved in one run:
+//! Cost of acquiring and releasing a key with this library and with three alternatives. All four
+//! take turns in one run, so that changes in the speed of the machine affect them alike:
 //!
 //! - `tenure`: this library
 //! - `bare`: the same system calls without any other code
@@ -98,7 +99,8 @@ mod linux {
             let tenure = store.claim(&key).acquire(|_| {}).unwrap();
             move || tenure.release().unwrap()
         });
-        // `flock` blocks in the kernel, writes no lock record and removes no file.
+        // Baseline that does less work than `tenure`: a process that waits in `flock` blocks in the
+        // kernel, and the owner writes no lock record and removes no file.
         hand_over("flock", || {
             let file = File::create(path.join("relay")).unwrap();
             rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();

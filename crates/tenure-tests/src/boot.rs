@@ -15,7 +15,7 @@ const FAILED: u64 = 3;
 /// Attempts that each refused process makes while the owner keeps the key.
 const TRIES: usize = 20;
 
-/// Parameters of the race.
+/// Parameters of a race: several processes start together and try to acquire one key.
 #[derive(Clone, Debug)]
 pub struct BootRace {
     /// The `torture` program.
@@ -59,8 +59,9 @@ impl BootRace {
 
     fn round(&self, dir: &Path, round: u64, result: &mut BootReport) {
         let path = dir.join(format!("witness-{round}"));
-        // The witness has one slot more than there are starters: the last slot holds the signal to
-        // start.
+        // The witness is a shared file with a slot for the report of each starting process. An
+        // extra last slot holds the signal to start, so that all processes begin at the same
+        // moment.
         let witness = Witness::open(&path, self.starters + 1);
         let mut starters: Vec<Child> = (0..self.starters)
             .map(|slot| self.starter(dir, &path, slot))

@@ -71,7 +71,8 @@ impl RunAs {
         }
     }
 
-    /// Words to put in front of a program and its arguments.
+    /// Words to put in front of a program and its arguments, so that the program runs with this
+    /// user, these namespaces and this `/proc`.
     pub fn words(self) -> Vec<String> {
         let mut words = vec!["unshare".to_owned(), "--mount".to_owned()];
         if self.pid_namespace {
@@ -97,7 +98,7 @@ impl RunAs {
         words
     }
 
-    /// Command that starts a program in this way.
+    /// Command that starts a program with the user, namespaces and `/proc` of this `RunAs`.
     pub fn command(self, program: impl AsRef<OsStr>) -> Command {
         let words = self.words();
         let mut command = Command::new(&words[0]);
@@ -105,7 +106,8 @@ impl RunAs {
         command
     }
 
-    /// True if this machine can start programs in this way.
+    /// True if this machine can start programs with the user, namespaces and `/proc` of this
+    /// `RunAs`.
     pub fn is_possible(self) -> bool {
         let quiet = |command: &mut Command| {
             let command = command.stdin(Stdio::null()).stdout(Stdio::null());
@@ -139,7 +141,7 @@ impl SharedDir {
         Some(shared_dir)
     }
 
-    /// Path of an entry of the directory.
+    /// Path of a file or subdirectory in the shared directory. The file need not exist.
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }

@@ -12,7 +12,8 @@ use crate::witness::{Counter, Witness};
 /// Time without any acquisition that counts as stuck.
 const STUCK: Duration = Duration::from_secs(2);
 
-/// Parameters of the storm.
+/// Parameters of a storm, a stress test: several processes acquire and release one key in a loop,
+/// while random ones are killed and replaced.
 #[derive(Clone, Debug)]
 pub struct Storm {
     /// The `torture` program.
@@ -30,7 +31,7 @@ pub struct Storm {
     pub separate_networks: bool,
 }
 
-/// Result of the storm.
+/// Counts of a storm, summed over all its processes. Tests check that the key never had two owners.
 #[derive(Clone, Copy, Debug)]
 pub struct StormReport {
     /// Number of acquisitions.
@@ -50,7 +51,8 @@ pub struct StormReport {
 }
 
 impl Storm {
-    /// Runs the storm.
+    /// Starts the processes, kills and replaces random ones until the storm ends, and returns the
+    /// counts.
     pub fn run(&self) -> StormReport {
         let dir = tempfile::tempdir().expect("a directory");
         let witness = Witness::open(&dir.path().join("witness"), self.workers);

@@ -11,13 +11,17 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Bytes of a slot: in, condemned, generation, unused, then counters of eight bytes each.
+/// Size in bytes of the slot of one process: the three bytes below, and from byte 8 on the
+/// [`Counter`]s of eight bytes each.
 const SLOT: u64 = 64;
+/// Offset of the byte that is 1 while the process of the slot owns the key.
 const IN: u64 = 0;
+/// Offset of the byte that is 1 if the supervisor is about to kill the process of the slot.
 const CONDEMNED: u64 = 1;
+/// Offset of the byte that is incremented whenever a new process uses the slot.
 const GENERATION: u64 = 2;
 
-/// Counters of a slot.
+/// Counters and other numbers in the slot of a process. The discriminant is the offset in the slot.
 #[derive(Clone, Copy, Debug)]
 pub enum Counter {
     /// Number of acquisitions.
@@ -30,13 +34,15 @@ pub enum Counter {
     Lost = 48,
     /// Number of refusals that reported the owner's lock file as gone.
     ReportedLost = 56,
-    /// Report of the process, for [`boot`](crate::boot).
+    /// Result of the process in a race of [`boot`](crate::boot): 0 while it tries to acquire the
+    /// key, then 1 for an owner, 2 for a refusal and 3 for an error.
     Report = 32,
-    /// Pid that a refusal named as the holder, for [`boot`](crate::boot).
+    /// Pid that a refusal named as the holder in a race of [`boot`](crate::boot). The test compares
+    /// the pid with that of the owner.
     Named = 40,
 }
 
-/// The shared file.
+/// File that all processes of a test share, with a slot for each process.
 #[derive(Debug)]
 pub struct Witness {
     file: File,
@@ -59,7 +65,7 @@ impl Witness {
         Self { file, slots }
     }
 
-    /// Notes that the process of this slot owns the key, and counts every other owner.
+    /// Marks the process of this slot as an owner of the key, and counts every other living owner.
     pub fn enter(&self, slot: u64) {
         self.put(slot, IN, 1);
         for other in (0..self.slots).filter(|other| *other != slot) {
@@ -72,12 +78,13 @@ impl Witness {
         }
     }
 
-    /// Notes that the process of this slot is about to release the key.
+    /// Clears the mark of an owner, before the process of this slot releases the key.
     pub fn leave(&self, slot: u64) {
         self.put(slot, IN, 0);
     }
 
-    /// Notes that the supervisor is about to kill the process of this slot.
+    /// Marks the process of this slot as condemned, before the supervisor kills it. A killed
+    /// process does not count as a second owner.
     pub fn condemn(&self, slot: u64) {
         self.put(slot, CONDEMNED, 1);
     }
@@ -102,7 +109,7 @@ impl Witness {
             .expect("the witness writes");
     }
 
-    /// Returns a counter of one slot.
+    /// Returns the value of a counter in the slot of one process.
     pub fn value(&self, slot: u64, counter: Counter) -> u64 {
         let mut bytes = [0; 8];
         let offset = slot * SLOT + counter as u64;

@@ -17,9 +17,11 @@ use crate::sys;
 use crate::sys::deletion_guard::Waiter;
 use crate::tenure::Tenure;
 
-/// First and longest pause between attempts where the kernel cannot wake a waiting process (macOS,
-/// Windows).
+/// Pause after the first attempt to acquire a held key, where the kernel does not wake the waiting
+/// process: on macOS, on Windows, and on Linux without a deletion guard. Later pauses are longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// Maximum pause between two attempts to acquire a held key. The pause doubles up to this limit, so
+/// that a process that waits for long uses little CPU time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
 /// A request to acquire a key, with the text that the lock record will contain.
@@ -233,7 +235,7 @@ impl Claim {
                 if is_own_record(&record, &me) {
                     tracing::debug!(
                         path = %path,
-                        "found a lock record that this process did not mark as released"
+                        "found a lock record that this process itself wrote as an earlier owner"
                     );
                 } else if record.released_at.is_none() {
                     tracing::warn!(
@@ -289,12 +291,13 @@ impl Claim {
     }
 }
 
-/// Lock files whose lock record this process could not write at its last attempt.
+/// Paths of the lock files whose lock record this process failed to write at its last attempt.
+/// [`report_record_error`] uses them to log one warning per file instead of one per attempt.
 static UNWRITTEN_RECORDS: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Logs a write error of the lock record when it starts and when it ends. Without the list of
-/// files, a process that acquires the same key repeatedly on a full disk would log a warning each
-/// time.
+/// Logs a warning when the lock record of a file cannot be written, and a message when it can be
+/// written again. Repeated failures for the same file are logged at debug level only: a process
+/// that acquires the same key repeatedly on a full disk would otherwise log a warning each time.
 fn report_record_error(path: &Path, error: Option<&Error>) {
     let mut without = UNWRITTEN_RECORDS
         .lock()
@@ -314,8 +317,8 @@ fn report_record_error(path: &Path, error: Option<&Error>) {
     }
 }
 
-/// True if this process wrote the lock record. Its own release failed to mark the record, so no
-/// other owner has crashed and no warning is due.
+/// True if this process wrote the lock record as an earlier owner of the key. The earlier owner has
+/// then not crashed, so no takeover warning is logged.
 fn is_own_record(record: &Record, me: &OwnProcess) -> bool {
     record.pid == me.pid && me.identity.is_some() && record.process == me.identity
 }

@@ -142,7 +142,10 @@ impl fmt::Display for Holder {
 fn describe(f: &mut fmt::Formatter<'_>, record: &Record, holder: &Holder) -> fmt::Result {
     let mut details = Vec::new();
     if holder.proof == Proof::NotVisible {
-        details.push(format!("pid {} in its lock record", record.pid));
+        details.push(format!(
+            "unverified pid {} from the lock record",
+            record.pid
+        ));
     }
     match (&record.program, &record.verb) {
         (Some(program), Some(verb)) => details.push(format!("{program} {verb}")),

@@ -91,8 +91,9 @@ impl Key {
         }
     }
 
-    /// Directory and name of the lock file for keys that are paths. For other keys the store
-    /// decides.
+    /// Directory and file name of the lock file, for a key that is the path of a file or directory.
+    /// `None` for names and ports: their lock file is in the lock directory of the
+    /// [`Store`](crate::Store).
     pub(crate) fn own_path(&self) -> Option<(PathBuf, OsString)> {
         match &self.0 {
             Repr::File(path) => {

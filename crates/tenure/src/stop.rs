@@ -185,8 +185,8 @@ impl Stop {
         Err(self.still_running(&target, holder))
     }
 
-    /// Returns the process of the owner as a signal target, after proving that this process is the
-    /// owner.
+    /// Returns the process that `stop` may signal, after proving that it is the owner of the key.
+    /// Fails without proof: an unrelated process may have been given the pid in the lock record.
     fn prove(&self, inspection: &Inspection, holder: &Holder) -> Result<SignalTarget, Error> {
         let Some(pid) = holder.pid else {
             return Err(self.refused(match holder.proof {
@@ -331,7 +331,8 @@ impl Stop {
     }
 }
 
-/// True if `now` is proven to be another owner of the key than `before`.
+/// True if the fencing tokens prove that `now`, the present holder of the key, is another owner
+/// than `before`, the holder that `stop` found first.
 fn is_new_owner(now: &Holder, before: &Holder) -> bool {
     match (&now.record, &before.record) {
         // Fencing tokens distinguish ownerships. A record without a token contains at most the user
@@ -341,8 +342,8 @@ fn is_new_owner(now: &Holder, before: &Holder) -> bool {
     }
 }
 
-/// True if the process of `now` is proven and `now` is not proven to be another owner than
-/// `before`.
+/// True if `stop` may kill the process of `now`, the present holder of the key: its pid is proven,
+/// and no other fencing token shows that it replaced `before`, the holder that `stop` found first.
 fn is_same_owner(now: &Holder, before: &Holder) -> bool {
     now.pid.is_some() && !is_new_owner(now, before)
 }

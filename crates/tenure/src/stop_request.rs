@@ -29,8 +29,10 @@ impl Tenure {
     /// Creates the stop event of this owner and names it in the lock record, so that `stop` can
     /// find it.
     pub fn stop_request(&mut self) -> Result<StopRequest, Error> {
-        let event = sys::signal::StopEvent::create(self.token())
-            .map_err(|error| Error::io("create the stop event of", self.path(), error))?;
+        let event = sys::signal::StopEvent::create(self.token()).map_err(|error| {
+            let act = "create the stop event for the owner of the lock file";
+            Error::io(act, self.path(), error)
+        })?;
         if let Some(name) = event.name() {
             self.announce_stop_event(name.to_owned())?;
         }

@@ -104,10 +104,11 @@ impl Tenure {
     /// replaced, an ancestor directory was renamed, or a symbolic link on the path was changed. The
     /// check costs one system call; [`watch`](Self::watch) repeats it.
     ///
-    /// On Linux the deletion guard still excludes other owners within the same network namespace. A
-    /// path that leads to another directory is another key, which another process may own. On macOS
-    /// another process may own the key in every case. On Windows a held file cannot be deleted or
-    /// renamed.
+    /// The owner of a lost lock file may no longer be alone. On Linux the deletion guard refuses
+    /// other owners within the same network namespace if the file was deleted, renamed or replaced.
+    /// If the path now leads to another directory, it names another key, which another process may
+    /// own. On macOS another process may own the key whenever `lost` returns true. On Windows a
+    /// held file cannot be deleted or renamed.
     pub fn lost(&self) -> bool {
         self.held.as_ref().is_none_or(Held::is_lost)
     }

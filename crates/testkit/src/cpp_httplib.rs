@@ -31,8 +31,8 @@ fn rejection(head: &Head) -> Option<u16> {
     if head.field("accept").is_some_and(|value| !is_accept(value)) {
         return Some(400);
     }
-    // This case stands for other libraries, which reject a request whose precondition fails and
-    // leave its body unread, too.
+    // The 412 is not a response of cpp-httplib. Other HTTP libraries reject a request whose
+    // `If-Match` fails and leave its body unread, so tests need such a backend as well.
     (head.field("if-match").is_some() && head.method() != "GET").then_some(412)
 }
 

@@ -35,7 +35,8 @@ impl UsageReceiver {
         Ok(Self { url, server })
     }
 
-    /// Like [`UsageReceiver::start`], but a failure panics and so fails the test.
+    /// Starts a receiver that responds to each batch as the script says, like
+    /// [`UsageReceiver::start`]. Panics if the receiver cannot be started.
     #[track_caller]
     pub fn judging(script: impl Fn(&Received) -> Reply + Send + Sync + 'static) -> Self {
         Self::start(script).expect("a free port")

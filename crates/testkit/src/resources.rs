@@ -23,7 +23,8 @@ pub fn open_descriptors(pid: u32) -> io::Result<usize> {
 /// and that still occupy a local port. Addresses that are found before a server starts belong to
 /// connections to an earlier server on the same port.
 pub fn closed_first(port: u16) -> io::Result<BTreeSet<String>> {
-    // FIN_WAIT1, FIN_WAIT2, TIME_WAIT and CLOSING, as in include/net/tcp_states.h of Linux.
+    // TCP states of an end that closed its connection first and still occupies its local port:
+    // FIN_WAIT1, FIN_WAIT2, TIME_WAIT and CLOSING. The numbers are those of Linux's tcp_states.h.
     const STATES: [&str; 4] = ["04", "05", "06", "0B"];
     let port = format!(":{port:04X}");
     let local = |line: &str| {

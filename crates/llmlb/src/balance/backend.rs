@@ -60,11 +60,14 @@ pub(crate) struct BackendSettings {
 /// another program may run at its address.
 #[derive(Debug, Default)]
 pub(super) struct Learned {
-    /// Models for which `include_usage` is not added.
+    /// Models for which `include_usage` is not added to requests, since the backend rejects the
+    /// option or reports usage where it cannot be hidden from the client.
     usage_opt_outs: UsageOptOuts,
     /// Endpoints that the backend serves or lacks.
     endpoints: Endpoints,
-    /// The last responses that a client may have provoked.
+    /// Failed responses since the last success that a client may have provoked. They eject the
+    /// backend only if two clients or three prompts caused them: one bad prompt must not eject a
+    /// healthy backend.
     pub(super) suspicion: Suspicion,
 }
 

@@ -19,7 +19,8 @@ pub(crate) struct BackendHealth {
     last_error: Mutex<Option<LastError>>,
     /// Number of responses to requests and probes.
     responses: AtomicU64,
-    /// Bytes of the backend arrived since [`BackendHealth::take_active`] was called last.
+    /// True if the backend has sent bytes since the last call of [`BackendHealth::take_active`]. A
+    /// probe that timed out then means that the backend is busy, not down.
     was_active: AtomicBool,
     /// Wakes the probe, which then checks the backend at once.
     pub(crate) recheck: Notify,
@@ -40,21 +41,23 @@ impl BackendHealth {
         self.responses.load(Ordering::Relaxed)
     }
 
-    /// Notes a response.
+    /// Counts a response to a request or probe, and marks the backend as active.
     pub(crate) fn note_response(&self) {
         self.responses.fetch_add(1, Ordering::Relaxed);
         self.mark_active();
     }
 
-    /// Notes that bytes of the backend arrived.
+    /// Remembers that the backend has sent bytes. A probe that times out afterwards then means that
+    /// the backend is busy, not down.
     pub(crate) fn mark_active(&self) {
-        // Called for every chunk: the flag is written only if it changes.
+        // Write the flag only if it changes: this function is called for every chunk, and a write
+        // would invalidate the cache line of other threads.
         if !self.was_active.load(Ordering::Relaxed) {
             self.was_active.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Returns true if bytes of the backend arrived since the last call, and resets the flag.
+    /// Returns true if the backend has sent bytes since the last call, and resets the flag.
     pub(crate) fn take_active(&self) -> bool {
         self.was_active.swap(false, Ordering::Relaxed)
     }

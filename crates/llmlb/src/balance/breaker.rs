@@ -16,9 +16,10 @@ use super::clock::Moment;
 
 /// Number of consecutive failures that eject a backend.
 const MAX_FAILURES: u8 = 3;
-/// Duration of the first pause. Each further pause is twice as long.
+/// Duration of the first ejection. Each further ejection without a response in between lasts twice
+/// as long.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Number of pauses after which the pause does not double any more.
+/// Number of ejections after which their duration does not double any more.
 const MAX_STEPS: u8 = 3;
 
 /// Circuit breaker of one backend.
@@ -26,13 +27,16 @@ const MAX_STEPS: u8 = 3;
 pub(super) struct Breaker {
     /// Number of consecutive failures.
     failures: u8,
-    /// Number of pauses since the last response. 0 if the backend is not ejected.
+    /// Number of ejections since the last response, which determines the duration of the next one.
+    /// 0 if the backend is not ejected.
     steps: u8,
-    /// The trial was sent after the pause, and its outcome is not known yet.
+    /// The trial, the single request after an ejection, was sent and its outcome is not known yet.
+    /// Failures of other requests do not prolong the ejection.
     is_on_trial: bool,
-    /// The backend itself requested the pause.
+    /// The backend itself requested the ejection, with 429 and `Retry-After`. Responses to earlier
+    /// requests do not end such an ejection.
     is_backing_off: bool,
-    /// End of the pause, in milliseconds of the balancer's clock ([`Moment`]).
+    /// End of the ejection, in milliseconds of the balancer's clock ([`Moment`]).
     until: u64,
 }
 
@@ -179,7 +183,8 @@ impl Breaker {
     }
 }
 
-/// Duration of the pause with this number.
+/// Returns the duration of the n-th ejection without a response in between (`steps`): 1 s, 2 s,
+/// then always 4 s.
 fn pause(steps: u8) -> Duration {
     PAUSE * (1 << steps.saturating_sub(1).min(MAX_STEPS - 1))
 }
@@ -262,9 +267,10 @@ mod tests {
         let trial = ejected_at(0).tried(now);
         let next = trial.inconclusive(now);
         assert_eq!(next.verdict(now), Verdict::TrialDue);
-        // The pause does not grow, nor does a response without a trial end it.
+        // The inconclusive trial did not lengthen the ejection: the first failed trial ejects for 2 s.
         let failed = next.tried(now).failed(now);
         assert_eq!(failed.verdict(now), Verdict::Ejected(Moment(3000)));
+        // Without a running trial, an inconclusive response changes nothing.
         assert_eq!(failed.inconclusive(now), failed);
         let sound = Breaker::default();
         assert_eq!(sound.inconclusive(now), sound);

@@ -22,18 +22,21 @@ pub(crate) enum Choice {
     Down,
 }
 
-/// The candidates of a route that a request may use, and when.
+/// Inputs for the selection of a backend: the candidates of a route, the restrictions of the
+/// request, the current time and the average load.
 #[derive(Clone, Copy)]
 pub(super) struct Selection<'a> {
     pub(super) route: &'a Arc<Route>,
-    /// Index of the only candidate that can serve the request.
+    /// Index of the only candidate that can serve the request, because it issued an id that the
+    /// request names. `None` if every candidate may serve the request.
     pub(super) only: Option<usize>,
-    /// Backends that were tried already.
+    /// Backends on which the request has failed already. They are not selected again.
     pub(super) tried: &'a [BackendId],
     /// Backends that lack this endpoint are used only if there are no others.
     pub(super) endpoint: Option<EndpointKey>,
     pub(super) now: Moment,
-    /// Candidates with clearly more load than this are avoided.
+    /// Average load of the candidates. Candidates with a clearly higher load are avoided. `None` if
+    /// the load is not limited.
     pub(super) average: Option<Average>,
 }
 

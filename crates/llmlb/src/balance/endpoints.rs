@@ -19,9 +19,10 @@ use super::clock::Moment;
 const EXPIRES_AFTER: Duration = Duration::from_secs(10 * 60);
 /// Number of cells for known endpoints, and of cells for other paths. A power of two.
 const CELLS: usize = 32;
-/// Number of cells in which one endpoint may be stored.
+/// Number of successive cells in which one endpoint may be stored, so that endpoints whose hashes
+/// select the same first cell can all be stored.
 const PROBES: usize = 16;
-/// State of an endpoint that was served.
+/// Lower half of a cell whose endpoint the backend has served.
 const SERVED: u32 = u32::MAX;
 
 /// An endpoint: its path, without an id in it.
@@ -32,8 +33,9 @@ pub(crate) struct EndpointKey {
 }
 
 impl EndpointKey {
-    /// Returns the key of a path. `is_known` is true if llmlb's own list has the path: other paths
-    /// may be invented by clients.
+    /// Returns the key of a path. `is_known` is true for the paths in llmlb's own list. Clients can
+    /// invent any other path, so unknown paths have separate cells and cannot displace known
+    /// endpoints.
     pub(crate) fn new(path: &str, is_known: bool) -> Self {
         Self {
             hash: FixedState::default().hash_one(path),
@@ -41,14 +43,16 @@ impl EndpointKey {
         }
     }
 
-    /// Upper half of a cell. Never 0, because 0 marks an empty cell.
+    /// Returns the path's hash, whose upper 32 bits identify the endpoint in a cell of
+    /// [`Endpoints`]. One of these bits is always set, because 0 marks an empty cell.
     fn tag(self) -> u64 {
         self.hash | 1 << 32
     }
 }
 
-/// Endpoints of one backend. A cell has the tag of an endpoint in its upper half. The lower half is
-/// [`SERVED`], or the second until which the endpoint counts as missing.
+/// Table of the endpoints that one backend serves or lacks. Each cell holds one endpoint: the upper
+/// half is the endpoint's tag, the lower half is [`SERVED`] or the second until which the endpoint
+/// counts as missing.
 #[derive(Debug)]
 pub(super) struct Endpoints {
     cells: [AtomicU64; 2 * CELLS],
@@ -74,14 +78,15 @@ impl Endpoints {
         self.state(endpoint) == Some(SERVED)
     }
 
-    /// Notes a success.
+    /// Notes that the backend served the endpoint.
     pub(super) fn note_served(&self, endpoint: EndpointKey, now: Moment) {
         if !self.has_served(endpoint) {
             self.put(endpoint, SERVED, now);
         }
     }
 
-    /// Notes that the endpoint is missing, unless it was served. True if that is new.
+    /// Notes that the backend lacks the endpoint, unless it has served the endpoint. True if the
+    /// endpoint did not count as missing before, so that the caller logs the fact once.
     pub(super) fn note_missing(&self, endpoint: EndpointKey, now: Moment) -> bool {
         if self.has_served(endpoint) || self.lacks(endpoint, now) {
             return false;
@@ -104,15 +109,17 @@ impl Endpoints {
         own.next().map(lower_half)
     }
 
-    /// Stores a state. False if all cells of the endpoint are in use: then nothing is stored.
+    /// Stores that an endpoint is served, or the time until which it counts as missing. Returns
+    /// false and stores nothing if other endpoints use all cells in which this endpoint may be
+    /// stored.
     fn put(&self, endpoint: EndpointKey, state: u32, now: Moment) -> bool {
         let content = endpoint.tag() >> 32 << 32 | u64::from(state);
         let is_free = |content: u64| {
             let state = lower_half(content);
             content == 0 || (state != SERVED && !is_missing(state, now))
         };
-        // Two threads that store the same endpoint at the same time may use two cells. Readers use
-        // the first one.
+        // Two threads that store the same endpoint at the same time may use two cells. That does no
+        // harm, because readers use the first of the two cells.
         let own = |content: u64| is_of(content, endpoint);
         for may_replace in [&own as &dyn Fn(u64) -> bool, &is_free] {
             for cell in self.probed(endpoint) {

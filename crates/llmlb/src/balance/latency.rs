@@ -9,7 +9,8 @@ use super::clock::Moment;
 
 /// Half-life of the average, in milliseconds.
 const HALF_LIFE: u32 = 10_000;
-/// Minimum weight of one response.
+/// Minimum weight of a new response in the average. Without a minimum, responses in quick
+/// succession would hardly change the average.
 const MIN_WEIGHT: f64 = 1.0 / 8.0;
 
 /// Average latency of a backend, and the time of its last update.
@@ -22,13 +23,14 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// The average at this time, in microseconds. It decays, because a slow backend would never get
-    /// a request again otherwise.
+    /// Returns the average latency at this time, in microseconds. The average decays, because a
+    /// slow backend would otherwise never get a request again.
     pub(super) fn now(self, now: Moment) -> u32 {
         self.value >> (self.age(now) / HALF_LIFE).min(31)
     }
 
-    /// The average including a response whose first byte arrived after `first_byte`.
+    /// Returns the average latency with one more response included, whose latency (the time until
+    /// its first byte) was `first_byte`.
     pub(super) fn after(self, first_byte: Duration, now: Moment) -> Self {
         let sample = u32::try_from(first_byte.as_micros()).unwrap_or(u32::MAX);
         let sample = sample.max(1);

@@ -3,17 +3,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Stores one `u32` for each of many hashes.
+/// Map of fixed size from hashes to `u32` values, which identify backends. A newer value may
+/// replace the value of another hash; a request whose value is lost is routed without this hint.
 ///
-/// Each hash has one cell, which it shares with other hashes; a tag distinguishes them. Two hashes with
-/// the same cell have the same tag with a probability of one in 2³¹; a request is then sent to a less
-/// suitable backend, which does no harm.
+/// Each hash has one cell, which it shares with other hashes; a tag in the cell shows which hash
+/// its value belongs to. Two hashes with the same cell have the same tag with a probability of one
+/// in 2³¹; a request is then sent to a less suitable backend, which does no harm.
 pub(super) struct LossyCache {
     cells: Box<[AtomicU64]>,
 }
 
 impl LossyCache {
-    /// A cache with 2 to the power of `bits` cells of 8 bytes.
+    /// Creates a cache with 2 to the power of `bits` cells of 8 bytes.
     pub(super) fn new(bits: u32) -> Self {
         let cells = std::iter::repeat_with(|| AtomicU64::new(0));
         Self {
@@ -41,8 +42,8 @@ impl LossyCache {
         (content >> 32 == tag >> 32).then_some(value)
     }
 
-    /// Returns the cell of a hash and the tag for its upper half. The tag is never 0, which marks an
-    /// empty cell.
+    /// Returns the cell of a hash, and the hash's tag. The tag is stored in the upper half of the
+    /// cell to distinguish the hashes that share it, and is never 0, because 0 marks an empty cell.
     fn find(&self, hash: u64) -> (&AtomicU64, u64) {
         // The upper bits select the cell. The multiplication makes them depend on all bits of the hash.
         let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15);

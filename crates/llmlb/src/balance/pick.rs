@@ -30,10 +30,12 @@ pub(super) enum Drawn {
     Unusable,
 }
 
-/// Shares of the candidates in all draws, by weight.
+/// Shares of the candidates in the random draws, proportional to their weights.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    /// End of each candidate's share. The first share begins at 0.
+    /// Cumulative weights of the candidates. A random number below the last entry selects the first
+    /// candidate whose entry is greater, so that each candidate is drawn in proportion to its
+    /// weight.
     ends: Vec<u32>,
 }
 
@@ -111,7 +113,8 @@ const LATENCY_TOLERANCE: u64 = 20_000;
 /// prompt must not keep a backend idle for minutes.
 const MAX_LATENCY_RATIO: u64 = 4;
 
-/// True if the other candidate is better than the one that was drawn first.
+/// True if the candidate `other` is better than `first`, the best candidate that was examined
+/// before.
 pub(super) fn is_better(other: Load, first: Load) -> bool {
     let (other_latency, first_latency) = compared(other.latency, first.latency);
     if other.outstanding == 0 && first.outstanding == 0 {

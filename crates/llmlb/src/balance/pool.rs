@@ -275,8 +275,12 @@ impl Pool {
             .find_map(|index| Slot::acquire(route, index))
     }
 
-    /// Acquires a slot at the backend that received the longest beginning of a prompt, unless its load
-    /// is far above average. The average then limits the load of the other candidates too.
+    /// Acquires a slot at the backend that received the longest known beginning of the prompt,
+    /// whose prefix cache may still contain it. Backends with a load far above the average are
+    /// skipped.
+    ///
+    /// The average is stored in `selection`: if no slot is acquired here, the random choice that
+    /// follows avoids overloaded backends too.
     fn acquire_nearest(&self, selection: &mut Selection<'_>, blocks: &[u64]) -> Option<Slot> {
         self.affinity.recall(blocks).find_map(|epoch| {
             let index = selection.route.index_of(epoch.id())?;

@@ -67,7 +67,8 @@ impl Queue {
         }
     }
 
-    /// Returns the contention signal for requests that hold a slot.
+    /// Returns the time limit for clients that stall while they hold a slot: `limit` applies while
+    /// requests wait in this queue.
     pub(super) fn contention(&self, limit: Duration) -> Contention {
         Contention::new(&self.waiting, limit)
     }
@@ -205,7 +206,8 @@ impl Waiter<'_> {
                 () = sleep_until(recovery) => {
                     if Instant::now() >= deadline {
                         self.leave();
-                        // A slot may have been sent just before the request left the queue.
+                        // Another thread may have sent a slot just before this request left the
+                        // queue. Use that slot instead of reporting a timeout.
                         return self.receiver.try_recv().unwrap_or(Err(WaitError::TimedOut));
                     }
                     self.queue.serve_matching(|one| *one == self.key);
@@ -214,12 +216,14 @@ impl Waiter<'_> {
         }
     }
 
-    /// Time at which the first ejected backend may be tried again.
+    /// Time at which the first of the ejected backends may be tried again, so that the waiting
+    /// request can use it.
     fn recovery(&self) -> Option<Instant> {
         let mut waiters = self.queue.lock();
         let key = waiters.lanes().find(|one| **one == self.key)?;
         let recovery = key.recovery(Moment::now())?;
-        // One millisecond later, because the clock of the balancer rounds down.
+        // Wake the request one millisecond after the ejection ends. The balancer's clock counts
+        // whole milliseconds, and a request that wakes too early finds the backend still ejected.
         Some(recovery.instant() + Duration::from_millis(1))
     }
 

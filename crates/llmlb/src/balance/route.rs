@@ -14,15 +14,18 @@ use super::queue::Queue;
 use crate::backend_id::BackendId;
 use crate::config::Kind;
 
-/// Maximum number of candidates for which the average is computed for each request.
+/// Maximum number of candidates for which the average load is computed anew for each request. With
+/// more candidates a cached average is used, since the computation reads every candidate.
 const MAX_UNCACHED: usize = 64;
 /// Maximum age of a cached average, in milliseconds.
 const MAX_AVERAGE_AGE: u64 = 2;
 
-/// Backends that may serve a model, as of one table.
+/// Backends that may serve a model. A route does not change: each change of the backends builds a
+/// new table with new routes.
 #[derive(Debug)]
 pub(crate) struct Route {
-    /// The only kind of the candidates, if the request requires one.
+    /// Kind (program) that all candidates must have, for requests to Ollama's own API. `None` if
+    /// backends of every kind are candidates.
     pub(super) kind: Option<Kind>,
     /// The model; `None` for requests without one.
     pub(super) name: Option<Arc<str>>,
@@ -46,7 +49,8 @@ pub(super) struct Candidate {
     pub(super) model: Option<Arc<str>>,
 }
 
-/// Sums of the load and the weight of all usable candidates.
+/// Average load of all usable candidates, as the sum of their requests and the sum of their
+/// weights.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Average {
     outstanding: u32,
@@ -64,7 +68,8 @@ impl Route {
         statuses.all(|status| status.is_some()).then_some(first)
     }
 
-    /// `candidates` must be sorted by the backends' ids.
+    /// Creates a route. `candidates` must be sorted by the backends' ids, because
+    /// [`Self::index_of`] does a binary search.
     pub(super) fn new(
         kind: Option<Kind>,
         name: Option<Arc<str>>,
@@ -111,7 +116,8 @@ impl Route {
             .ok()
     }
 
-    /// True if this backend is a candidate, and no other one is up and not ejected.
+    /// True if this backend is a candidate, and no other candidate is up and not ejected. Its
+    /// ejection would leave the model without a healthy backend.
     pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
         let is_healthy =
             |backend: &Backend| backend.is_up() && backend.stats.verdict(now) == Verdict::Healthy;

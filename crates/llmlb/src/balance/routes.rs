@@ -93,7 +93,9 @@ impl Routes {
         }
     }
 
-    /// True if for some model this backend is the only one that is up and not ejected.
+    /// True if some model of this backend has no other candidate that is up and not ejected. The
+    /// backend is then not ejected for failures that a client may have provoked, nor for a pause
+    /// that it requested.
     pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
         let mut routes = self.by_model.values().map(|named| &named.route);
         routes.any(|route| route.is_last(id, now))

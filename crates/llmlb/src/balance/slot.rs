@@ -13,9 +13,11 @@ pub(crate) struct Slot {
     route: Arc<Route>,
     /// Index of the route's candidate.
     index: usize,
-    /// A response that is not an error has begun.
+    /// A response that does not count as a failure has begun. Only then does its complete end clear
+    /// the backend's failures, and its early end count as a failure.
     has_begun: bool,
-    /// The response is a success on an inference endpoint.
+    /// The response is a success on an inference endpoint. Its complete end clears the suspicion
+    /// from responses that a client may have provoked.
     is_success: bool,
 }
 

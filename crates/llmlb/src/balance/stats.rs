@@ -14,7 +14,8 @@ use super::latency::Latency;
 #[repr(align(128))]
 pub(super) struct BackendStats {
     is_up: AtomicBool,
-    /// The backend may lack an endpoint.
+    /// True if the table of missing endpoints may have an entry. While false, the selection of a
+    /// backend skips the lookup in that table.
     lacks_any: AtomicBool,
     /// Number of times the backend came up. Its prefix cache is empty each time it comes up.
     epochs: AtomicU16,
@@ -41,7 +42,8 @@ impl BackendStats {
         self.is_up.store(is_up, Ordering::SeqCst);
     }
 
-    /// True if the backend may lack an endpoint. Fast path: false for most backends.
+    /// True if the table of missing endpoints may have an entry. Fast path: false for most
+    /// backends, for which the lookup in that table is skipped.
     pub(super) fn lacks_any(&self) -> bool {
         self.lacks_any.load(Ordering::Relaxed)
     }
@@ -50,7 +52,8 @@ impl BackendStats {
         self.lacks_any.store(lacks_any, Ordering::Relaxed);
     }
 
-    /// Number of the current epoch.
+    /// Number of times that the backend came up. The backend's prefix cache is empty each time, so
+    /// prompts of an earlier epoch do not count for affinity.
     pub(super) fn epoch(&self) -> u16 {
         self.epochs.load(Ordering::Relaxed)
     }
@@ -135,12 +138,14 @@ impl BackendStats {
         before.verdict(now) != Verdict::Healthy
     }
 
-    /// Notes a failed request. Returns the end of the ejection, if that is new.
+    /// Notes a failed request. Returns the time at which the ejection ends, if this failure started
+    /// or prolonged an ejection, so that the caller logs it.
     pub(super) fn note_failed(&self, now: Moment) -> Option<Moment> {
         self.change_to_ejected(now, |breaker| breaker.failed(now))
     }
 
-    /// Ejects the backend. Returns the end of the ejection, if that is new.
+    /// Ejects the backend. Returns the time at which the ejection ends, if this call started or
+    /// prolonged it, so that the caller logs it once.
     pub(super) fn eject(&self, now: Moment) -> Option<Moment> {
         self.change_to_ejected(now, |breaker| breaker.ejected(now))
     }
@@ -151,12 +156,14 @@ impl BackendStats {
         before != after
     }
 
-    /// Ejects the backend for the pause that it requested. Returns the end, if that is new.
+    /// Ejects the backend for the pause that it requested. Returns the time at which the ejection
+    /// ends, if this call started or prolonged it, so that the caller logs it once.
     pub(super) fn back_off(&self, pause: Duration, now: Moment) -> Option<Moment> {
         self.change_to_ejected(now, |breaker| breaker.backed_off(now, pause))
     }
 
-    /// Changes the breaker. Returns the end of the ejection, if that is new.
+    /// Changes the breaker. Returns the time at which the ejection ends, if the change started or
+    /// prolonged an ejection.
     fn change_to_ejected(&self, now: Moment, next: impl Fn(Breaker) -> Breaker) -> Option<Moment> {
         let (before, after) = self.change(next);
         match after.verdict(now) {

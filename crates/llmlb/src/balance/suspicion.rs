@@ -11,8 +11,8 @@ use http::StatusCode;
 
 use super::ClientKey;
 
-/// Number of responses without a success in between, and of different prompts of one client, that
-/// eject a backend.
+/// Number of suspect responses since the last success that are needed to eject a backend. If all of
+/// them belong to one client, as many different prompts are needed.
 const EVIDENCE_NEEDED: usize = 3;
 
 /// Evidence against a backend: a response that its client may have provoked.
@@ -47,19 +47,22 @@ struct Run {
     responses: usize,
     first_client: u64,
     has_other_client: bool,
-    /// Hashes of the first different prompts, at most [`EVIDENCE_NEEDED`].
+    /// Hashes of the different prompts that got a suspect response, at most [`EVIDENCE_NEEDED`].
+    /// With one or two prompts of a single client, the prompts may be the cause and not the
+    /// backend.
     prompts: Vec<u64>,
     is_key_rejected: bool,
     /// At least one response ended early.
     has_cut: bool,
 }
 
-/// The effect of one more suspect response.
+/// Result of counting one more suspect response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Suspected {
-    /// The response is the first since the last success.
+    /// The response is the first suspect response since the last success. Only the first one is
+    /// logged.
     pub(super) is_first: bool,
-    /// The backend is to be ejected.
+    /// The evidence is sufficient to eject the backend.
     pub(super) is_enough: bool,
 }
 

@@ -61,7 +61,9 @@ impl Table {
         }
     }
 
-    /// True if for some model this backend is the only one that is up and not ejected.
+    /// True if some model of this backend has no other candidate that is up and not ejected. The
+    /// backend is then not ejected for failures that a client may have provoked, nor for a pause
+    /// that it requested.
     pub(super) fn is_last(&self, id: BackendId, now: Moment) -> bool {
         self.routes.is_last(id, now) || self.ollama.is_last(id, now)
     }
@@ -71,7 +73,8 @@ impl Table {
         !self.backends.is_empty() && self.backends.iter().all(|one| one.has_known_models())
     }
 
-    /// True if a backend of this kind exists, or may exist because a backend was not probed yet.
+    /// True if a backend of this kind (Ollama, for example) exists, or may exist because some
+    /// backend has not reported its models yet. If false, requests to Ollama's own API get 404.
     pub(crate) fn may_have(&self, kind: Kind) -> bool {
         let mut backends = self.backends.iter();
         !self.is_complete() || backends.any(|one| one.kind() == Some(kind))

@@ -1,8 +1,8 @@
 //! Models of a backend for which `stream_options.include_usage` is not added, because the backend
 //! rejects it or reports usage where it cannot be hidden from the client.
 //!
-//! Several programs may serve one address, and each can be replaced. So an opt-out applies to one
-//! model and expires.
+//! Each such model has an entry, an opt-out. Several programs may serve one address, and each can
+//! be replaced. So an opt-out applies to one model and expires.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,15 @@ use std::time::Duration;
 
 use super::clock::Moment;
 
-/// Time after which an opt-out expires.
+/// Time after which `include_usage` is added again for a model (its opt-out expires), since the
+/// program that serves the model may have been replaced.
 const EXPIRES_AFTER: Duration = Duration::from_secs(60 * 60);
-/// Maximum number of models. Some backends accept any name, which clients then choose.
+/// Maximum number of models with an opt-out. Some backends accept any model name, so clients could
+/// otherwise fill the memory with invented names.
 const MAX_MODELS: usize = 256;
 
-/// The opt-outs of one backend.
+/// Models of one backend for which `include_usage` is not added to requests. Each entry is an
+/// opt-out, which expires.
 #[derive(Debug, Default)]
 pub(super) struct UsageOptOuts {
     /// Fast path: false while the list is empty, so the common case takes no lock.
@@ -30,13 +33,15 @@ struct OptOut {
 }
 
 impl UsageOptOuts {
-    /// True if the model has an opt-out.
+    /// True if `include_usage` must not be added to requests for this model, because it has an
+    /// opt-out that has not expired.
     pub(super) fn has(&self, model: &str, now: impl Fn() -> Moment) -> bool {
         self.any.load(Ordering::Relaxed)
             && (self.lock().iter()).any(|one| one.model == model && now() < one.until)
     }
 
-    /// Adds or renews an opt-out. True if it is new.
+    /// Adds or renews the opt-out of a model, so that `include_usage` is not added for it. True if
+    /// the model had no opt-out, expired or not: only then does the caller log a warning.
     pub(super) fn note(&self, model: &str, now: Moment) -> bool {
         let until = now.plus(EXPIRES_AFTER);
         let mut models = self.lock();
@@ -54,7 +59,7 @@ impl UsageOptOuts {
         true
     }
 
-    /// Removes all opt-outs.
+    /// Removes all opt-outs, because another program may run at the backend's address by now.
     pub(super) fn clear(&self) {
         let mut models = self.lock();
         models.clear();
@@ -80,7 +85,8 @@ mod tests {
         let later = now.plus(EXPIRES_AFTER);
         assert!(has("m", Moment(later.0 - 1)));
         assert!(!has("m", later));
-        // An expired opt-out is renewed, not new.
+        // Renewing an expired opt-out returns false: otherwise the same warning would be logged
+        // every hour.
         assert!(!usage_opt_outs.note("m", later));
         assert!(has("m", later));
         usage_opt_outs.clear();

@@ -14,16 +14,17 @@ use crate::backend_id::BackendId;
 /// Backends that can serve a waiting request.
 #[derive(Clone, Debug)]
 pub(super) struct WaitKey {
-    /// The current route.
+    /// Route with the backends that may serve the request. It is replaced when the backends change.
     pub(super) route: Arc<Route>,
     /// The only backend that can serve the request, if it names an id that this backend issued.
     only: Option<BackendId>,
-    /// Backends that were tried already.
+    /// Backends on which the request has failed already. They are not used again.
     tried: Arc<[BackendId]>,
-    /// An endpoint that one of the candidates lacks. `None` otherwise, so that clients cannot make
-    /// up paths to open lanes.
+    /// Endpoint of the request, if one of the candidates lacks it. `None` otherwise, so that
+    /// invented paths do not split the queue into many keys.
     endpoint: Option<EndpointKey>,
-    /// No slot was free for this key in the current pass over the lanes.
+    /// True if no backend had a free slot for this key in the current pass over the queue. The pass
+    /// then skips all requests with this key, since they would get no slot either.
     pub(super) is_blocked: bool,
 }
 

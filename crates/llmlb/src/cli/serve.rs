@@ -148,7 +148,7 @@ fn log_end(ended: &Ended) -> u8 {
             exit::DONE
         }
         Ended::TimedOut(0) | Ended::SecondSignal(0) => {
-            tracing::info!("drained: closed connections without a request");
+            tracing::info!("drained: no requests in flight; closed the idle connections");
             exit::DONE
         }
         Ended::TimedOut(aborted) => {

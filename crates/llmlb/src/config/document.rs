@@ -17,7 +17,7 @@ use super::values::{self, RawSetting};
 pub(super) struct TomlDocument<'a> {
     source: &'a ConfigFile,
     root: DeTable<'a>,
-    /// Syntax errors.
+    /// Syntax errors of the file, at most one per line.
     syntax: ProblemList,
     /// Lines with a syntax error. The parser guesses their values, so other problems on them are not
     /// reported.
@@ -132,7 +132,8 @@ impl<'a> TomlDocument<'a> {
         lists.retain(|(start, end)| self.line(*start) < self.line(*end));
         lists.sort_unstable();
 
-        // The key is the line that the error is reported for: the first line of a list, or the error's own.
+        // Syntax errors by line, at most one per line. An error within a multi-line list is stored
+        // under the first line of the list, so that each list has one error.
         let mut reported: BTreeMap<usize, (usize, &str)> = BTreeMap::new();
         let mut swallowed = HashSet::new();
         for (at, message) in errors {
@@ -193,12 +194,13 @@ impl<'a> TomlDocument<'a> {
 // The errors of the TOML parser have a message but no kind, so the functions below compare the message.
 // Tests fail if a new version of the parser changes its messages.
 
-/// True if the syntax error is a name that occurs twice. If the name is a section's, its header is valid.
+/// True if the parser rejects a key or section because its name occurs twice. The header of such a
+/// section is valid, so the keys below it are still checked.
 fn is_duplicate(message: &str) -> bool {
     message == "duplicate key"
 }
 
-/// True if the syntax error is a list, table or text that is not closed.
+/// True if the parser found a list, table or text that is not closed.
 fn is_unclosed(message: &str) -> bool {
     message.starts_with("unclosed")
 }

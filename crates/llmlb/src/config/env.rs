@@ -62,10 +62,11 @@ fn set(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// True if Kubernetes set this variable for a Service. It does so in every pod, for each Service of
-/// the namespace: `llmlb-internal` yields `LLMLB_INTERNAL_SERVICE_HOST`,
-/// `LLMLB_INTERNAL_PORT=tcp://..`, `LLMLB_INTERNAL_PORT_80_TCP_ADDR` and so on. Name and value must
-/// both have this form, so that a misspelt setting is still reported.
+/// True if Kubernetes set this variable for a Service, so that the variable is not reported as an
+/// unknown setting. Kubernetes does so in every pod, for each Service of the namespace:
+/// `llmlb-internal` yields `LLMLB_INTERNAL_SERVICE_HOST`, `LLMLB_INTERNAL_PORT=tcp://..`,
+/// `LLMLB_INTERNAL_PORT_80_TCP_ADDR` and so on. Name and value must both have this form, so that a
+/// misspelt setting is still reported.
 fn is_service_link(name: &str, value: &OsStr) -> bool {
     let Some(value) = value.to_str().filter(|_| name.starts_with(PREFIX)) else {
         return false;
@@ -77,8 +78,9 @@ fn is_service_link(name: &str, value: &OsStr) -> bool {
     let is_address = || value.parse::<IpAddr>().is_ok();
     let is_number = |text: &str| text.parse::<u16>().is_ok();
     let words: Vec<&str> = name.split('_').collect();
-    // The name is the Service's name followed by one of these suffixes. The Service's name may contain
-    // words of a suffix, such as `PORT`, so every position is tried.
+    // Kubernetes names a variable after its Service, with a suffix such as `SERVICE_HOST` or
+    // `PORT`. The Service's own name may contain words such as `PORT`, so each word is tried as the
+    // start of the suffix.
     (1..words.len()).any(|start| match &words[start..] {
         ["PORT"] => is_url(),
         ["SERVICE", "HOST"] => is_address(),

@@ -72,14 +72,17 @@ fn open(path: &Path, name: &str, is_shared_allowed: bool) -> Result<File, String
     })
 }
 
-/// Returns the reason why a file is rejected, and the command that fixes it.
+/// Returns the reason why a configuration file is rejected, and advice on how to make the file
+/// acceptable.
 fn refusal(exposed: &Exposed, name: &str) -> (String, String) {
     match exposed {
         Exposed::Owner(user) => (
             format!(
                 "the file belongs to {user}, neither to this user nor to root: its owner may write it"
             ),
-            format!("copy it with `cp {name} own.toml` and use --config own.toml"),
+            format!(
+                "make a copy that belongs to this user with `cp {name} own.toml` and use --config own.toml"
+            ),
         ),
         Exposed::Others => (
             "every user may write the file".to_owned(),
@@ -97,8 +100,9 @@ fn refusal(exposed: &Exposed, name: &str) -> (String, String) {
             )
         }
         Exposed::Replaced => (
-            "another user replaced the file while it was opened".to_owned(),
-            "run the command again".to_owned(),
+            "the file was replaced while llmlb opened it: another user may be able to replace it"
+                .to_owned(),
+            "run llmlb again to check the new file".to_owned(),
         ),
     }
 }

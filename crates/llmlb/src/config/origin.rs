@@ -33,13 +33,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Origins of all values.
+/// Origins of all values of the configuration, shown by `llmlb check`.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Origins {
     pub(super) settings: BTreeMap<&'static str, Origin>,
-    /// Origin of each backend, in the order of the backends.
+    /// File and line, variable or flag that defines each backend, in the order of the backends.
+    /// `llmlb check` shows it.
     pub(crate) backends: Vec<Origin>,
-    /// Origin of each alias, in the order of the aliases.
+    /// File and line that defines each alias, in the order of the aliases. `llmlb check` shows it.
     pub(crate) aliases: Vec<Origin>,
 }
 

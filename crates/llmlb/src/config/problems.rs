@@ -48,7 +48,8 @@ impl ProblemList {
             Origin::Variable(_) => ((2, 0), None),
             Origin::Flag(_) => ((3, 0), None),
         };
-        // The name of a variable or flag already identifies the setting.
+        // Write the name of the setting only for values from the file and for defaults. The name of
+        // a variable or flag already identifies the setting.
         let text = match origin {
             Origin::File { .. } | Origin::Default if !subject.is_empty() => {
                 format!("{origin}: {}: {what}", one_line(subject))

@@ -35,7 +35,7 @@ pub(super) trait ValueType<T>: Sync {
     fn allowed(&self) -> String;
 }
 
-/// A value that may be absent. `unset` stands for it in `llmlb check`.
+/// Type of a setting that may have no value. `llmlb check` then shows `unset`.
 pub(super) struct Optional<V> {
     pub(super) of: V,
     pub(super) unset: &'static str,
@@ -153,7 +153,8 @@ pub(super) struct ByteSize {
 }
 
 impl ByteSize {
-    /// Returns a size in memory.
+    /// Returns the type of a setting that limits memory: a number of bytes within `range`. Its
+    /// examples in messages are typical sizes of memory.
     pub(super) const fn in_memory(range: RangeInclusive<u64>) -> Self {
         Self {
             range,
@@ -197,10 +198,10 @@ impl ValueType<usize> for ByteSize {
     }
 }
 
-/// One of a few words, each with its meaning.
+/// Type of a setting that allows a few words, each of which stands for a value of `T`.
 pub(super) struct Word<T: 'static> {
     pub(super) words: &'static [(&'static str, T)],
-    /// Noun for the words in messages, such as "a word".
+    /// Expected value in error messages: `a name` yields "7 is not a name".
     pub(super) noun: &'static str,
 }
 
@@ -228,7 +229,8 @@ impl<T: Copy + PartialEq + Sync> ValueType<T> for Word<T> {
     }
 }
 
-/// Returns the word for a meaning.
+/// Returns the word that stands for a value in the configuration, such as `refuse` for
+/// `OnFailure::Refuse`.
 pub(super) fn word_for<T: PartialEq>(meaning: &T, words: &[(&'static str, T)]) -> &'static str {
     let found = words.iter().find(|(_, known)| known == meaning);
     found.map_or("", |(word, _)| word)

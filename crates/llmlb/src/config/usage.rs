@@ -36,7 +36,8 @@ pub(crate) enum OnFailure {
 }
 
 impl Receiver {
-    /// Returns the complete URL. Only for requests to the receiver.
+    /// Returns the complete URL, which may contain a key. Messages must use [`Self::shown`]
+    /// instead, so that the key does not reach logs.
     pub(crate) fn url(&self) -> &str {
         self.url.expose()
     }

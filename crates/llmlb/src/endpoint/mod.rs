@@ -30,7 +30,7 @@ pub(crate) struct Endpoint {
     pub(crate) is_known: bool,
 }
 
-/// The server that responds to a request.
+/// Kind of server that responds to the requests of an endpoint, by which they are routed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// llmlb itself.
@@ -112,8 +112,9 @@ pub(crate) enum PathError {
 /// Methods that llmlb serves. Requests with other methods are rejected.
 pub(crate) const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Collections whose members are addressed by further path segments. Reading or deleting a member is not
-/// metered: its usage was metered when it was created.
+/// Collections of stored objects, whose members have further path segments, such as
+/// `/v1/files/file-1`. Reading or deleting a member is not metered: its usage was metered when the
+/// member was created.
 const FAMILIES: [&str; 14] = [
     "/v1/assistants",
     "/v1/batches",
@@ -131,9 +132,12 @@ const FAMILIES: [&str; 14] = [
     "/v1/vector_stores",
 ];
 
-/// POST requests to members that run no model; `*` matches one segment. Any other POST may be inference in
-/// another spelling: servers that match prefixes run a model for `/v1/responses/x`. Such requests are
-/// metered by the usage in their responses.
+/// Paths of POST requests that act on stored objects and run no model, such as the cancellation of
+/// a batch. They are not metered. `*` matches one segment.
+///
+/// Any other POST below a collection may be inference in another spelling, because servers that
+/// match prefixes run a model for `/v1/responses/x`. Those requests are metered by the usage in
+/// their responses.
 const MEMBER_ACTIONS: [&str; 33] = [
     "/v1/assistants/*",
     "/v1/batches/*/cancel",
@@ -235,7 +239,9 @@ impl Endpoint {
         }
     }
 
-    /// Stored objects such as files, batches and conversations.
+    /// Returns the endpoint of stored objects such as files, batches and conversations. It is not
+    /// metered, and llmlb remembers the ids in its responses: only the backend that issued an id
+    /// can serve later requests for the object.
     const fn stored() -> Self {
         Self {
             service: Service::Backend,
@@ -278,7 +284,9 @@ pub(crate) fn may_be_websocket(endpoint: Endpoint, path: &str) -> bool {
     path == "/v1/realtime" || !endpoint.is_known
 }
 
-/// True if the response contains a credential for the operator's account at the backend.
+/// True if the response would contain a credential for the operator's account at the backend. Such
+/// requests are rejected if a backend has a key: a client could use the credential without
+/// metering.
 pub(crate) fn issues_credentials(method: &Method, path: &str) -> bool {
     *method == Method::POST && CREDENTIAL_ISSUERS.contains(&path)
 }
@@ -470,7 +478,8 @@ fn dialect(path: &str) -> Dialect {
     }
 }
 
-/// Returns the collection to which the path adds further segments.
+/// Returns the collection that contains the path, such as `/v1/files` for `/v1/files/file-1`.
+/// `None` if the path is a collection itself, or in no known collection.
 fn family(path: &str) -> Option<&'static str> {
     FAMILIES.into_iter().find(|family| {
         path.strip_prefix(family)

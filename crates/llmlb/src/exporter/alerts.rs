@@ -174,7 +174,8 @@ fn pending(delivered: &Delivered) -> String {
             pause.to, pause.why
         ),
         (_, Some(why)) => format!("{count} pending: {why}"),
-        // No attempt in this run: the batches failed earlier and wait for their next retry.
+        // This run made no delivery attempt, so there is no error to show: the batches failed in an
+        // earlier run and wait for their next retry.
         (_, None) => format!("{count} pending"),
     }
 }

@@ -51,11 +51,13 @@ pub(crate) struct Exporter {
     ended: oneshot::Receiver<()>,
 }
 
-/// Cancellation of runs.
+/// Cancellation of export runs at shutdown.
 #[derive(Clone, Debug, Default)]
 struct Cancels {
-    /// Cancels every run except the last one at shutdown.
+    /// Cancels a periodic run that is in progress at shutdown. The last run, which follows, is not
+    /// affected: it must still deliver the newest records.
     run: Cancel,
+    /// Cancels the last run, so that a slow receiver does not delay the exit.
     last_run: Cancel,
 }
 
@@ -140,7 +142,8 @@ fn http(config: &Config) -> Result<Option<Http>, HttpError> {
     Http::new(receiver.url(), options).map(Some)
 }
 
-/// Outcome of an attempt to run.
+/// Outcome of an attempt at an export run, which consolidates and delivers the staged records. The
+/// last run is attempted again while the outcome is `Busy`.
 enum RunAttempt {
     Ran,
     /// Another process holds the delivery lock.
@@ -196,8 +199,8 @@ impl ExportWorker {
             let why = report
                 .error
                 .map_or_else(String::new, |why| format!(" ({why})"));
-            let count = alerts::counted(waiting, "batch");
-            tracing::info!("usage: {count} pending until the next start{why}");
+            let batches = alerts::counted(waiting, "batch");
+            tracing::info!("usage: {batches} pending until the next start{why}");
         }
     }
 

@@ -16,28 +16,30 @@ const INTERVAL: Duration = Duration::from_secs(3600);
 const LARGE: u64 = 1 << 30;
 const PART_OF_DISK: u64 = 10;
 
-/// Bounds and reported sizes of `archive/` and `failed/`.
+/// Retention of `archive/` and `failed/`: deletes files beyond the configured bounds, and warns
+/// when a directory is large.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     dirs: [RetainedDir; 2],
     last: Option<Instant>,
 }
 
-/// Bounds and reported size of one directory, `archive/` or `failed/`.
+/// Bounds of one directory, `archive/` or `failed/`, and its size in the last warning.
 #[derive(Debug)]
 struct RetainedDir {
     kept_in: KeptIn,
     keep: Keep,
-    /// Size that was logged last; 0 while the directory is not large.
+    /// Size of the directory in the last warning; 0 while the directory is not large. A further
+    /// warning is logged when the size has doubled.
     reported: u64,
 }
 
-/// Sizes of both directories, for `/status`.
+/// Sizes of the directories `archive/` and `failed/`, for `/status`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
     archive: FileTotals,
     failed: FileTotals,
-    /// Messages about large directories.
+    /// Warnings that `/status` shows, one for each of `archive/` and `failed/` that is large.
     large: Vec<String>,
 }
 

@@ -42,12 +42,14 @@ pub(super) async fn attempt(
     if usage == AskUsage::Yes
         && usage_rejection::rejects_stream_options(head.status, &mut exchange).await
     {
-        // The client did not send `stream_options`: llmlb added it, so retry without it.
+        // The client did not send `stream_options`. llmlb added the option, so llmlb retries
+        // without it.
         drop(exchange);
         usage = AskUsage::No;
         (head, exchange) = send(context, &slot, outbound, guard, usage, Instant::now()).await?;
-        // Stop adding `stream_options` for this backend only if the option caused the error. The backend
-        // may not read the request as a stream, and an error may repeat the client's own text.
+        // Stop adding `stream_options` for this backend and model only if the option itself caused
+        // the error. A backend also rejects the option if it reads a `stream` such as `1` as false,
+        // and an error may quote the client's own text.
         if head.status.is_success()
             && outbound.parsed.stream
             && !outbound.parsed.names_usage_option()

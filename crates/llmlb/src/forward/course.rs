@@ -21,14 +21,17 @@ pub(super) struct Course {
     /// A response that the client gets if no other backend has a better one.
     held: Option<Box<UpstreamResponse>>,
     pub(super) error: ForwardError,
-    /// A backend that responded 500.
+    /// First backend that responded 500. The 500 counts against this backend unless a second
+    /// backend responds 500 to the same request.
     suspect: Option<Arc<Backend>>,
     /// Number of backends that received the request.
     deliveries: usize,
     /// Maximum number of backends that may receive the request.
     max_deliveries: usize,
-    /// The first backend that received the request and closed the connection, and the number of
-    /// deliveries by then.
+    /// First backend that closed the connection after it received the request, and the value of
+    /// `deliveries` at that time. The request may have crashed this backend. While the backend is
+    /// down, at most one further backend may receive the request, so that one request cannot crash
+    /// all backends.
     closed: Option<(Arc<Backend>, usize)>,
 }
 
@@ -41,7 +44,9 @@ pub(super) enum Next {
     Hold,
     /// Another backend is tried, and the response is dropped.
     Retry,
-    /// The response is dropped, and no other backend is tried.
+    /// The response is dropped, and no other backend is tried: the response is no better than a
+    /// held one, or rejects llmlb's own key. The client gets the held response, or an error from
+    /// llmlb.
     Stop,
 }
 
@@ -130,7 +135,8 @@ impl Course {
     }
 
     /// Counts an attempt that failed without a response. `responses` is the number of the backend's
-    /// responses when it was chosen. Returns true if another backend may be tried.
+    /// responses when the attempt started: if the backend has responded since, a failed connection
+    /// does not mark it down. Returns true if another backend may be tried.
     pub(super) fn note_error(
         &mut self,
         context: &ForwardContext,
@@ -198,8 +204,9 @@ impl Course {
     }
 
     fn note_closed(&mut self, backend: &Arc<Backend>, error: &UpstreamError) {
-        // After a crash on an idle connection the attempt ends with the error of the new connection: it is
-        // refused, or the host is unreachable.
+        // If a backend crashes while it reads the request on an idle connection, llmlb sends the
+        // request again on a new connection. The attempt then fails with the error of the new
+        // connection, so a refused connection or an unreachable host counts as closed too.
         let is_closed = matches!(
             error,
             UpstreamError::Closed(_)

@@ -28,7 +28,8 @@ pub(super) struct ProxyHeaders<'a> {
 pub(super) struct BodyFraming {
     /// Length of the body; `None` if it is sent in chunks.
     pub(super) length: Option<u64>,
-    /// The body is forwarded without having been read.
+    /// True if llmlb streams the body to the backend without parsing it. The body may then be
+    /// compressed, so the client's `Content-Encoding` is forwarded.
     pub(super) is_unread: bool,
 }
 

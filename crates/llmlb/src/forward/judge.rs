@@ -70,8 +70,10 @@ pub(super) fn note_response(
     }
 }
 
-/// Counts a successful response that the backend did not complete. It counts like a 500, because a
-/// prompt can crash an engine. A timeout counts as a failure of the backend.
+/// Counts a response that the backend did not complete. A timeout is a failure of the backend. Any
+/// other error is only evidence against the backend, as a 500 is, because the client's prompt may
+/// have crashed the engine. Without `evidence` the response counts neither for nor against the
+/// backend.
 pub(super) fn note_cut(
     pool: &Pool,
     slot: &Slot,

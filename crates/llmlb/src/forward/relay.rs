@@ -25,7 +25,8 @@ type RelayedFrame = Result<Frame<Bytes>, UpstreamError>;
 /// to the backend.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    /// `None` after the end of the response.
+    /// Connection to the backend, from which the response is read. `None` after the end of the
+    /// response: the connection is then kept for another request, or closed.
     exchange: Option<Box<Exchange>>,
     context: Arc<ForwardContext>,
     backend: Arc<Backend>,
@@ -212,7 +213,7 @@ impl Body for Relay {
 pub(super) struct IdleTimer {
     limit: Duration,
     timer: Option<Pin<Box<Sleep>>>,
-    /// Bytes arrived since the last poll.
+    /// True if bytes arrived since the last poll. The next poll then restarts the idle time.
     was_active: bool,
     /// Time of the first poll after the last activity.
     since: Instant,
@@ -229,7 +230,8 @@ impl IdleTimer {
         }
     }
 
-    /// Notes that bytes arrived.
+    /// Notes that bytes were read from the connection. The idle time starts again at the next poll,
+    /// so that a connection in use does not expire.
     pub(super) fn note_activity(&mut self) {
         self.was_active = true;
     }

@@ -16,10 +16,11 @@ use crate::meter::usage_tap::UsageTap;
 use crate::request::RequestGuard;
 use crate::upstream::{Exchange, Head};
 
-/// Name of the backend that responded.
+/// Response header that names the backend which responded, so that clients can report it with a
+/// problem.
 const SERVED_BY: HeaderName = HeaderName::from_static("x-llmlb-backend");
-/// Request id that the backend assigned. The backend's operators need it to find the request in their
-/// own logs.
+/// Response header with the request id that the backend assigned. The backend's operators need the
+/// id to find the request in their own logs.
 const UPSTREAM_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
 
 /// A backend's response of which only the head has been read.
@@ -88,7 +89,8 @@ impl UpstreamResponse {
             // llmlb cannot hide a usage event in a compressed stream, so it no longer requests usage
             // from this backend for this model.
             let model = self.model.as_deref().or(guard.route.model.as_deref());
-            let why = "compresses streams although asked not to";
+            let why = "compresses streams despite the request's Accept-Encoding, so llmlb cannot \
+                       hide usage events";
             self.backend
                 .opt_out_of_usage(model.unwrap_or_default(), why);
         }

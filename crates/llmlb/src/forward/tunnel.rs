@@ -117,7 +117,8 @@ async fn limited<T>(
 struct Progress {
     /// Number of reads from either side.
     reads: AtomicU64,
-    /// At least one side has ended.
+    /// True if the client or the backend has ended its side. `upstream.idle_timeout` then limits
+    /// the tunnel too.
     has_ended: AtomicBool,
 }
 
@@ -189,8 +190,8 @@ impl AsyncWrite for ClientSide<'_> {
         self.note_result(flushed)
     }
 
-    /// Completes the response: `copy_bidirectional` calls this after it has forwarded the backend's last
-    /// byte.
+    /// Records the response as complete. `copy_bidirectional` shuts down the client's side only
+    /// after it has forwarded the backend's last byte, so a later error is not counted as a cut.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.guard.finish(End::Complete);
         Pin::new(&mut self.stream).poll_shutdown(cx)

@@ -31,7 +31,8 @@ pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'
         && outbound.parsed.issued.is_none()
     {
         let whole = timeout(MAX_WAIT, response.exchange.peek(MAX_SEARCHED)).await;
-        // An incomplete error may still name a model. Then the backend lacks the model, and not the
+        // Learn nothing from an error whose body did not arrive in time, because the rest may name
+        // a model. An error that names a model means that the backend lacks the model, not the
         // endpoint.
         if whole.is_ok() && !names_a_model(&response.exchange.peeked()) {
             backend.note_missing(endpoint, status, outbound.head.uri.path());

@@ -8,7 +8,9 @@ use http::header::{self, HeaderMap, HeaderValue};
 pub(crate) struct Via(HeaderValue);
 
 impl Via {
-    /// `token` must be unique among all servers on this port.
+    /// Returns the entry of the server that listens on `port`. `token` must differ from the tokens
+    /// of all other servers with this port: a server rejects requests with its own entry as a loop,
+    /// and would reject requests of a server with the same entry.
     pub(crate) fn new(port: u16, token: u64) -> Self {
         let name = format!("1.1 llmlb-{port}-{token}");
         Self(HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("1.1 llmlb")))

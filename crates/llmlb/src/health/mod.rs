@@ -123,7 +123,7 @@ impl Watcher {
                     let note = if is_checked {
                         ""
                     } else {
-                        " (this system does not report which user runs it)"
+                        " (owner not checked: this system does not report which user runs a server)"
                     };
                     tracing::info!("found {} at {}, {models}{note}", backend.name, backend.url);
                 }

@@ -34,9 +34,10 @@ const OWNER: &str = "owned_by";
 /// Object in which llama.cpp reports sizes. It is the only nested value that is kept.
 const META: &str = "meta";
 
-/// Maximum length of a model's id, in bytes. A model with a longer id is left out.
+/// Maximum length of a model's id, in bytes. A model with a longer id is left out of the list.
 const MAX_ID: usize = 512;
-/// Maximum length of any other value, in bytes. A longer value is left out.
+/// Maximum length of a value in a model's fields except `id` and `created`, in bytes. A field with
+/// a longer value is left out, so that a list of models uses bounded memory.
 const MAX_VALUE: usize = 512;
 
 /// Parsed list of models.

@@ -118,14 +118,15 @@ pub(crate) trait Visitor {
     /// False for a visitor that ignores strings. They are then skipped without a search for escapes.
     const READS_STRINGS: bool = true;
 
-    /// A string or a field name. `first_escape` is the offset of the first backslash in `text`, and `after`
-    /// the rest of the body.
+    /// Called for a string or a field name. `first_escape` is the offset of the first backslash in
+    /// `text`, and `after` the rest of the body.
     fn string(&mut self, text: &[u8], first_escape: Option<usize>, after: &[u8]);
-    /// Start of an object or a list.
+    /// Called at the opening bracket of an object or a list.
     fn open(&mut self);
-    /// End of an object or a list.
+    /// Called at the closing bracket of an object or a list.
     fn close(&mut self);
-    /// The bytes between strings and brackets: numbers, literals, punctuation and white space.
+    /// Called for the bytes between strings and brackets: numbers, literals, punctuation and white
+    /// space.
     fn between(&mut self, bytes: &[u8]);
 }
 

@@ -8,10 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure::Record;
 
-/// Names of llmlb's own fields in the lock record.
+/// Field of the lock record with the version of llmlb.
 pub(super) const VERSION: &str = "llmlb_version";
+/// Field of the lock record with the address that the server listens on.
 pub(super) const ADDRESS: &str = "address";
+/// Field of the lock record with `server.drain_timeout`, in milliseconds.
 pub(super) const DRAIN_TIMEOUT: &str = "drain_timeout_ms";
+/// Field of the lock record with the number of requests in flight while the server drains.
 pub(super) const DRAINING: &str = "draining";
 
 /// Data about a server, from its lock record.
@@ -35,7 +38,7 @@ pub struct LockInfo {
     /// Time at which the lock was acquired, to the millisecond. As text: RFC 3339, UTC.
     #[serde(with = "moment")]
     pub started_at: SystemTime,
-    /// The port.
+    /// Port that the server listens on.
     pub port: u16,
     /// Host name of the server's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -21,8 +21,11 @@ pub(crate) struct CommitGroup {
 struct PendingCommit {
     records: Vec<Record>,
     waiting: Vec<Waker>,
-    /// Number of flushes that have started, and of those that have finished.
+    /// Number of flushes that have started. A new record remembers this number as its
+    /// [`CommitTicket`].
     started: u64,
+    /// Number of flushes that have finished. A record is persisted once this number exceeds its
+    /// [`CommitTicket`].
     persisted: u64,
 }
 

@@ -12,10 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::sys::data_file;
 
-/// Maximum number of bytes that are read from the file. The rest of a longer file is ignored.
+/// Maximum number of bytes that are read from `lost.jsonl`. The rest of a longer file is ignored,
+/// so that a damaged file cannot use up time and memory.
 const MAX_FILE: u64 = 64 << 20;
 
-/// Name of the file in the data directory.
+/// Name of the file in the data directory that lists the losses of usage records.
 pub(crate) const FILE: &str = "lost.jsonl";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -25,7 +26,7 @@ struct LossEntry {
     why: String,
 }
 
-/// Appends a line to the file and syncs it.
+/// Appends the number of lost records and the reason to `lost.jsonl`, and syncs the file.
 pub(crate) fn note(data: &Path, records: u64, why: &str) -> io::Result<()> {
     let line = LossEntry {
         at: jiff::Timestamp::now().to_string(),

@@ -12,7 +12,9 @@ pub(crate) fn grouping() -> Grouping {
         .sum_suffix("_tokens")
         .count(["outcome", "tokens_from"])
         .total_from(["tokens"])
-        // Other programs may stage records that have only OpenAI's fields, without `tokens`.
+        // Other programs may stage records without `tokens`, which have only the fields of OpenAI's
+        // usage. The total of such a record comes from `total_tokens`, or from its prompt and
+        // completion.
         .total_from(["total_tokens"])
         .total_from(["prompt_tokens", "completion_tokens"])
         // Clients choose model names and may invent keys, but only llmlb sets the backend. So a client
@@ -92,7 +94,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let same =
             r#"{"model":"m","key":null,"backend":"b","records":1,"total":4,"sums":{"tokens":4}}"#;
-        // A row of another release, with a field by which this release does not group.
+        // This row of another release has the field `team`, by which this release does not group.
+        // Consolidation must keep the row unchanged.
         let other = r#"{"model":"m","key":null,"backend":"b","team":"t","records":5,"total":50,"sums":{"tokens":50}}"#;
         let text = format!(
             r#"{{"version":1,"day":"2023-06-30","snapshot":"{}","totals":[{same},{other}]"#,

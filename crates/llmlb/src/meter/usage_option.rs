@@ -26,7 +26,8 @@ pub(crate) struct OptionRanges {
 }
 
 impl UsageOption {
-    /// Determines the option from a body that is a JSON object.
+    /// Determines if `include_usage` is set by the client, must be added by llmlb, or is not
+    /// needed. `body` must be a JSON object.
     pub(crate) fn new(api: Api, body: &[u8], ranges: &OptionRanges) -> Self {
         let is_stream = |range: &Range<usize>| may_be_true(body.get(range.clone()));
         if !api.has_stream_options() || !ranges.stream.as_ref().is_some_and(is_stream) {

@@ -1,4 +1,5 @@
-//! Shared state of the guards of requests.
+//! State that the request guards of one worker share. A request guard logs and meters its request
+//! when the request ends.
 
 use std::sync::Arc;
 

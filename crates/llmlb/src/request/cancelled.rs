@@ -33,8 +33,9 @@ pub(crate) struct Cancelled {
     interval: Duration,
     started: Instant,
     hasher: RandomState,
-    /// For each counter the time up to which its cancelled requests use up the limit, in microseconds
-    /// since the start.
+    /// For each counter a time in microseconds since `started`. Each cancelled request moves the
+    /// time one `interval` later. The addresses of the counter must wait once the time is more than
+    /// `BURST` in the future.
     used_up: Box<[AtomicU64]>,
 }
 
@@ -121,7 +122,8 @@ mod tests {
             cancelled.note(address(1), now);
         }
         let waiting = (2..=255).filter(|last| cancelled.delay(address(*last), now).is_some());
-        // A few of the 254 other addresses may share the counter of the first address.
+        // Addresses share counters by their hash. So a few of the 254 other addresses may share the
+        // counter of the address that cancelled requests, and wait too.
         assert!(waiting.count() < 10);
         let mapped = "::ffff:10.0.0.1".parse().unwrap();
         assert!(cancelled.delay(mapped, now).is_some());

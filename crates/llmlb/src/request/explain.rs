@@ -12,10 +12,11 @@ const MAX_SEARCHED: usize = 1 << 20;
 
 /// Returns the reason why [`crate::json`] rejects a body.
 pub(super) fn explain(body: &[u8]) -> String {
-    let limits =
-        format!("it is nested more than {MAX_DEPTH} deep or has more than {MAX_FIELDS} fields");
+    let limits = format!(
+        "the body is nested more than {MAX_DEPTH} deep or has more than {MAX_FIELDS} fields"
+    );
     if body.len() > MAX_SEARCHED {
-        return format!("it is not valid, or {limits}");
+        return format!("the body is not valid JSON, or {limits}");
     }
     match serde_json::from_slice::<AnyObject>(body) {
         Ok(AnyObject) => limits,

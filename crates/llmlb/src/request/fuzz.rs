@@ -114,7 +114,8 @@ pub fn json_fields(data: &[u8]) {
         let text: Option<String> = serde_json::from_str(value).ok();
         assert_eq!(json::text(value.as_bytes()).as_deref(), text.as_deref());
     }
-    // A scan that starts at a later `usage` field finds the last fields of the full scan.
+    // To save time, the meter scans a response only from its last `usage` field to its end. Such a
+    // scan must find the same fields as the end of the full scan.
     for name in memchr::memmem::find_iter(data, b"\"usage\":") {
         let mut last = Vec::new();
         if json::last_fields(data, name, |name, at| last.push((name.to_vec(), at))).is_ok() {
@@ -232,7 +233,9 @@ fn rewritten(parsed: &super::ParsedRequest, object: &ReferenceObject<'_>, has_mo
     }
 }
 
-/// The model of a form is found once, or not at all. The first line of the input is the Content-Type.
+/// llmlb finds at most one model in a multipart form, and rejects a form that is truncated or has a
+/// second field `model`. Otherwise a backend could serve another model than llmlb bills. The first
+/// line of the input is the Content-Type.
 pub fn multipart(data: &[u8]) {
     let line = memchr::memchr(b'\n', data).unwrap_or(data.len());
     let (head, body) = data.split_at(line);

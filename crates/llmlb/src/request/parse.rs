@@ -56,11 +56,11 @@ pub(crate) enum Payload {
 /// Encoding of the model's name.
 #[derive(Clone, Copy, Debug)]
 enum Spelling {
-    /// A JSON string, with its quotation marks.
+    /// The model's name is a JSON string, with its quotation marks.
     Json,
-    /// Plain text in a form.
+    /// The model's name is plain text in a multipart form.
     Form,
-    /// Percent-encoded text in the query.
+    /// The model's name is percent-encoded text in the query of the URL.
     Query,
 }
 
@@ -122,7 +122,9 @@ impl ParsedRequest {
         })
     }
 
-    /// Hash of the body, which distinguishes prompts; 0 if the body was not read.
+    /// Returns a hash of the body; 0 if the body was not read. Faults of a backend at different
+    /// prompts are evidence against the backend, whereas a single prompt may itself cause its
+    /// faults.
     pub(crate) fn body_hash(&self) -> u64 {
         match &self.payload {
             Payload::Read(bytes) => issued_ids::hash(bytes),
@@ -133,7 +135,8 @@ impl ParsedRequest {
     /// True if the client's own text may contain the names by which an error about `stream_options` is
     /// recognised. A backend's error may repeat that text.
     pub(crate) fn names_usage_option(&self) -> bool {
-        // A JSON escape may stand for any letter of the names.
+        // A JSON escape such as `\u0073` may stand for any letter of the two names. So a body with
+        // such an escape counts as naming the option.
         let names: [&[u8]; 3] = [b"stream_options", b"include_usage", b"\\u"];
         match &self.payload {
             Payload::Read(bytes) => names.iter().any(|name| memmem::find(bytes, name).is_some()),
@@ -191,9 +194,10 @@ impl ParsedRequest {
 /// Decision about `include_usage`, which makes a backend report the usage of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskUsage {
-    /// The option is added if the client did not set it.
+    /// llmlb adds `include_usage` if the client did not set it, so that the usage of the stream can
+    /// be metered.
     Yes,
-    /// The client's body is not changed.
+    /// llmlb does not add `include_usage`, for example because the backend rejects it.
     No,
 }
 
@@ -250,7 +254,7 @@ pub(crate) async fn read(
             && content_type.is_some_and(is_simple_form) =>
         {
             Err(ParseError::Form(
-                "its Content-Type is that of a form without files",
+                "its Content-Type is application/x-www-form-urlencoded, not multipart/form-data",
             ))
         }
         _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
@@ -323,8 +327,9 @@ fn in_labelled_json(
         .to_ascii_lowercase()
         .starts_with("multipart/")
     {
-        // A server may search a body of this type for multipart parts. Valid JSON has none: each part begins
-        // on a new line, and JSON strings contain no line breaks.
+        // Under a multipart type a server may search the body for multipart parts, and find another
+        // model there. So the body must be valid JSON, which cannot contain a part: each part
+        // begins on a new line, and JSON strings contain no line breaks.
         let parsed = serde_json::from_slice::<IgnoredAny>(body);
         parsed.map_err(|error| ParseError::Malformed(error.to_string()))?;
     }
@@ -465,7 +470,8 @@ fn has_ambiguous_option(options: &[u8]) -> bool {
     scanned.is_ok() && (count > 1 || !is_plain)
 }
 
-/// True if a JSON object has a field for a prompt, in any case.
+/// True if a JSON object has a field for a prompt, such as `messages`, in upper or lower case.
+/// Requests for a stored result must not have one.
 fn has_prompt(body: &[u8]) -> bool {
     const PROMPTS: [&str; 3] = ["messages", "prompt", "input"];
     let mut is_found = false;

@@ -1,9 +1,10 @@
 //! The fields of a request that its endpoint passes to the model. They determine the estimate of the
 //! prompt.
 //!
-//! All other fields are left out, because a client could lower or raise its estimate with them. Engines
-//! disagree on which of two fields with the same name counts, and Go's decoder accepts names in any
-//! case. Of all variants of a field the largest counts.
+//! Fields that the endpoint does not pass to the model do not count, because a client could change
+//! its estimate with them. Engines disagree on which of two fields with the same name they read,
+//! and Go's decoder ignores the case of names. So if a field appears several times, in any case,
+//! the largest estimate counts.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,7 +17,7 @@ use crate::meter::estimate;
 /// counts once for every document.
 const MAX_TOKENS: u64 = 1_000_000_000;
 
-/// A part of a prompt. Parts add up.
+/// Part of a prompt. The estimate of the prompt is the sum of the estimates of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     /// The conversation or the text itself.
@@ -32,7 +33,7 @@ enum Part {
     Variables,
     /// Text after the gap that the model fills.
     Suffix,
-    /// Images that belong to the text.
+    /// Images in a field of their own, next to the text of the prompt.
     Images,
     /// The tokens of an earlier conversation.
     Context,
@@ -55,12 +56,14 @@ impl Part {
             Rerank, Responses, Score,
         };
         let (part, apis): (_, &[Api]) = match name {
-            // vLLM embeds conversations too.
+            // vLLM also embeds conversations, so `messages` counts for embeddings too. Otherwise
+            // such a request would have no estimate.
             b"messages" => (Self::Prompt, &[Chat, Messages, OllamaChat, Embeddings]),
             b"prompt" if api == Responses => (Self::Variables, &[Responses]),
             b"prompt" => (Self::Prompt, &[Completions, OllamaGenerate, OllamaEmbed]),
             b"input" => (Self::Prompt, &[Responses, Embeddings, OllamaEmbed]),
-            // llama.cpp's name of `input`.
+            // llama.cpp accepts `content` in place of `input`. Without this name the text would not
+            // be counted.
             b"content" => (Self::Prompt, &[Embeddings]),
             b"prompt_embeds" => (Self::Embedded, &[Completions]),
             b"system" => (Self::System, &[Messages, OllamaGenerate]),
@@ -110,13 +113,17 @@ impl Part {
 /// Parts of one request's prompt.
 #[derive(Debug, Default)]
 pub(super) struct PromptFields {
-    /// The text itself.
+    /// Range of the conversation or text in the body, for its affinity hashes.
     pub(super) prompt: Option<Range<usize>>,
-    /// Parts in front of the text.
+    /// Range of the tools in the body. The model reads tools in front of the prompt, so the
+    /// affinity hashes begin with them.
     pub(super) tools: Option<Range<usize>>,
+    /// Range of the instructions in the body, which the model also reads in front of the prompt.
     pub(super) system: Option<Range<usize>>,
-    /// Maximum estimate of each part over all variants of its field.
+    /// Estimated tokens of each [`Part`]. If several fields contain the same part, such as `input`
+    /// and `Input`, the largest estimate counts, because engines disagree on which field they read.
     tokens: [u64; PARTS],
+    /// Number of documents. The model reads a query once for each document.
     documents: u64,
 }
 

@@ -52,9 +52,12 @@ pub(crate) struct Backlog {
     charged: AtomicUsize,
     /// Total number of bytes that were written or dropped.
     written: AtomicU64,
-    /// The backlog was empty at some time since the last call of [`Backlog::take_was_empty`].
+    /// True if the client had read all response bytes at some time since the last call of
+    /// [`Backlog::take_was_empty`]. The time limit for a slow client then starts again.
     was_empty: AtomicBool,
-    /// A response began, and was not dropped before the backend ended it.
+    /// True after a response began. Set to false again if the response is dropped before the
+    /// backend ended it: the client cancelled the request, which counts towards
+    /// `server.max_resets`.
     has_response: AtomicBool,
     /// The client did not read the response in time.
     is_timed_out: AtomicBool,

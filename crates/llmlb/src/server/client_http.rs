@@ -1,8 +1,9 @@
 //! Options of hyper's server connections. All are set explicitly, so that a new version of the library does
 //! not change a limit. docs/limits.md lists the limits that clients can observe.
 //!
-//! h2 has three more limits that hyper does not expose: it remembers 50 streams that it has reset for 1 s
-//! each, and closes a connection whose small DATA frames cost more than half the window.
+//! h2 has more limits, which hyper does not let llmlb set. h2 remembers at most 50 streams that it
+//! has reset, each for 1 s. h2 closes a connection if the overhead of small DATA frames exceeds
+//! half the receive window.
 
 use std::time::Duration;
 
@@ -44,7 +45,8 @@ pub(crate) fn http1(limits: &HttpLimits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
-        // The timeout starts at the end of the previous response, so it also limits idle connections.
+        // hyper starts the timeout for reading a head at the end of the previous response. So this
+        // timeout also closes idle connections.
         .header_read_timeout(limits.idle)
         .max_header_size(limits.max_header)
         .max_headers(MAX_FIELDS)

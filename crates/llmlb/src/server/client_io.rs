@@ -36,7 +36,8 @@ const SCRATCH: usize = 4 << 10;
 #[derive(Debug)]
 pub(crate) struct ClientIo {
     stream: TokioIo<ChargedSocket>,
-    /// Maximum time for which the client may accept no response bytes (`server.send_timeout`).
+    /// Maximum time for which a write may be blocked because the client does not read
+    /// (`server.send_timeout`). After that time the connection is closed.
     limit: Duration,
     /// Shortens `limit` while other requests wait for a slot.
     contention: Contention,
@@ -168,7 +169,8 @@ impl Drop for ClientIo {
         if self.is_at_boundary
             && let Some(frame) = self.go_away.frame()
         {
-            // The connection is closed even if the frame cannot be written.
+            // Send the reason for the close in a GOAWAY frame. An error is ignored: the connection
+            // is closed anyway.
             let _ = self.stream.inner().stream.get_ref().try_write(&frame);
         }
     }

@@ -95,7 +95,8 @@ impl ClientMemory {
     /// is charged for the window. Returns `false` if that would exceed the budget.
     #[must_use]
     fn begin_upload(&self) -> bool {
-        // All requests of a connection run on one thread, so the count cannot change in between.
+        // All requests of a connection run on one thread. So `uploads` cannot change between this
+        // check for 0 and the increment, and the window is charged only once.
         let is_first = self.uploads.load(Ordering::Relaxed) == 0;
         let fits = !is_first || self.budget.try_charge(H2_CONNECTION_WINDOW as usize);
         if fits {
@@ -223,7 +224,8 @@ impl RequestMemory {
         let mut bytes = if others == 0 { 0 } else { CONNECTION };
         if version == Version::HTTP_2 {
             let text = head_length(uri, headers);
-            // The head is in memory twice, as with HTTP/1.1, but its fields are stored separately.
+            // Charge a large head twice: as parsed header fields, which need additional memory for
+            // each field, and as the text that is sent to the backend.
             bytes += beyond_usual(text + headers.len() * PER_FIELD) + beyond_usual(text);
             let is_small =
                 (body.size_hint().upper()).is_some_and(|length| length <= SMALL_BODY as u64);
@@ -351,7 +353,8 @@ mod tests {
         assert_eq!(budget.used(), 3 * CONNECTION + WINDOW);
         first.note_body_read();
         assert_eq!(budget.used(), 3 * CONNECTION + WINDOW);
-        // The window of another connection would exceed the budget.
+        // The budget has no room for the receive window of a second connection, so a large body on
+        // that connection is rejected.
         let other = ClientMemory::new(&budget).unwrap();
         assert!(upload(&other, 1 << 20).is_none());
         drop(second);

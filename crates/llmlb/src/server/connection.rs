@@ -167,7 +167,8 @@ async fn serve_http2(
 
 async fn drained(drain: &CancellationToken) {
     drain.cancelled().await;
-    // The client may have sent a request before it learned of the drain.
+    // Keep the connection open for a short time: the client may have sent a request before it
+    // learned of the drain, and that request must be served.
     tokio::time::sleep(LAST_REQUEST_WITHIN).await;
 }
 
@@ -184,7 +185,7 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
     let idle = async {
         match streams {
             Some((streams, limit)) => streams.idle(limit).await,
-            // hyper itself closes idle HTTP/1.1 connections.
+            // hyper itself closes idle HTTP/1.1 connections, so no idle limit is needed here.
             None => std::future::pending().await,
         }
     };
@@ -206,7 +207,9 @@ async fn until_drained<C: Future<Output = hyper::Result<()>>>(
         () = idle => {
             shut_down(connection.as_mut());
             loop {
-                // The client may have sent a request before it received GOAWAY, which it need not confirm.
+                // The client may have sent a request before it received GOAWAY, and does not
+                // confirm a GOAWAY. So keep serving for a second, and as long as any stream is
+                // open.
                 match timeout(INCOMPLETE_HEAD_WITHIN, connection.as_mut()).await {
                     Ok(served) => break served,
                     Err(_) if streams.is_none_or(|(streams, _)| streams.is_empty()) => break Ok(()),

@@ -36,7 +36,8 @@ impl OpenStreams {
 
     /// True if no stream is open.
     pub(crate) fn is_empty(&self) -> bool {
-        // All streams of a connection run on one thread, so the two loads are consistent.
+        // All streams of a connection run on one thread. So no stream opens or closes between the
+        // reads of the counters `opened` and `closed`.
         self.opened() == self.0.closed.load(Ordering::Relaxed)
     }
 

@@ -21,8 +21,9 @@ use crate::memory_budget::Budget;
 
 /// Number of checks of a response within the time limit for its client.
 const CHECKS: u32 = 4;
-/// Number of additional checks of a response whose end is queued, since it may be queued behind a response
-/// that is about to be reset.
+/// Number of check intervals by which the time limit is longer for a response whose end is queued.
+/// Such a response may be blocked by another response that is about to be reset. Without the
+/// additional time its timeout would close the whole connection.
 const CHECKS_AFTER_END: u32 = 2;
 /// Minimum length of the list of streams at which ended streams are removed from it.
 const SWEEP_FROM: usize = 64;
@@ -137,7 +138,8 @@ impl StreamWatch {
         })
     }
 
-    /// Returns when the connection must be closed.
+    /// Checks the streams periodically until the client violates a limit. Returns the violation,
+    /// for which the connection must be closed.
     pub(crate) async fn violation(&self) -> Violation {
         loop {
             if let Some(violation) = *lock(&self.violation) {
@@ -150,7 +152,7 @@ impl StreamWatch {
         }
     }
 
-    /// Time between two checks.
+    /// Time between two checks for responses that the client does not read.
     fn interval(&self) -> Duration {
         self.contention.interval(self.limit) / CHECKS
     }
@@ -160,8 +162,9 @@ impl StreamWatch {
         self.is_violated.notify_one();
     }
 
-    /// Opens the stream of a request, and returns the backlog of its response. hyper executes the task of a
-    /// request right after it called the service, so the next task belongs to this stream.
+    /// Opens the stream of a request, and returns the backlog of its response. hyper executes the
+    /// task of a request right after it called the service, so the next executed task belongs to
+    /// this stream. If the client does not read the response, dropping that task resets the stream.
     pub(crate) fn open(&self) -> Arc<Backlog> {
         let stream = self.add();
         let backlog = Arc::clone(&stream.backlog);

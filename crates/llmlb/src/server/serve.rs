@@ -257,7 +257,9 @@ async fn forward_request(
     } = request;
     let blocks = std::mem::take(&mut parsed.blocks);
     let id_in_path = || {
-        // The path of an inference endpoint contains no id that a backend issued.
+        // A path may contain the id of a stored object, and then the request must go to the backend
+        // that issued the id. Paths of inference endpoints contain no such id, so they are not
+        // searched.
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
         id.map(|id| issued_ids::hash(id.as_bytes()))
     };

@@ -55,7 +55,9 @@ pub(crate) struct Shared {
 pub(crate) struct ClientLimits {
     /// Minimum rate at which a client sends a request's body.
     pub(crate) body: BodyPace,
-    /// Maximum time for which a client may accept no response bytes: `server.send_timeout`.
+    /// Maximum time for which a client may read a waiting response too slowly
+    /// (`server.send_timeout`). After that time its connection is closed, or its HTTP/2 stream is
+    /// reset.
     pub(crate) send: Duration,
     /// Maximum number of requests per minute that a client may cancel on one HTTP/2 connection.
     pub(crate) max_resets: u32,

@@ -54,7 +54,9 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Tasks of connections and tunnels are spawned on `tasks`. They must end before the thread does.
+    /// Returns the state of a worker. Tasks of connections and tunnels are spawned on `tasks`. The
+    /// thread waits for `tasks` before it ends, because the end of the thread aborts all tasks and
+    /// their requests.
     fn new(shared: Arc<Shared>, config: &WorkerConfig, tasks: TaskTracker) -> Self {
         let accounting = Arc::new(Accounting {
             ids: Arc::clone(&config.ids),

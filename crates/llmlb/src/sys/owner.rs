@@ -9,8 +9,8 @@ pub(crate) struct PortOwner {
     pub(crate) pid: Option<u32>,
     /// Name of the program, without its path.
     pub(crate) program: Option<String>,
-    /// True if the process listens on the port. Otherwise it is the local port of an outgoing
-    /// connection, which the system may assign from the ephemeral range.
+    /// True if the process listens on the port. False if the port is only the local port of an
+    /// outgoing connection of the process: the port is then in use, but accepts no connections.
     pub(crate) listening: bool,
 }
 

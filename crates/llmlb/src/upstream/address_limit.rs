@@ -20,7 +20,8 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct AddressLimit {
     max: usize,
-    /// Trusted reverse proxies. Their connections carry requests of many clients.
+    /// Trusted reverse proxies. Their own addresses have no limit, because such an address may
+    /// stand for many clients.
     proxies: Networks,
     shards: Vec<Mutex<HashMap<ClientNetwork, usize>>>,
     beyond_max: Episode,
@@ -30,7 +31,8 @@ pub(crate) struct AddressLimit {
 #[derive(Debug)]
 pub(crate) struct AddressShare {
     limit: Arc<AddressLimit>,
-    /// `None` if the address has no limit.
+    /// Network of the client, whose number of connections in use includes this share. `None` if the
+    /// client's address has no limit.
     network: Option<ClientNetwork>,
 }
 
@@ -79,12 +81,13 @@ impl AddressLimit {
         shard.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maximum number of connections that one address may use.
+    /// Maximum number of connections to backends that the requests of one client address may use at
+    /// the same time.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
 
-    /// Number of requests that were rejected.
+    /// Number of requests that were rejected because their client address was at its limit.
     pub(crate) fn rejected(&self) -> u64 {
         self.beyond_max.total()
     }

@@ -71,7 +71,9 @@ impl Connector {
         self.connect_with(url, permit).await
     }
 
-    /// Acquires the permit of a connection for a probe. Waits while other probes hold all of them.
+    /// Acquires the permit to open a connection for a probe. If requests use all connections, the
+    /// probe uses a permit that is reserved for probes, and waits while other probes hold all of
+    /// these.
     pub(crate) async fn permit_for_probe(&self) -> Result<Permit, UpstreamError> {
         let permit = self.connections.acquire_for_probe().await;
         permit.map_err(UpstreamError::LocalExhausted)
@@ -123,7 +125,8 @@ impl Connector {
         }
         let addresses = self.resolver.lookup(host(url), port).await?;
         let mut failed = None;
-        // An address that drops packets must not use up the time of the others.
+        // Divide the time limit among the addresses of the host. Otherwise one address that drops
+        // packets would use up the whole time, and the remaining addresses would not be tried.
         let share = self.limit / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         for address in addresses {
             match timeout_at(Instant::now() + share, connect(address)).await {

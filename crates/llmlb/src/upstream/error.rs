@@ -7,8 +7,8 @@ use crate::sys;
 /// Reason for a missing or incomplete response of a backend.
 #[derive(Debug)]
 pub(crate) enum UpstreamError {
-    /// No process listens at the backend's address. Nothing was sent, but a request that was sent
-    /// earlier may still be in progress.
+    /// No process listens at the backend's address. Nothing was sent on the new connection, but
+    /// requests on older connections to the backend may still be in progress.
     ConnectionRefused(String),
     /// The backend's host does not respond. Nothing was sent.
     HostUnreachable(String),
@@ -133,7 +133,8 @@ mod tests {
         }
         let full = kind(io::ErrorKind::AddrNotAvailable);
         assert!(matches!(full, UpstreamError::NoLocalPort(_)) && full.is_local_fault());
-        // Errors of DNS and TLS.
+        // Errors of DNS and TLS have these kinds. They must not be classified as an unreachable
+        // host, which would mark the backend down.
         for other in [io::ErrorKind::Other, io::ErrorKind::InvalidData] {
             assert!(
                 matches!(kind(other), UpstreamError::ConnectFailed(_)),

@@ -36,17 +36,21 @@ pub(crate) struct Exchange {
     inbox: BytesMut,
     /// Frames of the response that were peeked at and are not forwarded yet.
     peeked: VecDeque<Result<Frame<Bytes>, UpstreamError>>,
+    /// Size of the next read from the backend, in bytes. It grows while the backend sends fast.
     next_read: usize,
-    /// Maximum of `next_read`.
+    /// Maximum value of `next_read`. It is larger while the memory budget is charged for large
+    /// reads.
     largest_read: usize,
     framing: Framing,
-    /// The status of the response.
+    /// Status of the response. After an error the backend may not have read the request's body, so
+    /// the connection may not be reused.
     status: StatusCode,
-    /// The response's head allows another request on this connection.
+    /// True if the response's head allows another request on this connection.
     reusable: bool,
-    /// The request was sent before the response began.
+    /// True if the whole request was sent before the response began. Otherwise the backend may not
+    /// have read the request's body, and the connection is not reused.
     was_sent_first: bool,
-    /// At least one byte of a response has arrived.
+    /// True if at least one byte of a response has arrived. The connection was then not stale.
     received_any: bool,
     /// Number of informational (1xx) responses.
     informational: u32,
@@ -160,7 +164,8 @@ impl Exchange {
         }
     }
 
-    /// Bytes that were read ahead.
+    /// Returns the bytes of the response's body that [`Self::peek`] read ahead, so that an error
+    /// message can be searched. The bytes are still forwarded to the client.
     pub(crate) fn peeked(&self) -> Vec<u8> {
         self.peeked_data().flatten().copied().collect()
     }

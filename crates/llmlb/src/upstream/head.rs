@@ -127,7 +127,9 @@ impl ConnectionFields {
             // HTTP/1.0 has no chunks, and a length besides chunks is a sign of smuggling.
             Framing::Chunked(_) => is_11 && !headers.contains_key(header::CONTENT_LENGTH),
             Framing::Length(_) => true,
-            // A response to HEAD, 204 or 304 has no body. If its head announces one, the backend may send it.
+            // The response has no body: its status is 204 or 304, or the request is a HEAD. If its
+            // head announces a body, the backend may send one, so the connection must not be
+            // reused.
             Framing::Ended => {
                 let lengths = headers.get_all(header::CONTENT_LENGTH);
                 !self.chunked && lengths.iter().all(|length| length == "0")
@@ -169,7 +171,8 @@ fn collect(bytes: &Bytes, ranges: &[FieldRange]) -> Result<(HeaderMap, Connectio
                 }
             }
         } else if name == header::TRANSFER_ENCODING {
-            // llmlb accepts no other transfer coding, and could not forward one.
+            // Reject every transfer coding except a single `chunked`. llmlb could neither find the
+            // end of such a body nor forward the body.
             if connection.chunked || !value.trim_ascii().eq_ignore_ascii_case(b"chunked") {
                 return Err("the response has an unknown transfer coding".to_owned());
             }

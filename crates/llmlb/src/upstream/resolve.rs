@@ -69,7 +69,9 @@ impl Resolver {
             let lookup = Arc::clone(&self.lookups).acquire_owned().await;
             let lookup = lookup.map_err(io::Error::other)?;
             let host = host.to_owned();
-            // The guards move into the thread, because a lookup goes on when this future is dropped.
+            // The lookup continues in its thread even if this future is dropped. So the lock of the
+            // name and the permit of the lookup move into the thread, and are held until the lookup
+            // ends.
             found = spawn_blocking(move || {
                 let addresses = (host.as_str(), 0).to_socket_addrs();
                 *found = Some(LookupResult {
@@ -92,7 +94,9 @@ impl Resolver {
                 Ok(addresses)
             }
             Some(Err(failure)) => Err(failure.to_error()),
-            None => Err(io::Error::other("the host name was not looked up")),
+            None => Err(io::Error::other(
+                "the DNS lookup of the host name ended without a result",
+            )),
         }
     }
 

@@ -138,7 +138,8 @@ fn upload_of_200_mb_to_files_is_streamed_unchanged() {
             "POST /v1/files HTTP/1.1\r\nHost: localhost\r\n\
              Content-Type: multipart/form-data; boundary=x\r\n{framing}\r\n\r\n"
         ));
-        // A server that rejects the upload responds before it has read all of it.
+        // Ignore a failed write: a server that wrongly rejects the upload responds early and closes
+        // the connection. The assertion below then shows its response.
         let _ = upload(client.reader.get_mut(), &pattern, is_chunked);
         let answer = client.answer();
         assert_eq!(answer.status(), 200, "{answer:?}");
@@ -219,7 +220,8 @@ impl Expected {
         }
     }
 
-    /// Expected bytes after those received so far, at most up to the end of the pattern.
+    /// Returns the bytes that must follow the bytes received so far. The upload repeats `pattern`,
+    /// so inside the upload the result ends with the current repetition.
     fn rest(&self) -> &[u8] {
         let (first, last) = (FIRST.as_bytes(), LAST.as_bytes());
         match self.received {
@@ -234,7 +236,8 @@ impl Expected {
         }
     }
 
-    /// Returns the length of the body, or the position of the first difference.
+    /// Returns the length of the received body, or an error with the position from which the body
+    /// differs from the upload.
     fn result(&self) -> Result<usize, usize> {
         self.differs_at.map_or(Ok(self.received), Err)
     }

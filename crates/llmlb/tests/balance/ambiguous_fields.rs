@@ -20,7 +20,8 @@ const AMBIGUOUS: &[&str] = &[
     r#"{"model":"open","messages":[],"mod\u0065l":"open"}"#,
     r#"{"model":"open","stream":false,"Stream":true}"#,
     r#"{"model":"open","stream":true,"stream":false}"#,
-    // Go treats the long s as an `s`.
+    // Go's JSON decoder ignores case in field names and treats the long s (`ſ`) as an `s`, so a Go
+    // backend would read this field as `stream`.
     r#"{"model":"open","ſtream":true}"#,
     r#"{"model":"open","stream":true,"Stream_Options":{}}"#,
     r#"{"model":"open","stream_options":{},"stream":true,"stream_options":null}"#,

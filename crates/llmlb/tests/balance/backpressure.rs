@@ -16,7 +16,8 @@ use testkit::{
 };
 
 const MIB: usize = 1 << 20;
-/// Bytes that socket buffers and the server's own buffers never hold together.
+/// Maximum number of bytes that all socket buffers and the server's own buffers hold together. If a
+/// sender can send more, the server buffers without a limit.
 const MAX_BUFFERED: usize = 64 * MIB;
 
 /// Sends bytes and counts them until the connection fails or `MAX_BUFFERED` is exceeded.

@@ -141,7 +141,8 @@ fn requests_are_recorded_and_delivered_while_clients_hold_every_descriptor() {
         // backend connection.
         let answered = statuses(&mut held, "m");
         assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
-        // Delivery has sealed and consolidated the entry, so the next round opens a new one.
+        // Wait until delivery has sealed and consolidated the entry with the records. The next
+        // round must then create a new entry file, which needs a free descriptor.
         let expected = held.len() * round;
         until("all records are delivered", || {
             ids.lock().unwrap().len() == expected
@@ -169,7 +170,8 @@ fn idle_backend_connections_are_closed_when_other_backends_need_them() {
     for backend in [&one, &two] {
         backend.expected.store(held.len(), Ordering::SeqCst);
     }
-    // Each round leaves the maximum number of backend connections idle.
+    // Each round leaves the maximum number of connections to one backend idle. The next round must
+    // close them to connect to the other backend.
     for model in ["one", "two", "one", "two"] {
         let answered = statuses(&mut held, model);
         assert!(answered.iter().all(|status| *status == 200), "{answered:?}");
@@ -213,7 +215,9 @@ fn http_2_streams_cannot_take_the_descriptors_of_the_reserve() {
             responses.push(send(&client, head, r#"{"model":"m"}"#).await);
         }
         until_true(|| server.status()["backend_connections"]["rejected"] != 0).await;
-        // Probes use connections of their own. Rejected requests are recorded too.
+        // Probes and the delivery of records need descriptors too, and must work while the streams
+        // hold all others. Only rejected requests have ended so far, so the delivered records are
+        // theirs.
         let before = probes.load(Ordering::SeqCst);
         until_true(|| probes.load(Ordering::SeqCst) > before + 1).await;
         until_true(|| !ids.lock().unwrap().is_empty()).await;

@@ -1,4 +1,5 @@
-//! Requests to an endpoint avoid backends that do not serve it, while others may. (L6)
+//! A backend that does not serve an endpoint gets no further requests to that endpoint while
+//! another backend may serve it. (L6)
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,8 @@ fn count_of(mock: &FakeLlm, path: &str) -> usize {
         .count()
 }
 
-/// Sends requests to an endpoint until the first backend has received one, then 30 more.
+/// Sends requests to an endpoint until the backend `first` has received one, and then 30 more.
+/// After these, a test can check if llmlb avoids that backend.
 fn send(server: &LlmlbServer, path: &str, first: &FakeLlm) {
     let before = count_of(first, path);
     until("the first backend gets a request", || {

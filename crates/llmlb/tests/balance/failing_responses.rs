@@ -18,7 +18,8 @@ use testkit::{
 fn send_200_requests(bad: &FakeLlm) -> Vec<Answer> {
     let sandbox = testkit::sandbox!();
     let good = backend(|request, stream| {
-        // A request that is served takes longer than one that fails at once.
+        // The good backend is slower than the backend that fails at once. So the failing backend
+        // looks faster and less loaded, and must not be preferred for that.
         thread::sleep(Duration::from_millis(3));
         ok(request, stream);
     });

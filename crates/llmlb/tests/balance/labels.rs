@@ -77,7 +77,9 @@ fn errors_and_model_lists_contain_no_addresses() {
     let port = address.port().to_string();
     let list = server.get("/v1/models").text();
     assert!(list.contains(r#""owned_by":"backend-1""#), "{list}");
-    // The three errors: a closed connection, an unknown model list, and a stopped backend.
+    // Cause three errors: a backend that closes the connection, a model that only an unreachable
+    // backend with an unknown model list might serve, and a stopped backend. None of the error
+    // messages may contain an address.
     let cut = server.post(CHAT, ASK);
     let unknown = server.post(CHAT, r#"{"model":"other"}"#);
     closing.stop();

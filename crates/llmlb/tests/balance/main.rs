@@ -24,16 +24,18 @@ mod client_disconnect;
 mod connections;
 mod crashing;
 mod cut_responses;
-// Limits of open files differ on other systems.
+// Linux only: limits of open files work differently on other systems.
 #[cfg(target_os = "linux")]
 mod descriptors;
 mod ejection;
 mod endpoints;
 mod failing_responses;
-// Other systems have a single loopback address by default.
+// Linux only: clients need different source addresses, but other systems have a single loopback
+// address by default.
 #[cfg(target_os = "linux")]
 mod fairness;
-// Other systems refuse connections when the backlog is full.
+// Linux only: the tests need connection attempts that block while the listen backlog is full, but
+// other systems refuse them.
 #[cfg(target_os = "linux")]
 mod full_backlog;
 mod garbage;

@@ -92,7 +92,8 @@ fn hold_uploads(
                 let upload = open_upload(&client, head(), sent);
                 match tokio::time::timeout(Duration::from_millis(200), upload).await {
                     Ok(Some(upload)) => held.push(upload),
-                    // The connection is blocked or closed.
+                    // The server has stopped reading this connection or has closed it, for example
+                    // to limit its memory. Continue with the next connection.
                     Ok(None) | Err(_) => break,
                 }
             }
@@ -144,7 +145,7 @@ fn large_bodies_over_http_2_stay_within_the_bound() {
 #[test]
 fn forwarded_bodies_over_http_2_stay_within_the_bound() {
     let sandbox = testkit::sandbox!();
-    // The backend reads no body.
+    // The backend reads no body, so llmlb cannot forward the bodies and must limit what it buffers.
     let raw = testkit::raw::heads(|_, _| std::thread::park());
     let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
     let server = sandbox.serve_with(command.envs(LIMITS.iter().copied()));
@@ -178,7 +179,8 @@ fn hold_sent(server: &LlmlbServer, connections: usize, sent: &[u8]) {
                     waits += 1;
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                // The server rejected the connection.
+                // The server has closed the connection, for example to limit its memory. Continue
+                // with the next connection.
                 Err(_) => break,
             }
         }

@@ -5,7 +5,8 @@ use testkit::{
     backends::{asked, backend_of, code, count, ok, serve},
 };
 
-/// Returns a form with these fields. The second text of a field follows its name in the header.
+/// Returns a multipart form. Each field has a name, text that follows the name in its
+/// `Content-Disposition` header (such as a file name), and a value.
 fn form(boundary: &str, fields: &[(&str, &str, &[u8])]) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, parameters, value) in fields {

@@ -81,7 +81,8 @@ fn model_in_the_query_is_used_when_the_body_has_none() {
     );
     assert_eq!(client.answer().status(), 200);
     assert_eq!((count(&a), count(&b)), (0, 2));
-    // Engines differ on which of the two applies if query and body name different models.
+    // If query and body name different models, llmlb must reject the request: inference engines
+    // differ on which model applies, so the backend could serve a model that llmlb did not check.
     let body = r#"{"model":"only-a"}"#;
     let answer = server.post("/v1/chat/completions?model=only-b", body);
     assert_eq!(answer.status(), 400, "{answer:?}");

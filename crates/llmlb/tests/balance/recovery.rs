@@ -156,7 +156,8 @@ fn three_consecutive_failures_eject_a_backend() {
     ask(true, 503);
     ask(true, 503);
     ask(true, 503);
-    // The healthy backend is at its limit, so requests wait for it, and the queue has no room.
+    // The failing backend is ejected, so the request must not reach it. The healthy backend is at
+    // its limit and there is no queue, so the client gets 429.
     assert_eq!(code(&ask(false, 429)), "queue_full");
     until("the backend is tried again", || {
         server.post(CHAT, ASK).status() == 200

@@ -78,7 +78,8 @@ fn authority(sandbox: &Sandbox, name: &str) -> Option<Authority> {
     })
 }
 
-/// Starts a backend with the authority's certificate. Returns its process and its port.
+/// Starts a TLS backend with the `localhost` certificate that the authority signed. Returns the
+/// process and the port of the backend.
 fn backend(sandbox: &Sandbox, authority: &Authority) -> (Process, u16) {
     let mut command = Command::new("python3");
     command.args(["-u", "-c", BACKEND]);
@@ -102,8 +103,8 @@ fn serve(sandbox: &Sandbox, trusted: &Authority, backends: &str) -> LlmlbServer 
     sandbox.serve_with(&mut command)
 }
 
-/// Creates an authority and starts a backend with its certificate. Returns `None` if there is no
-/// openssl.
+/// Creates an authority and starts a TLS backend with a certificate that the authority signed.
+/// Returns `None` if there is no openssl.
 fn trusted_backend(sandbox: &Sandbox) -> Option<(Authority, Process, u16)> {
     let ours = authority(sandbox, "ours")?;
     let (process, port) = backend(sandbox, &ours);

@@ -35,7 +35,9 @@ impl UnreadBodyBackend {
         let raw = raw::heads(move |head, reader| {
             if head.line.contains(SMUGGLED_PATH) {
                 counter.fetch_add(1, Ordering::SeqCst);
-                // The response takes time. Meanwhile the connection would be reused for the next client.
+                // Delay the response to the smuggled request. If llmlb reused this connection, it
+                // would meanwhile send the next client's request, and that client would get this
+                // response.
                 thread::sleep(Duration::from_millis(100));
                 wire::json(reader.get_mut(), 200, r#"{"secret":"of the attacker"}"#);
             } else if rejects(head) {

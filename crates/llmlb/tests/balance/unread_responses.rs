@@ -106,11 +106,13 @@ fn http_2_stream_that_is_read_slowly_is_complete() {
     });
 }
 
-/// Waits for the end of a stream without opening its window. Returns the code of its reset.
+/// Waits for the end of an HTTP/2 stream without enlarging its flow-control window. Returns the
+/// code with which the server reset the stream, or `None` if the stream ended otherwise.
 async fn reset_of(response: h2::client::ResponseFuture) -> Option<Reason> {
     let ended = async {
         let mut body = response.await?.into_body();
-        // Reading data does not open the window.
+        // The `h2` library does not enlarge the flow-control window when data is read. So the
+        // server cannot send the rest of the response and must reset the stream.
         while let Some(data) = body.data().await {
             data?;
         }

@@ -9,7 +9,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Arguments of a small run with more hostile requests than by default.
+/// Arguments of `run.py` for a small run: 500 requests, half of which are hostile. The default
+/// share is a fifth, which would be few hostile requests in so small a run.
 const RUN: [&str; 6] = ["--requests", "500", "--seed", "1", "--hostile", "0.5"];
 
 #[test]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::receiver::{TOKEN, Tally};
 use crate::world::World;
 
-/// Counts of a test.
+/// Numbers of records, batches and faults at the end of a test, and the defects that were found.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
     title: String,
@@ -25,11 +25,14 @@ pub(crate) struct Audit {
     pub(crate) mangled: u64,
     /// Number of entries and batches that are not delivered.
     pub(crate) stuck: usize,
-    /// Records in `failed/` that are neither poisoned nor ambiguous.
+    /// Records in `failed/` without a reason to be there: the receiver does not reject them (they
+    /// are not poisoned), and their batch is not ambiguous (possibly billed).
     pub(crate) unexplained: Vec<String>,
-    /// Number of poisoned records that are alone in a file in `failed/`.
+    /// Number of poisoned records, which the receiver always rejects, that are alone in a file in
+    /// `failed/` and were not billed.
     pub(crate) isolated: usize,
-    /// Number of poisoned records that are billed, or not alone in their file.
+    /// Number of poisoned records, which the receiver always rejects, that are in `failed/`
+    /// although they were billed, or together with other records in one file.
     pub(crate) not_isolated: usize,
     pub(crate) ambiguous_batches: usize,
     pub(crate) ambiguous_records: usize,
@@ -69,7 +72,8 @@ impl Audit {
             }
             for id in &failure.ids {
                 failed.insert(id.clone());
-                // Records of a killed producer may not be acknowledged. They are not checked.
+                // A producer may be killed after it staged a record and before it noted the
+                // acknowledgement. Such a record is `None` here and is not checked.
                 let is_poisoned = acknowledged.get(id).copied();
                 match (failure.is_ambiguous, is_poisoned) {
                     (false, Some(true)) if failure.ids.len() == 1 && !billed.contains_key(id) => {

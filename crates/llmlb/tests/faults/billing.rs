@@ -86,7 +86,8 @@ struct KnownBatch {
     is_billed: bool,
 }
 
-/// State of a receiver's billing.
+/// Records that a test receiver has billed, batches that it has received, and defects that it has
+/// found. The audit at the end of a test checks them.
 #[derive(Debug, Default)]
 pub(crate) struct Billing {
     /// Number of times that each record was billed.
@@ -100,8 +101,9 @@ pub(crate) struct Billing {
 }
 
 impl Billing {
-    /// Counts the mangled records of a received batch, and changed bytes under a known key, whether or not
-    /// the batch is billed.
+    /// Checks a received batch for changed content, even if the batch is not billed. Counts records
+    /// that differ from the staged ones, and a batch that differs from an earlier one with the same
+    /// idempotency key.
     pub(crate) fn note(&mut self, posted: &Posted) {
         self.mangled += posted.mangled;
         let known = self

@@ -1,4 +1,5 @@
-//! The system clock jumps by days, forwards and backwards, during a storm.
+//! Records are billed once although the system clock jumps by days, forwards and backwards, while
+//! producers and deliverers run and are killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

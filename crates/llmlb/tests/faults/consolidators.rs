@@ -49,7 +49,8 @@ fn eight_consolidators_on_a_stale_lock_write_each_record_once() {
         world.drop_files(20, 0);
         let size = 7 + round % 5;
         let arguments = format!("consolidate --batch-size {size}");
-        // The owner of the stale lock is killed when its snapshot is fixed, or soon after.
+        // Kill a consolidator up to 15 ms after its lock file appears. The consolidator leaves a
+        // stale lock, at a random point of its consolidation.
         let victim = Running::start(&mut world.usage(&arguments), &world.path("log"));
         let pause = Duration::from_micros(world.random.below(15_000));
         while fs::metadata(&lock).map_or(0, |file| file.len()) == 0 && !lock.exists() {

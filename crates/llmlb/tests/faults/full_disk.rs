@@ -105,7 +105,8 @@ fn deliver_while_others_fill(name: &str, world: impl FnOnce(Policy, Mix) -> Worl
     world.deliver_now().assert_code(1);
     world.stage_fresh(1000, 0).assert_code(0);
     world.drop_files(500, 0);
-    // A killed producer leaves an open entry.
+    // Start a producer that is killed once the disk is full. The producer leaves an open entry,
+    // which delivery must recover without free space.
     let producer = world.start_producer(0);
     until("the producer has staged records", || {
         world.acknowledged().len() > 2600
@@ -161,7 +162,8 @@ fn deliver_while_others_fill(name: &str, world: impl FnOnce(Policy, Mix) -> Worl
     Audit::new(&title, &world).print_and_assert_clean();
 }
 
-/// Guard that sets the flag when it is dropped, also if the test fails.
+/// Guard that sets a flag when it is dropped. The flag ends the thread that fills the disk, also if
+/// the test panics; otherwise the test would wait for the thread forever.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {

@@ -14,7 +14,9 @@ fn storm(title: &str, policy: Policy, mix: Mix, config: StormConfig) -> (World, 
     (world, found)
 }
 
-/// Resends ambiguous batches. The receiver does not bill a key twice, so no batch stays ambiguous.
+/// Resends ambiguous batches: those that the receiver may have billed already. The receiver
+/// recognises what it has billed and accepts the rest, so every batch is delivered and none stays
+/// ambiguous.
 fn resend(title: &str, world: &World) {
     world.run("resend --all").assert_code(0);
     world.drain();

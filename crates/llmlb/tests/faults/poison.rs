@@ -15,7 +15,8 @@ fn poisoned_records_are_isolated_and_the_rest_of_their_batch_is_delivered() {
             Policy::RejectOnDuplicate { known: 422 },
         ),
     ] {
-        // After each of these faults the sender knows that the batch was not billed.
+        // `Mix::harmless` has only faults after which the sender knows that the batch was not
+        // billed. After other faults a rejected batch is ambiguous and must not be split.
         let mut world = World::new(policy, Mix::harmless());
         world.stage_fresh(2000, 10).assert_code(0);
         world.drop_files(20, 500);

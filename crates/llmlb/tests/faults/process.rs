@@ -40,7 +40,8 @@ impl Running {
         assert!(status.success(), "{status}; {}", self.last_lines());
     }
 
-    /// Stops the process, which keeps its locks.
+    /// Suspends the process with SIGSTOP. The process makes no progress, but keeps its locks, so
+    /// that other processes find them held.
     pub(crate) fn halt(&self) {
         // The process may have ended. It was not waited for, so its id is not reused.
         self.0.signal(rustix::process::Signal::STOP).unwrap();

@@ -19,7 +19,8 @@ use testkit::{Finished, Sandbox, append, random::Random};
 /// Arguments of every deliverer in these tests. Batches are small so that there are many.
 const DELIVER: &str = "deliver --batch-size 10 --timeout 1s --max-wait 2s";
 
-/// Processes of a storm.
+/// Settings of a storm: processes stage and deliver records for some seconds, and are killed at
+/// random.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StormConfig {
     pub(crate) producers: usize,
@@ -58,7 +59,7 @@ pub(crate) struct World {
     pub(crate) env: Vec<(String, String)>,
 }
 
-/// Duration of a storm.
+/// Duration of a storm, in which processes stage and deliver and are killed at random.
 pub(crate) fn storm_time() -> Duration {
     Duration::from_secs(from_env("FAULT_SECONDS").unwrap_or(3))
 }
@@ -190,7 +191,8 @@ impl World {
         producer::note(&mut append(&self.path("acks/here")).unwrap(), samples);
     }
 
-    /// Returns all acknowledged records.
+    /// Returns the ids of all records that staging has acknowledged to a producer, each with true
+    /// if the receiver must reject the record (poisoned). None of them may be lost.
     pub(crate) fn acknowledged(&self) -> Vec<(String, bool)> {
         producer::noted(&self.path("acks"))
     }
@@ -287,7 +289,8 @@ impl World {
         while self.waiting() > 0 && Instant::now() < deadline {
             let outcome = self.deliver_now();
             if outcome.code == Some(1) {
-                // Batches are still pending, for example during a pause that the receiver requested.
+                // Batches are still pending, for example because the receiver requested a pause.
+                // Wait, so that deliverers are not started in a tight loop.
                 thread::sleep(Duration::from_millis(100));
             }
         }

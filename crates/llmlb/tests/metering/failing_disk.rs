@@ -148,7 +148,9 @@ fn failing_disk_is_logged_at_its_begin_and_end_and_shown_in_status_meanwhile() {
             error.as_str().map(str::to_owned)
         };
         assert_eq!(post("before"), 200);
-        // The test stages this record as a file of its own, as other programs may do.
+        // Path of a record that the test stages as a separate file, as other programs may do. If
+        // `is_one_file`, only the server's calls on this file fail, and all other files stay
+        // readable.
         let single = sandbox.path("data/_staging/01890a5d-ac96-774b-bcce-b302099a8057.json");
         let only = is_one_file.then_some(single.as_path());
         let failing = FailingCalls::inject(&server, calls, only);

@@ -42,7 +42,9 @@ fn traced(sandbox: &Sandbox, url: &str) -> LlmlbServer {
     sandbox.serve_with(&mut command)
 }
 
-/// Returns the lines of the trace at which the first call with all of these marks begins and returns.
+/// Finds the first system call in the output of strace whose line contains all `marks`. Returns the
+/// indexes of the lines at which the call begins and returns. They differ if strace shows another
+/// thread's call in between.
 fn call(trace: &[&str], marks: &[&str]) -> (usize, usize) {
     let has = |line: &&str| marks.iter().all(|mark| line.contains(mark));
     let begun = trace.iter().position(has);

@@ -59,7 +59,9 @@ fn rejection_for_another_reason_is_forwarded_without_a_retry() {
         for is_chunked in [false, true] {
             let before = asked(&scripted.mock).len();
             let response = body.to_owned();
-            // A retry without the option would succeed, but the rejection is no reason for a retry.
+            // The backend would serve a retry without `stream_options`, so that a wrong retry is
+            // noticed. The error does not mention this option, so llmlb must forward the error and
+            // not retry.
             scripted.next(move |request, stream| {
                 if !has_option(request) {
                     return answer(request, stream);
@@ -85,7 +87,7 @@ fn rejection_for_another_reason_is_forwarded_without_a_retry() {
             assert_eq!(record["bytes"], body.len(), "{record:#}");
         }
     }
-    // The backend is still asked for usage.
+    // These rejections must not keep llmlb from asking the backend for usage in later requests.
     scripted.next(answer);
     let answer = post(&server, "good", CHAT, &chat("Hello", true));
     assert_eq!(answer.text(), [WORD, STOP, DONE].concat());

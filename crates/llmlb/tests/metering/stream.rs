@@ -1,4 +1,5 @@
-//! Backends that count tokens, and backends that send exactly the bytes of a script in its chunks.
+//! Fake backends for the tests of metering. Some count the tokens of each request; others send
+//! exactly the bytes and chunks that a test chooses.
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -100,7 +100,8 @@ fn websocket_is_recorded_before_the_client_sees_its_end() {
     let mut client = connect_and_echo(&server);
     client.send("x");
     assert!(client.is_closed());
-    // The client has not closed its own side yet.
+    // The client has seen the end of the backend's bytes and has not closed its own side yet. The
+    // record must exist already, and must not wait for the client.
     let record = records::one(&sandbox, "a");
     assert_record(&sandbox, "complete");
     drop(client);

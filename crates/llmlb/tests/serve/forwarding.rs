@@ -348,7 +348,8 @@ fn path_of_a_backend_url_is_prepended_to_requests() {
         let list = r#"{"data":[{"id":"m"}]}"#;
         wire::json(stream, if is_known { 200 } else { 404 }, list);
     });
-    // Base URLs for clients end in /v1.
+    // Users copy the base URL that clients of the backend use, which ends in /v1. llmlb must not
+    // forward requests to /openai/v1/v1/...
     let server = sandbox.serve(&format!("--backend {}/openai/v1/", mock.url()));
     assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 200);
     let requests = mock.requests();

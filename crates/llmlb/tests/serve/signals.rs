@@ -341,7 +341,9 @@ fn descriptor_shortage_does_not_mark_a_backend_down() {
     let streams = OpenStreams::new();
     let mut command = sandbox.command(&format!("serve -p 0 --backend {}", streams.mock.url()));
     let server = sandbox.serve_with(command.env("LLMLB_WORKERS", "1"));
-    // The server reserves descriptors by the limit at its start, so that the limit is lowered afterwards.
+    // The test lowers the descriptor limit of the running server. A limit that the server found at
+    // its start would cause no shortage, because the server adapts its reserve and its connection
+    // limits to that limit.
     let descriptors = format!("/proc/{}/fd", server.process.pid());
     let open = std::fs::read_dir(descriptors).unwrap().count() as u64;
     let limits = rustix::process::Rlimit {

@@ -81,7 +81,8 @@ fn observing_backend(first_byte: bool) -> (FakeLlm, Receiver<&'static str>) {
         }
         let report = |text| sender.lock().expect("the channel").send(text);
         report("begun").expect("the test receives reports");
-        // No further bytes are sent on this connection before it is closed.
+        // llmlb sends no bytes after the request, so this read returns only when llmlb closes the
+        // connection to the backend.
         if matches!(stream.read(&mut [0]), Ok(0) | Err(_)) {
             let _ = report("closed");
         }

@@ -143,7 +143,8 @@ fn data_directory_is_in_the_home_of_the_user_by_default() {
         Some(0)
     );
     assert!(xdg.join("llmlb/_staging").is_dir());
-    // A relative or empty path counts as not set.
+    // A relative `XDG_DATA_HOME` and an empty `HOME` count as not set. If neither is set, there is
+    // no default data directory, and the command fails with a hint.
     assert_eq!(stage(&[("XDG_DATA_HOME", "relative")]).code, Some(0));
     let ran = stage(&[("HOME", "")]);
     assert_eq!(ran.code, Some(1));

@@ -109,8 +109,9 @@ impl World {
         ran
     }
 
-    /// Checks that the service starts with the receiver of the directory, if it has one, records a request
-    /// and ends.
+    /// Checks that the service's user can start a server on the data directory, that the server
+    /// records a request, and that it stops without a message about usage. If the data directory
+    /// has a stored destination, the server is started with the URL of `receiver`.
     fn assert_serves(&self, case: &str, receiver: &UsageReceiver) {
         let locks = self.sandbox.data().join("../locks");
         let _ = fs::create_dir(&locks);

@@ -21,7 +21,8 @@ fn status_outside_shows_the_outer_pid_of_a_server_inside() {
     if !is_possible(&lock_dir) {
         return;
     }
-    // The server is process 1 according to its lock record and its status.
+    // Inside its PID namespace the server is process 1, as its lock record and its status document
+    // say. `llmlb status` outside must show the pid that the server has outside.
     let status_server = status_server(r#"{"status":"ok","pid":1,"backends":[]}"#);
     let address = status_server.address;
     let _server = lock_dir.stand_in_under(&INSIDE, address.port(), "end", 30_000);

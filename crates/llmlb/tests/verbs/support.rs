@@ -7,9 +7,13 @@ use std::process::{Child, Command, Stdio};
 use tenure::{Key, Store};
 use testkit::{FakeLlm, Finished, Sandbox, wire};
 
-// Environment variables of a stand-in.
+/// Environment variable with the port whose lock a stand-in holds in place of a server.
 const PORT: &str = "STAND_IN_PORT";
+/// Environment variable with the reaction of a stand-in to SIGTERM: `end`, `ignore`, or a number of
+/// milliseconds after which the stand-in ends.
 const ON_SIGTERM: &str = "STAND_IN_ON_SIGTERM";
+/// Environment variable with the drain timeout in milliseconds. A stand-in writes the timeout into
+/// its lock record.
 const DRAIN_MS: &str = "STAND_IN_DRAIN_MS";
 /// Line that a stand-in prints once it holds the lock.
 const READY: &str = "stand-in is ready";
@@ -53,7 +57,9 @@ impl LockDir {
         self.stand_in_under(&[], port, on_sigterm, 30_000)
     }
 
-    /// Like [`LockDir::stand_in`], started by another program and with a drain timeout.
+    /// Starts a process that holds the lock of a port as a server does. `starter` is a program that
+    /// starts the process, for example in a PID namespace; `drain_ms` is the drain timeout in the
+    /// lock record.
     pub(crate) fn stand_in_under(
         &self,
         starter: &[&str],

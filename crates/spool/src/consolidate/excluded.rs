@@ -1,8 +1,11 @@
-//! Excluded entries: `_staging/.left-out.json`.
+//! Entries that became unreadable before their snapshot was finished, and their lines that are
+//! already in batches: `_staging/.left-out.json`.
 //!
-//! An entry is excluded from a snapshot if it becomes unreadable after some of its lines are in
-//! batches. It may be readable again much later, when the journal does not know the ids of these
-//! lines any more. So the lines are stored in a file, and no later snapshot puts them into a batch.
+//! After a crash, an entry of the unfinished snapshot may be unreadable, although some of its lines
+//! are already in batches. The snapshot is then finished without the entry (the entry is excluded),
+//! and the entry's file stays. The file may become readable much later, when the journal does not
+//! know the ids of these lines any more. So the file `.left-out.json` lists the lines, and no later
+//! snapshot puts them into a batch again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
@@ -19,12 +22,14 @@ use crate::journal::{decode_version, encode};
 const VERSION: u32 = 1;
 const FILE: &str = ".left-out.json";
 
-/// Lines of excluded entries that are in batches.
+/// Lines that are in batches of a snapshot from which their entry was excluded, because the entry
+/// became unreadable. Later snapshots skip these lines.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ExcludedEntries {
     version: u32,
-    /// By the entry's name and the id of the snapshot that it was excluded from: ranges of lines in
-    /// batches of that snapshot.
+    /// Ranges of lines (first and last) that later snapshots must skip, because batches already
+    /// have them. Keyed by the name of the entry, and by the id of the snapshot that has these
+    /// batches and from which the entry was excluded.
     entries: BTreeMap<String, BTreeMap<Uuid, Vec<[u64; 2]>>>,
 }
 
@@ -38,7 +43,9 @@ impl ExcludedEntries {
         }
     }
 
-    /// Adds an entry that is excluded from a snapshot, with its lines in batches of that snapshot.
+    /// Adds an entry that became unreadable and is therefore excluded from the rest of a snapshot.
+    /// `lines` are the entry's lines that batches of this snapshot already have: later snapshots
+    /// skip them.
     pub(super) fn add(&mut self, name: &str, snapshot: Uuid, lines: impl Iterator<Item = u64>) {
         let mut ranges = Vec::<[u64; 2]>::new();
         for line in lines {
@@ -51,7 +58,8 @@ impl ExcludedEntries {
         snapshots.insert(snapshot, ranges);
     }
 
-    /// True if a line is in a batch of another snapshot.
+    /// True if a batch of a snapshot other than `snapshot` has this line of an excluded entry. If
+    /// `snapshot` put the line into a batch as well, its record would be delivered twice.
     pub(super) fn is_in_other_snapshot(&self, name: &str, snapshot: Uuid, line: u64) -> bool {
         let snapshots = self.entries.get(name).into_iter().flatten();
         let mut ranges = snapshots
@@ -60,7 +68,7 @@ impl ExcludedEntries {
         ranges.any(|[from, to]| (*from..=*to).contains(&line))
     }
 
-    /// Writes the file, and syncs it.
+    /// Writes `.left-out.json`, and syncs the file and its name.
     pub(super) fn write(&mut self, disk: &dyn Disk, staging: &Path) -> Result<(), Error> {
         self.version = VERSION;
         write_atomically(disk, staging, FILE, &encode(self))?;
@@ -68,7 +76,9 @@ impl ExcludedEntries {
         synced.map_err(|error| Error::new("sync", staging, error))
     }
 
-    /// Removes entries that were consumed.
+    /// Removes `consumed` entries from `.left-out.json`, and deletes the file when no entry is
+    /// left. The snapshot with the consumed entries is written, so no later snapshot has to skip
+    /// their lines.
     pub(super) fn forget(
         disk: &dyn Disk,
         staging: &Path,

@@ -1,9 +1,10 @@
 //! Consolidation: a snapshot of entries becomes batches, exactly once.
 //!
-//! Under the lock of the staging directory:
+//! A run of consolidation owns the lock of the staging directory from its first step to its last,
+//! so that no two processes consolidate the same entry.
 //!
-//! 1. finish the snapshot of a crashed owner. A line that is in a batch stays in that batch, even if
-//!    its entry has changed since;
+//! 1. finish the snapshot of a crashed lock owner. A line that is in a batch stays in that batch,
+//!    even if its entry has changed since;
 //! 2. choose the entries of a new snapshot within limits, write the snapshot and sync it;
 //! 3. write the batches, the journal of entries and the totals. The same snapshot gives the same
 //!    files, so that a repetition after a crash changes nothing;
@@ -59,7 +60,8 @@ pub struct Options {
     pub grouping: Grouping,
 }
 
-/// Maximum length of the entries in a snapshot while the disk is full.
+/// Maximum length of the entries in a snapshot while the disk is full. Consolidation may then read
+/// the snapshot several times, since the reserve has room for few batches at a time.
 const MAX_BYTES_IF_FULL: u64 = 1 << 20;
 
 impl Default for Options {
@@ -170,7 +172,8 @@ impl ConsolidatorState {
 }
 
 impl Consolidator {
-    /// Creates a consolidator. The first snapshot reads or creates the files.
+    /// Creates a consolidator for the data directory `data`. No file is read or created before the
+    /// first call of [`Consolidator::next`].
     pub fn new(data: impl AsRef<Path>) -> Self {
         Self {
             disk: Arc::new(RealDisk),
@@ -236,10 +239,13 @@ struct ConsolidationRun<'a> {
 /// Limits of a new snapshot.
 struct SnapshotLimits {
     bytes: u64,
-    /// Maximum number of ids. If the disk becomes full, the ids and batches of the snapshot must
-    /// fit into the reserve.
+    /// Maximum number of record ids in the snapshot. If the disk becomes full, the ids of the
+    /// records and the names of the batches must fit into the reserve (space preallocated for a
+    /// full disk).
     ids: u64,
-    /// True if ids are in the reserve, because the disk is full.
+    /// True if the reserve (space preallocated for a full disk) already holds ids of consolidated
+    /// records, because the disk is full. The snapshot is then kept small, and an entry whose ids
+    /// do not fit into the reserve is an error.
     is_reserve_in_use: bool,
 }
 
@@ -248,8 +254,9 @@ impl SnapshotLimits {
         let reserve = Reserve::new(&data.staging);
         let (ids, is_reserve_in_use) = HeldIds::room(disk, &reserve)?;
         let batches = HeldOutcomes::max_batches_per_snapshot(disk, &reserve)?;
-        // On a full disk the reserve has space for few batches at a time, and a snapshot is read
-        // again for each of them.
+        // Lower the size limit of the snapshot while the disk is full. The reserve has room for few
+        // batches at a time: whenever it is full, consolidation stops, and the next run reads the
+        // whole snapshot again.
         let bytes = if is_reserve_in_use {
             options.max_bytes.min(MAX_BYTES_IF_FULL)
         } else {
@@ -313,9 +320,11 @@ impl ConsolidationRun<'_> {
         }
     }
 
-    /// Flushes the reserve to the disk, as far as the disk has room. No snapshot may be unfinished:
-    /// the events that are flushed do not have the id of their snapshot, so that records of an
-    /// unfinished snapshot would count as in the totals.
+    /// Moves record ids, counts and files from the reserve (space preallocated for a full disk) to
+    /// the journal and the disk, as far as the disk has room. Must be called only while no snapshot
+    /// is unfinished: the journal events that are written here have an id of their own and not that
+    /// of their snapshot. Readers could not leave out the records of an unfinished snapshot by its
+    /// id, and would expect them in the totals.
     fn flush_reserve(&mut self) -> Result<(), Error> {
         let contents = Reserve::new(&self.data.staging).read(&**self.disk);
         if contents.is_ok_and(|contents| contents.is_empty()) {
@@ -368,7 +377,7 @@ impl ConsolidationRun<'_> {
                 self.state.backlog.put_back(name);
                 let full = io::Error::from(io::ErrorKind::StorageFull);
                 let path = name.path_in(&self.data.staging);
-                return Err(Error::new("store the record ids of", &path, full));
+                return Err(Error::new("store the record ids of the entry", &path, full));
             }
             limits.ids = limits.ids.saturating_sub(ids);
             chosen.push(name);

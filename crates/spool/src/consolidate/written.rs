@@ -26,14 +26,18 @@ pub(super) struct SnapshotProgress {
     batch_size: usize,
     /// Batches of the snapshot that were written before a crash. `None` if the snapshot is new.
     pub(super) earlier: Option<EarlierBatches>,
-    /// Lines that are in batches of other snapshots.
+    /// Lines that are in batches of other snapshots, from which their entries were excluded as
+    /// unreadable. These lines are skipped.
     pub(super) excluded: ExcludedEntries,
-    /// Names of the entries that are missing or not to be read.
+    /// Names of the entries whose files are missing or cannot be read. Only their lines that are in
+    /// batches from before a crash are journaled.
     pub(super) unread: HashSet<String>,
     /// Index of the current entry in the snapshot.
     place: usize,
-    /// Name and error of an unreadable batch that begins with the same record as the current batch.
-    /// If the names differ in the end, consolidation fails with the error.
+    /// File name and read error of an existing batch that cannot be read and that, by its name,
+    /// begins with the first record of the current batch. The name is derived from all records of a
+    /// batch. If the complete current batch gets another name, some records would be in both
+    /// batches, so consolidation fails with the error.
     expected: Option<(String, Error)>,
     /// Parts of the current batch.
     parts: Vec<Part>,
@@ -169,8 +173,8 @@ impl ConsolidationRun<'_> {
                 continue;
             }
             if let Some(record) = earlier.load(self.spool, &batched)? {
-                // The totals accepted the record when its batch was written, so they accept it
-                // again.
+                // `add` rejects only invalid records, which consolidation puts into no batch. A
+                // record from a batch is therefore never rejected, and the result is ignored.
                 let _ = progress.totals.add(&record);
             } else {
                 let why = "its batch was delivered while the entry was read";
@@ -207,7 +211,8 @@ impl ConsolidationRun<'_> {
         journal.sync()
     }
 
-    /// Reads an entry into batches. Records that are known or invalid go into no batch.
+    /// Reads an entry, and puts its records into batches. Skips records that were consolidated
+    /// before. Moves invalid records, and records with the id of a different record, to `failed/`.
     fn write_entry(
         &mut self,
         progress: &mut SnapshotProgress,
@@ -245,8 +250,9 @@ impl ConsolidationRun<'_> {
         let is_truncated = !reader.is_whole();
         (consolidated.lines, consolidated.aside) = reader.account()?;
         progress.set_entry_read(consolidated.lines, is_truncated);
-        // A foreign file has no lines of an entry. The whole file was moved to `failed/` and counts
-        // as one.
+        // A foreign file has the name of an entry, but no valid line, and was moved to `failed/` as
+        // a whole. Add 1 to the number of quarantined lines and files for it: otherwise the result
+        // of consolidation would not count the file.
         let is_foreign = consolidated.lines == 0;
         self.done.aside += consolidated.lines_aside().max(u64::from(is_foreign));
         Ok(())
@@ -306,8 +312,9 @@ impl ConsolidationRun<'_> {
         if self.spool.put(&batch, is_resumed)? {
             self.done.batches += 1;
         }
-        // After a crash, lines of the pending entries may be found in earlier batches until all
-        // entries are read. So the entries are journaled only then.
+        // If the snapshot is resumed after a crash, journal no entry before all entries were read.
+        // Until then, an earlier batch may turn out to have lines that the entry has lost, and an
+        // event in the journal cannot be changed.
         if is_resumed {
             Ok(())
         } else {

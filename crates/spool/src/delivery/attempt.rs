@@ -15,8 +15,9 @@ use crate::manager::{DeliveryState, LoadedBatch, Pause, Standing};
 const FAILURES_TO_SLOW_DOWN: u32 = 3;
 /// Consecutive failures after which the run ends.
 const FAILURES_TO_STOP: u32 = 6;
-/// Minimum upper bound of the pause after a `Retry-After`, so that `Retry-After: 0` is not retried
-/// in a tight loop.
+/// Lower limit of the pause that a destination requests with `Retry-After`, before jitter subtracts
+/// up to half of the limit. Without the limit, `Retry-After: 0` would cause retries in a tight
+/// loop.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a response that accepts no batch at all, such as 401.
 const MISCONFIGURED_PAUSE: Duration = Duration::from_secs(30);
@@ -35,7 +36,8 @@ pub(super) enum AttemptResult {
 pub(super) enum PauseReason {
     /// The destination accepts no request: the address or the token is likely wrong.
     Misconfigured,
-    /// The destination rejected every part of a batch, after it did the same with `probes` others.
+    /// The destination rejected a batch and every part of the batch that was sent. The same
+    /// happened with `probes` earlier batches since the destination last accepted a batch.
     RejectsAll { probes: u32 },
 }
 
@@ -59,15 +61,19 @@ impl Courier<'_> {
         }
     }
 
-    /// Stores after an error that no attempt is in flight. Otherwise the next run would treat the
-    /// batch as one that the destination may have.
+    /// Stores after an error that no attempt to send the batch is in flight. Otherwise the next run
+    /// would treat the batch as one that the destination may have.
     fn clear_in_flight(&self, name: &str, state: &DeliveryState) {
         let stored = match self.store.state(name) {
             Ok(found) if found.in_flight => self.store.set_state(name, state),
             _ => return,
         };
         if let Err(error) = stored {
-            tracing::debug!(%error, batch = name, "end of an attempt not stored");
+            tracing::debug!(
+                %error,
+                batch = name,
+                "batch stays marked as in flight: the next run assumes that it may be delivered"
+            );
         }
     }
 
@@ -106,8 +112,9 @@ impl Courier<'_> {
         let Some(batch) = self.load(name)? else {
             return Ok(AttemptResult::Undecided(NextStep::Continue));
         };
-        // If a previous process crashed during an attempt, the batch may have reached the
-        // destination.
+        // If a process crashed during an earlier attempt, the destination may have the batch.
+        // `unknown` marks this, so that the batch is never split: its records could be counted
+        // twice.
         state.unknown = state.is_unknown();
         state.proven |= fault == RecordFault::Proven;
         let before = DeliveryState {
@@ -167,7 +174,8 @@ impl Courier<'_> {
             Answer::Rejected { message } => (message, RejectionKind::Invalid),
             Answer::TooLarge { message } => (message, RejectionKind::TooLarge),
         };
-        // A rejection proves that the destination is reachable, so it ends a series of failures.
+        // A rejection proves that the destination is reachable, so the rejection ends a series of
+        // failures.
         self.consecutive_failures = 0;
         state.end(&message);
         Ok(AttemptResult::Rejected(Box::new(RejectedBatch {
@@ -182,9 +190,10 @@ impl Courier<'_> {
         self.store.delivered(batch, message)?;
         self.consecutive_failures = 0;
         if let Err(error) = self.set_standing(Standing::Accepts) {
-            // The error costs only time: a later run does not know that the destination has
-            // accepted a batch, and bisects the next rejected batch first.
-            tracing::debug!(%error, "standing of the destination not stored");
+            // Continue if the acceptance cannot be stored, because this costs only time: a later
+            // run does not know that the destination accepts batches, and bisects the next rejected
+            // batch to test the destination.
+            tracing::debug!(%error, "cannot store that the destination accepted a batch");
             self.standing = Standing::Accepts;
         }
         self.end_pause()?;

@@ -57,8 +57,9 @@ pub(crate) fn archive(store: &SpoolManager, watch: &Watch<'_>) -> Result<(u64, D
     loop {
         let names = store.pending(after.as_deref(), PAGE)?;
         if !names.is_empty() {
-            // The journal names an archived batch before its file is moved. The file name may not
-            // be synced yet if a consolidation has failed or is running in another process.
+            // Sync the spool directory before the journal lists a batch as archived. A
+            // consolidation that failed or is still running may not have synced the batch's file
+            // name, and a power failure could lose the file.
             store.flush()?;
         }
         for name in &names {
@@ -73,7 +74,8 @@ pub(crate) fn archive(store: &SpoolManager, watch: &Watch<'_>) -> Result<(u64, D
                 }
                 Ok(LoadedBatch::Damaged) => done.damaged += 1,
                 Ok(LoadedBatch::Gone) => {}
-                // The next run tries the batch again. Other batches are archived now.
+                // A batch that cannot be read, or that a newer version wrote, stays pending for the
+                // next run. Such a batch must not keep the other batches from being archived.
                 Err(error) if error.stays_in_place() => {
                     tracing::debug!(%error, "batch not archived");
                     done.waiting += 1;
@@ -111,9 +113,12 @@ pub(super) struct Courier<'a> {
     pub(super) watch: &'a Watch<'a>,
     pub(super) run: Uuid,
     pub(super) consecutive_failures: u32,
-    /// Standing of the destination, as it is stored.
+    /// Last verdict of the destination: it accepted or rejected a batch. If it accepted one, the
+    /// next rejected batch is split; otherwise that batch is bisected to test the destination.
     pub(super) standing: Standing,
-    /// Batch that was rejected after the last acceptance. All of its pieces may be split.
+    /// Name of the last batch that the destination rejected although it had accepted another batch
+    /// before. So records of this batch are at fault, not the destination, and all its pieces may
+    /// be split.
     pub(super) trusted_origin: Option<String>,
     /// True if a pause is stored. The next accepted batch ends the pause.
     pub(super) is_paused: bool,
@@ -135,7 +140,7 @@ pub(super) enum NextStep {
     Stop,
 }
 
-/// `Break` ends the run.
+/// Control flow of a delivery run: `Break` ends the run.
 type Flow = ControlFlow<()>;
 
 impl Courier<'_> {
@@ -292,7 +297,7 @@ impl Courier<'_> {
         self.wait(left, &pause.why)
     }
 
-    /// Waits. `Break`: the run is cancelled.
+    /// Waits for the duration. Returns `Break` if the run is cancelled.
     pub(super) fn wait(&self, duration: Duration, why: &str) -> Flow {
         if !duration.is_zero() {
             (self.watch.progress)(Progress::Waiting {

@@ -44,7 +44,8 @@ pub enum RunError {
         /// Destination of the data directory.
         stored: String,
     },
-    /// The lock could not be acquired for another reason.
+    /// The delivery lock or the staging lock could not be acquired because of an error, such as an
+    /// I/O error, and not because another process owns the lock.
     Lock(tenure::Error),
     /// A file could not be read or written.
     Disk(Error),

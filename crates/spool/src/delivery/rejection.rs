@@ -15,7 +15,8 @@ use crate::batch::Batch;
 use crate::error::Error;
 use crate::manager::{DeliveryState, Standing};
 
-/// Pause after the first batch of which no part was accepted. It doubles with every such batch.
+/// Pause after the first batch of which no part was accepted. The pause doubles with every further
+/// such batch, up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 /// Maximum pause after batches of which no part was accepted.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
@@ -23,10 +24,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// Evidence that rejected records, and not the destination, are at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordFault {
-    /// No evidence: the standing of the destination decides.
+    /// No evidence against the records. If the destination last accepted a batch, a rejected batch
+    /// is split; otherwise the batch is bisected to test the destination.
     Unproven,
-    /// The batch is a piece of one that a trusted destination rejected, or of which the destination
-    /// has accepted a part. It is split down to single records, also after a restart.
+    /// The batch is a piece of a larger rejected batch, and the destination accepted another batch
+    /// before, or another piece of the larger batch. So the piece is split down to single records,
+    /// also after a restart.
     Proven,
 }
 
@@ -75,7 +78,8 @@ impl Courier<'_> {
         if rejected.kind == RejectionKind::TooLarge
             && let Some(halves) = self.split(&rejected)?
         {
-            // The size of a batch is no evidence about its records.
+            // The destination rejected the batch as too large, which proves nothing about its
+            // records. So the halves have only the evidence that the batch already had.
             let fault = if rejected.state.proven {
                 RecordFault::Proven
             } else {

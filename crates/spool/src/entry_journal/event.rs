@@ -1,4 +1,5 @@
-//! Events of the entry journal, and their sums.
+//! Events of the entry journal, one for each consolidated entry, and sums: the numbers of entries
+//! and records in all events.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub(crate) struct ConsolidatedEntry {
     pub(crate) entry: String,
     /// Number of lines with records, which are numbered from 1.
     pub(crate) lines: u64,
-    /// Lines whose record had been consolidated before.
+    /// Numbers of the lines whose record had been consolidated before. Such a record is skipped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) repeated: Vec<u64>,
     /// Lines without a valid record, in ranges: the first and the last of each.
@@ -31,18 +32,21 @@ pub(crate) struct ConsolidatedEntry {
     pub(crate) records: u64,
     /// Fingerprints of the records in batches.
     pub(crate) ids: Vec<RecordFingerprint>,
-    /// Lines in batches whose ids are not known: the batch was delivered before a crash, and the
-    /// entry was damaged or missing afterwards.
+    /// Ranges of lines that are in batches, although the ids of their records are not known: the
+    /// batch was delivered before a crash, and the entry was damaged or missing afterwards. These
+    /// records count in `records` and are not in `ids`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) unknown: Vec<[u64; 2]>,
-    /// Lines in no batch, because the entry was damaged or missing after a crash.
+    /// Ranges of lines whose records were lost: the entry was damaged or missing after a crash, and
+    /// no batch has the records.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lost: Vec<[u64; 2]>,
-    /// Lines for a later snapshot, because the entry could not be read.
+    /// Ranges of lines that a later snapshot consolidates, because the entry could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) later: Vec<[u64; 2]>,
-    /// In the last event that was flushed from the reserve: sums of the entries that were
-    /// consolidated while the disk was full. The lines of these entries are not known.
+    /// `None` in the event of an entry. In events that were flushed from the reserve (space
+    /// preallocated for a full disk): numbers to add to the sums, which the last of these events
+    /// has for all entries that were consolidated while the disk was full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sums: Option<EntrySums>,
     /// Id of the last snapshot that was consolidated while the disk was full. The journal may lack
@@ -103,13 +107,15 @@ impl ConsolidatedEntry {
         count(&self.aside)
     }
 
-    /// Returns the number of records in batches whose ids are not known.
+    /// Returns the number of records that are in batches, but whose ids are not known (`unknown`).
+    /// `records` minus this number must equal the number of `ids`.
     pub(crate) fn records_unknown(&self) -> u64 {
         count(&self.unknown)
     }
 
-    /// Returns the number of lines whose state is known. It equals `lines` unless the event is
-    /// damaged.
+    /// Returns the number of lines that the event accounts for: in batches, repeated, without a
+    /// valid record, lost, or left for a later snapshot. The number equals `lines` unless the event
+    /// is damaged.
     pub(crate) fn accounted_lines(&self) -> u64 {
         let others = [&self.aside, &self.lost, &self.later].map(|ranges| count(ranges));
         let sum = others.into_iter().fold(self.records, u64::saturating_add);
@@ -131,7 +137,9 @@ impl ConsolidatedEntry {
         ranges.flat_map(|[from, to]| *from..=*to).collect()
     }
 
-    /// Removes a line from `aside`: its record is in a batch, although the entry has lost it.
+    /// Removes a line from `aside`, the lines without a valid record: a batch has the line's
+    /// record, although the entry has lost it since. Otherwise the line would count both as damaged
+    /// and as batched.
     pub(crate) fn remove_from_aside(&mut self, line: u64) {
         if self
             .aside
@@ -147,13 +155,15 @@ impl ConsolidatedEntry {
         }
     }
 
-    /// Adds a line in a batch whose id is not known.
+    /// Adds a line to `unknown`, and its record to the number of records: the record was delivered
+    /// in a batch, but its id is not known.
     pub(crate) fn add_unknown(&mut self, line: u64) {
         self.records += 1;
         add_line(&mut self.unknown, line);
     }
 
-    /// Adds a line in no batch: it is for a later snapshot, or lost.
+    /// Adds a line that is in no batch: to `later` if a later snapshot will read the line
+    /// (`is_for_later`), otherwise to `lost`.
     pub(crate) fn add_unbatched(&mut self, line: u64, is_for_later: bool) {
         let ranges = if is_for_later {
             &mut self.later
@@ -181,7 +191,7 @@ impl ConsolidatedEntry {
     }
 }
 
-/// Returns the number of lines in these ranges.
+/// Returns the number of lines in ranges of a first and a last line.
 fn count(ranges: &[[u64; 2]]) -> u64 {
     let lines = ranges.iter();
     let lines = lines.map(|[from, to]| to.saturating_sub(*from).saturating_add(1));

@@ -1,9 +1,11 @@
-//! Ids and sums of entries that were consolidated while the disk was too full for the entry
-//! journal.
+//! Record ids and sums (numbers of entries and records) of entries that were consolidated while the
+//! disk was too full for the entry journal. They are stored in the reserve, `_staging/.reserve`,
+//! which is space preallocated for a full disk.
 //!
-//! One write adds these ids and sums to the reserve and marks their snapshot as written. When the
-//! disk has room, they are flushed to the journal as events. The last of these events has the sums:
-//! once it is synced, the ids and sums in the reserve are ignored.
+//! A single write stores the sums of a snapshot in the reserve, makes the snapshot's record ids
+//! valid, and marks the snapshot as written. So a crash leaves all three or none. When the disk has
+//! room, ids and sums are flushed to the journal as events. The last event has the sums: once that
+//! event is synced, the ids and sums in the reserve are ignored.
 
 use std::collections::HashSet;
 use std::io;
@@ -21,21 +23,28 @@ use crate::time::new_id;
 
 /// Name under which [`HeldIds`] is stored in the reserve.
 const NOTE: &str = "taken";
-/// Entry name in the last event that is flushed from the reserve.
+/// Entry name in the last event that is flushed from the reserve to the journal. No file has this
+/// name. If the journal has an event with this name, the flush is complete, and the ids in the
+/// reserve are ignored.
 const ENTRY: &str = "reserve";
-/// Maximum number of ids in an event that is flushed from the reserve.
+/// Maximum number of record ids in an event that is flushed from the reserve to the journal.
 const IDS_PER_LINE: usize = 1000;
 
-/// Ids and sums in the reserve that are not in the journal yet.
+/// Record ids and sums (numbers of entries and records) that are in the reserve, space preallocated
+/// for a full disk, and not in the entry journal yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldIds {
-    /// Snapshot id of the events to which these ids are flushed. Nil: the reserve has no ids.
+    /// Id that the journal events get in place of a snapshot id when ids and sums are flushed from
+    /// the reserve. Events with this id show after a crash which part of the reserve the journal
+    /// already has. Nil: the reserve has no ids.
     pub(crate) id: Uuid,
+    /// Numbers of entries and records that were consolidated since the reserve was last cleared.
     pub(crate) sums: EntrySums,
-    /// Id of the last snapshot that was added.
+    /// Id of the last snapshot whose record ids were added to the reserve. The reserve has no line
+    /// numbers, so `verify` cannot prove the lines of this snapshot and of older ones.
     #[serde(rename = "last_set")]
     pub(crate) last_snapshot: Option<Uuid>,
-    /// Position of the ids in the reserve.
+    /// Range of the valid ids in the reserve's ring of record ids.
     ids: IdRange,
 }
 
@@ -49,13 +58,16 @@ impl HeldIds {
         self.id.is_nil()
     }
 
-    /// True if the journal has all of the ids. `lines` are the entry names of the events that were
-    /// flushed.
-    pub(crate) fn is_flushed(&self, lines: &HashSet<String>) -> bool {
-        !self.is_empty() && lines.contains(ENTRY)
+    /// True if the journal has all ids and sums of the reserve, so that those in the reserve must
+    /// be ignored. `flushed` has the entry names of the events that were flushed to the journal:
+    /// the event [`ENTRY`] is the last one.
+    pub(crate) fn is_flushed(&self, flushed: &HashSet<String>) -> bool {
+        !self.is_empty() && flushed.contains(ENTRY)
     }
 
-    /// True if this is the last event to flush, the one with the sums.
+    /// True if `consolidated` is the last event of a flush from the reserve to the journal. The
+    /// last event has the sums. Once the journal has that event, the ids and sums in the reserve
+    /// are ignored.
     pub(crate) fn is_last_event(&self, consolidated: &ConsolidatedEntry) -> bool {
         consolidated.snapshot == self.id && consolidated.entry == ENTRY
     }
@@ -72,7 +84,8 @@ impl HeldIds {
         ids.map_err(|error| Error::read(reserve.path(), error))
     }
 
-    /// Returns the number of ids that can be added, and `true` if the reserve has ids already.
+    /// Returns the number of record ids that can be added to the reserve, and `true` if the reserve
+    /// has ids already.
     pub(crate) fn room(disk: &dyn Disk, reserve: &Reserve) -> Result<(u64, bool), Error> {
         let held = Self::read(disk, reserve)?;
         if !reserve.exists() {
@@ -88,8 +101,9 @@ impl HeldIds {
         Ok((room, !held.is_empty()))
     }
 
-    /// Adds the ids and sums of entries to the reserve, and marks their snapshot as written. Syncs
-    /// the reserve.
+    /// Stores the record ids and sums of a snapshot's entries in the reserve, and marks the
+    /// snapshot as written there: after a crash, its entries are deleted and not consolidated
+    /// again. Syncs the reserve.
     pub(super) fn add(
         reserve: &Reserve,
         disk: &dyn Disk,
@@ -108,8 +122,9 @@ impl HeldIds {
                 .collect();
             held.make_room(&open, new.len() as u64)?;
             contents.set_note(NOTE, &held);
-            // `add_ids` overwrites the ids that were dropped. The reserve must not count them as
-            // valid if a crash interrupts `add_ids`.
+            // `add_ids` overwrites the oldest ids, which `make_room` has dropped. Write the
+            // shortened range first: if a crash interrupts `add_ids`, the overwritten ids must not
+            // count as valid.
             open.write(disk, &mut contents, ReserveUse::Note)?;
             held.ids = open.add_ids(disk, held.ids, &new)?;
             for consolidated in entries {
@@ -124,8 +139,9 @@ impl HeldIds {
         add().map_err(|error| Error::new("write to", reserve.path(), error))
     }
 
-    /// Drops the oldest ids to make space for `more` new ids. A reserve for fewer than [`WINDOW`]
-    /// ids drops none, because too few would stay known: it is full then.
+    /// Drops the oldest ids of the reserve to make space for `more` new ids. A reserve with space
+    /// for fewer than [`WINDOW`] ids drops none and fails as full: too few ids would stay known to
+    /// recognize repeated records.
     fn make_room(&mut self, open: &OpenReserve, more: u64) -> io::Result<()> {
         if open.capacity() >= WINDOW {
             self.ids = self.ids.without_oldest(open.capacity(), more);
@@ -136,7 +152,7 @@ impl HeldIds {
         Ok(())
     }
 
-    /// Returns the events to flush.
+    /// Returns the journal events by which ids and sums are flushed from the reserve.
     pub(super) fn lines(
         &self,
         disk: &dyn Disk,
@@ -146,8 +162,9 @@ impl HeldIds {
         let line = |(number, ids): (usize, &[RecordFingerprint])| ConsolidatedEntry {
             ids: ids.to_vec(),
             sums: Some(EntrySums::default()),
-            // The name has the number of ids: an event that was flushed with fewer ids is flushed
-            // again.
+            // A full disk may interrupt a flush, and more ids may join an event that the journal
+            // already has. The number of ids in the event's name makes the next flush write the
+            // longer event, too.
             ..ConsolidatedEntry::new(self.id, &self.line_name(number, ids.len()))
         };
         let mut lines: Vec<_> = ids.chunks(IDS_PER_LINE).enumerate().map(line).collect();
@@ -159,12 +176,14 @@ impl HeldIds {
         Ok(lines)
     }
 
-    /// Entry name of an event with ids.
+    /// Returns the entry name of the journal event with group `number` of the ids in the reserve.
+    /// No file has this name. After an interrupted flush, the name shows that the journal already
+    /// has the event.
     fn line_name(&self, number: usize, ids: usize) -> String {
         format!("{ENTRY}-{}-{number}-{ids}", self.ids.start)
     }
 
-    /// Removes ids and sums from the reserve.
+    /// Removes all record ids and sums from the reserve, after the journal has got them.
     pub(super) fn clear(reserve: &Reserve, disk: &dyn Disk) -> Result<Self, Error> {
         let cleared = reserve.change(disk, |contents| contents.remove_note(NOTE));
         cleared.map_err(|error| Error::new("write to", reserve.path(), error))?;

@@ -4,13 +4,16 @@
 //! {"snapshot":"<uuid>","entry":"<uuid>.jsonl","lines":3,"aside":[[2,2]],"records":2,"ids":["<uuid> <crc>",..],"crc":..}
 //! ```
 //!
-//! An entry is added when its records are in batches.
+//! The event of an entry is written to the journal only after all records of the entry are in
+//! batches. Otherwise, after a crash in between, records in no batch would be taken for repeated
+//! ones and lost.
 //!
 //! A record that is staged again, after an error or a crash, is recognized by its id and counted
 //! once. That holds for at least the last [`WINDOW`] records. Only a Bloom filter of the ids is in
 //! memory: ids that it reports as known are looked up in the journal.
 //!
-//! While the disk is too full for the journal, the ids are in the reserve: see [`held_ids`].
+//! While the disk is too full for the journal, the ids are stored in the reserve, space that is
+//! preallocated for a full disk: see [`held_ids`].
 
 mod event;
 mod held_ids;
@@ -31,11 +34,14 @@ use crate::reserve::Reserve;
 pub(crate) use event::{ConsolidatedEntry, EntrySums, RecordsPerDay};
 pub(crate) use held_ids::HeldIds;
 
-/// Number of ids at which a new generation of the journal begins.
+/// Number of record ids in a journal file (a generation) at which the next file begins. The
+/// previous file is kept, so that repeated records are recognized among at least this many records.
 pub(crate) const WINDOW: u64 = 250_000;
 
-/// Returns for each day how many records its totals must include at least. Entries of an unfinished
-/// snapshot do not count.
+/// Returns for each day the number of records that its totals must include at least, to detect
+/// totals that lack records. The totals may include more: earlier versions did not count days in
+/// the journal. Records of the snapshot `unfinished` do not count, because the totals may not have
+/// them yet.
 pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<RecordsPerDay, Error> {
     let mut sums = EntrySums::default();
     JournalKind::Entries.read(data, &mut |_, read| match read {
@@ -53,7 +59,8 @@ pub(crate) fn days(data: &DataDir, unfinished: Option<Uuid>) -> Result<RecordsPe
     Ok(sums.days)
 }
 
-/// Returns the entries whose names were consolidated in another snapshot as well.
+/// Returns the names in `entries` that the journal has in another snapshot as well. A batch that
+/// names such an entry may have been made of an earlier entry with the same name.
 pub(crate) fn reused(
     data: &DataDir,
     snapshot: Uuid,
@@ -73,22 +80,28 @@ pub(crate) fn reused(
     Ok(reused)
 }
 
-/// Writer of the entry journal, with the ids that are known.
+/// Writer of the entry journal, with the known ids: those of consolidated records, by which
+/// repeated records are recognized.
 #[derive(Debug)]
 pub(crate) struct EntryJournal {
     disk: Arc<dyn Disk>,
     reserve: Reserve,
     /// `None`: the disk is too full to open the journal, and entries go to the reserve.
     journal: Option<Journal>,
+    /// Snapshot whose entries are being added.
     snapshot: Uuid,
+    /// Numbers of entries and records in all events, which the head of the next journal file gets.
     sums: EntrySums,
-    /// Number of ids in this generation.
+    /// Number of record ids in the current journal file. The next file begins at [`WINDOW`] ids.
     ids: u64,
-    /// Ids in this generation.
+    /// Filter of the record ids in the current journal file and in the reserve, by which repeated
+    /// records are recognized.
     known: KnownIds,
-    /// Ids in the previous generation.
+    /// Filter of the record ids in the previous journal file, by which repeated records are still
+    /// recognized.
     known_before: KnownIds,
-    /// All known ids with their checksums. Loaded when the filters first report an id as known.
+    /// Ids of all records that are known as consolidated, with the records' checksums. Loaded when
+    /// a filter first reports an id as known, because the filter may be wrong.
     exact: Option<HashMap<Uuid, u32>>,
     /// Entries of this snapshot that were in the journal before a crash, by name. They are read
     /// again, and until then their ids do not count as known.
@@ -100,11 +113,14 @@ pub(crate) struct EntryJournal {
     /// Entries whose records are in batches, but that could not be written to the journal because
     /// the disk is full.
     unwritten: Vec<ConsolidatedEntry>,
-    /// Ids in the reserve when it was last read or written.
+    /// Record ids and sums in the reserve when the reserve was last read or written.
     held: HeldIds,
-    /// Entry names of the events in the journal that were flushed from the reserve.
+    /// Entry names of the events that were already flushed from the reserve to the journal. A flush
+    /// that was interrupted does not write these events again.
     flushed: HashSet<String>,
-    /// Number of ids that were added to the reserve since the last rotation of the filters.
+    /// Number of record ids that were added to the reserve since this counter last rotated the
+    /// filters. At [`WINDOW`] ids, `known` becomes `known_before`, as with a new journal file.
+    /// Otherwise the filters would grow as long as the disk is full.
     held_since_rotation: u64,
 }
 
@@ -154,7 +170,8 @@ impl EntryJournal {
         Ok(opened)
     }
 
-    /// Reads the known ids and the sums from the journal and the reserve.
+    /// Reads the ids of consolidated records, and the sums (numbers of entries and records), from
+    /// the journal and the reserve.
     fn read(&mut self, data: &DataDir) -> Result<(), Error> {
         self.held = HeldIds::read(&*self.disk, &self.reserve)?;
         JournalKind::Entries.read(data, &mut |position, line| {
@@ -290,14 +307,16 @@ impl EntryJournal {
         }
     }
 
-    /// Adds an entry, unless the journal had it before a crash. The entry is not written yet: if a
-    /// crash comes before its batches are written, its records must not be known.
+    /// Adds an entry to those that [`EntryJournal::write_pending`] will write, unless the journal
+    /// had the entry before a crash. If the entry were written now and a crash came before its
+    /// batches, its records would be taken for repeated ones and lost.
     pub(crate) fn add(&mut self, consolidated: ConsolidatedEntry) {
         self.read_entries.insert(consolidated.entry.clone());
         match self.already_journaled.get(&consolidated.entry) {
             Some(journaled) => {
-                // The entry may have lost records since it was journaled. Their ids must be known,
-                // too.
+                // The entry may have lost records since its event was written to the journal. Add
+                // the ids in that event to the known ids as well: otherwise a lost record that is
+                // staged again would be counted twice.
                 for fingerprint in journaled.ids.clone() {
                     self.remember(fingerprint);
                 }
@@ -311,19 +330,20 @@ impl EntryJournal {
         self.already_journaled.get(entry)
     }
 
-    /// Returns an entry that was added and is not written yet.
+    /// Returns an entry that was added, but is not written to the journal yet.
     pub(crate) fn pending(&mut self, entry: &str) -> Option<&mut ConsolidatedEntry> {
         let mut pending = self.pending.iter_mut();
         pending.find(|consolidated| consolidated.entry == entry)
     }
 
-    /// Removes entries that were added and are not written yet.
+    /// Removes entries that were added, but are not written to the journal yet.
     pub(crate) fn remove_pending(&mut self, should_remove: impl Fn(&ConsolidatedEntry) -> bool) {
         self.pending
             .retain(|consolidated| !should_remove(consolidated));
     }
 
-    /// Writes the entries that were added. All their records must be in batches.
+    /// Writes the pending entries to the journal. All their records must be in batches. While the
+    /// disk is full, keeps the entries for the reserve instead.
     pub(crate) fn write_pending(&mut self) -> Result<(), Error> {
         for consolidated in std::mem::take(&mut self.pending) {
             match self.write(&consolidated) {
@@ -351,7 +371,8 @@ impl EntryJournal {
         Ok(())
     }
 
-    /// Returns for each day how many records its totals must include at least.
+    /// Returns for each day the number of records that its totals must include at least. Totals
+    /// with fewer records are rebuilt.
     pub(crate) fn days(&self) -> &RecordsPerDay {
         &self.sums.days
     }
@@ -374,8 +395,8 @@ impl EntryJournal {
             .map(|consolidated| consolidated.records)
             .sum::<u64>();
         if self.held_since_rotation >= WINDOW {
-            // The filters rotate as they do with a new generation of the journal, so that the same
-            // number of ids stays known.
+            // Rotate the filters, as at the beginning of a new journal file. Otherwise they would
+            // grow as long as the disk is full.
             self.known_before = std::mem::take(&mut self.known);
             self.held_since_rotation = 0;
             self.exact = None;
@@ -393,8 +414,9 @@ impl EntryJournal {
         for consolidated in self.held.lines(&*self.disk, &self.reserve)? {
             if !self.flushed.contains(&consolidated.entry) {
                 if self.held.is_last_event(&consolidated) {
-                    // Once the journal has the last event, the reserve is ignored. A power failure
-                    // could keep this event and lose the others, so they are synced first.
+                    // Sync the events with ids before the last event, which has the sums, is
+                    // written: once the journal has the last event, the ids in the reserve are
+                    // ignored. A power failure could otherwise keep the last event and lose ids.
                     self.sync()?;
                 }
                 self.write(&consolidated)?;
@@ -414,8 +436,9 @@ impl EntryJournal {
         Ok(())
     }
 
-    /// Begins a new generation if this one is full. Must not be called while a snapshot is
-    /// unfinished: its resumption after a crash needs the ids that were known at its beginning.
+    /// Begins the next journal file if the current one has [`WINDOW`] ids. Must not be called while
+    /// a snapshot is unfinished: its resumption after a crash needs the ids that were known at its
+    /// beginning.
     pub(crate) fn rotate_if_full(&mut self) -> Result<(), Error> {
         if self.ids >= WINDOW
             && let Some(journal) = &mut self.journal
@@ -423,7 +446,7 @@ impl EntryJournal {
             journal.rotate(&self.sums)?;
             self.ids = 0;
             self.known_before = std::mem::take(&mut self.known);
-            self.exact = None; // It has ids that are not known any more.
+            self.exact = None; // The list has ids of the removed journal file.
         }
         Ok(())
     }

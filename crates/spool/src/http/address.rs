@@ -40,7 +40,8 @@ impl Address {
         if host.is_empty() {
             return Err(invalid("it has no host"));
         }
-        // `Uri` accepts `host:` and `host:99999`.
+        // Check the port, because `Uri` accepts an empty port (`host:`) and one above 65535
+        // (`host:99999`). Such a URL must be rejected now, and not fail at the first delivery.
         if authority.as_str().len() > host.len() && authority.port_u16().unwrap_or(0) == 0 {
             return Err(invalid("its port is not a number from 1 to 65535"));
         }

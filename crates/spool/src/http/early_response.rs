@@ -15,14 +15,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ureq::Error;
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 
-/// Status of the upload of the request that an agent is serving.
+/// Status of the upload of the current request, shared by all connections of a ureq agent. ureq
+/// does not report that a response arrived before the whole request was sent, so the status is read
+/// from here.
 #[derive(Clone, Debug, Default)]
 pub(super) struct UploadStatus {
     is_incomplete: Arc<AtomicBool>,
 }
 
 impl UploadStatus {
-    /// Resets the status. Called in front of each request.
+    /// Marks the upload as complete. Must be called in front of each request: otherwise an
+    /// incomplete upload of an earlier request would count for this one, and an accepted batch
+    /// would not count as delivered.
     pub(super) fn reset(&self) {
         self.is_incomplete.store(false, Ordering::Relaxed);
     }

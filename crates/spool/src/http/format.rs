@@ -16,7 +16,7 @@ pub enum Format {
     /// `{"idempotency_key":"..","records":[..]}`
     #[default]
     Json,
-    /// A list of events, as OpenMeter and others accept.
+    /// A list of CloudEvents, as OpenMeter and others accept.
     CloudEvents(CloudEvents),
 }
 
@@ -43,7 +43,7 @@ pub struct CloudEvents {
     subject: Option<String>,
 }
 
-/// One event. Its fields are in the order of the specification's examples.
+/// One CloudEvent. Its fields are in the order of the specification's examples.
 #[derive(Serialize)]
 struct CloudEvent<'a> {
     specversion: &'static str,
@@ -89,7 +89,7 @@ impl CloudEvents {
         self
     }
 
-    /// Formats a record as an event.
+    /// Formats a record as a CloudEvent in JSON. Returns `None` if the record is not valid JSON.
     fn event(&self, record: &Record) -> Option<String> {
         let subject = self.subject.as_ref().and_then(|field| record.text(field));
         let event = CloudEvent {
@@ -133,7 +133,8 @@ impl Format {
 fn time(record: &Record) -> String {
     let own = record.text("time").and_then(|text| {
         let time: Timestamp = text.parse().ok()?;
-        // RFC 3339 has no negative years.
+        // RFC 3339 has no negative years, and receivers could reject such a time. The time in the
+        // record's id is sent instead.
         Some(time.to_string()).filter(|text| !text.starts_with('-'))
     });
     own.unwrap_or_else(|| Moment::from_id(record.id()).to_string())

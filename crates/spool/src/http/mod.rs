@@ -100,7 +100,9 @@ pub struct Http {
     headers: HeaderMap,
 }
 
-/// An HTTP client that serves one attempt at a time, so that `upload` belongs to that attempt.
+/// An HTTP client that serves one delivery attempt at a time. The upload status in `upload` is
+/// shared by all connections of the agent: with concurrent attempts, an incomplete upload of one
+/// attempt would count for the others.
 struct Client {
     agent: Agent,
     upload: UploadStatus,
@@ -239,9 +241,14 @@ impl Sink for Http {
         let sent = self.post(&client.agent, batch.idempotency_key(), &mut body);
         let is_incomplete = client.upload.is_incomplete();
         let answer = match sent.map(|response| self.interpret(response)) {
-            // A receiver cannot have a batch that it did not read, whatever status it sends.
-            Ok(Answer::Accepted { message }) if is_incomplete => {
-                let message = format!("{message}, but the receiver did not read the batch");
+            // The receiver responded with success before the whole batch was sent, so the receiver
+            // may not have the batch. The outcome counts as unknown: if the batch counted as
+            // delivered, its records could be lost.
+            Ok(Answer::Accepted { message: response }) if is_incomplete => {
+                let message = format!(
+                    "{response}, but the receiver did not read the whole batch, so the batch does \
+                     not count as delivered"
+                );
                 Answer::unknown(message, None)
             }
             Ok(answer) => answer,

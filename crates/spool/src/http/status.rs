@@ -28,7 +28,9 @@ pub(super) fn classify(status: u16, conflict_is_failure: bool) -> StatusClass {
         // A receiver that responds 408 or 429 has not processed the request, so it cannot have the
         // batch.
         408 | 429 => StatusClass::Later { unknown: false },
-        // The token is wrong, or the address is not that of the API.
+        // Any other status, such as 401, 404 or a redirect: the token is wrong, or the address is
+        // not that of the API. Delivery pauses, since other batches would fail alike, and this
+        // batch stays pending.
         _ => StatusClass::Misconfigured,
     }
 }

@@ -422,9 +422,10 @@ fn response_before_the_end_of_the_request_is_read() {
     let send = |url: &str| Http::new(url, options()).unwrap().send(&large_batch());
     let refusal = send(&early_receiver("413 Payload Too Large"));
     assert_eq!(refusal, Answer::too_large("413 Payload Too Large: so"));
-    // A receiver that did not read the batch cannot have accepted it.
+    // A receiver that did not read the whole batch cannot have accepted it.
     let answer = send(&early_receiver("200 OK"));
-    let message = "200 OK: so, but the receiver did not read the batch";
+    let message = "200 OK: so, but the receiver did not read the whole batch, so the batch does \
+                   not count as delivered";
     assert_eq!(answer, Answer::unknown(message, None));
 }
 

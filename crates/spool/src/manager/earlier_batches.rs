@@ -18,7 +18,8 @@ use crate::files::{for_each_file, read_bounded};
 pub(crate) enum EarlierBatch {
     /// The batch is pending, failed or archived.
     Present(Batch),
-    /// The batch left the data directory.
+    /// The batch has no file in the data directory any more, for example because it was delivered.
+    /// Its outcome is in the journal or in the reserve.
     Gone {
         /// File name.
         name: String,
@@ -28,8 +29,9 @@ pub(crate) enum EarlierBatch {
         parts: Vec<Part>,
         /// Number of records.
         records: u64,
-        /// Time at which the batch left the data directory. `None` if its snapshot was unfinished
-        /// at that time.
+        /// Time of the batch's last event in the journal. If the event is older than the snapshot,
+        /// the batch may have been made of earlier entries with the same names. `None` if the
+        /// outcome is in the reserve, which names the snapshot.
         at: Option<SystemTime>,
     },
     /// The file of the batch exists and cannot be read now.
@@ -67,7 +69,8 @@ impl SpoolManager {
         for name in names {
             match self.find(&name) {
                 Ok(Some(batch)) => each(EarlierBatch::Present(batch)),
-                // The file of the batch was removed since it was listed, or it is damaged.
+                // Skip a batch whose file is damaged or was removed since the directory was listed.
+                // The journal, which is read below, has the outcome of a removed batch.
                 Ok(None) => continue,
                 Err(error) => each(EarlierBatch::Unreadable {
                     name: name.clone(),
@@ -93,7 +96,9 @@ impl SpoolManager {
             }
         }
         for (name, event) in ledger::last_events(&self.data, &is_of_snapshot)? {
-            // The halves of a split batch are batches of their own.
+            // Skip a split batch: its halves are batches of their own, and its lines would be in
+            // two batches. An event without entries comes from the reserve, and its lines are
+            // unknown.
             let is_whole = event.outcome != BatchOutcome::Split && !event.entries.is_empty();
             if is_whole && !found.contains(&name) {
                 each(EarlierBatch::Gone {

@@ -1,4 +1,5 @@
-//! Outcomes of batches in the reserve, because the disk is too full for the journal.
+//! Outcomes of batches, stored in the reserve (preallocated space) while the disk is too full to
+//! add them to the journal.
 //!
 //! The reserve holds only sums of records, so that any number of batches can leave a full disk. A
 //! batch is listed by name while a crash could bring it back: its file may still exist, or its
@@ -36,28 +37,31 @@ pub(crate) struct HeldOutcomes {
     pub(crate) batches: BTreeMap<String, HeldOutcome>,
 }
 
-/// Outcome of one batch.
+/// Outcome of one batch, held in the reserve until the journal can be written again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct HeldOutcome {
     pub(crate) outcome: BatchOutcome,
     pub(crate) records: u64,
-    /// Snapshot of the batch, if it was unfinished.
+    /// Id of the snapshot that the batch belongs to, if consolidation had not finished that
+    /// snapshot. After a crash, the resumed consolidation must not write the batch again.
     pub(crate) set: Option<Uuid>,
-    /// Parts of the batch as in the journal, if the snapshot was unfinished. Earlier versions did
-    /// not store them.
+    /// Lines of entries that the batch contains, as in the journal event, if `set` names a
+    /// snapshot. A resumed consolidation skips these lines. Empty in a reserve that an earlier
+    /// version wrote: then the batch name gives the first line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<Part>,
 }
 
 impl HeldOutcomes {
-    /// Reads the outcomes in the reserve that are not yet in the journal with this index.
+    /// Reads the outcomes in the reserve. Returns no outcomes if the journal has them already,
+    /// according to `index`, its index in memory.
     pub(crate) fn read(data: &DataDir, index: &OutcomeIndex) -> Result<Self, Error> {
         let reserve = Reserve::new(&data.staging);
         let failed = |error| Error::read(reserve.path(), error);
         let held: Self =
             (reserve.read(&*data.disk).and_then(|held| held.note(NOTE))).map_err(failed)?;
-        // A process crashed after it had flushed the outcomes to the journal and before it removed
-        // them from the reserve.
+        // Ignore outcomes that the journal has already: a process crashed after it had flushed them
+        // and before it removed them from the reserve. Their records would be counted twice.
         let is_flushed = index.get(&held.event_name()).is_some();
         Ok(if is_flushed { Self::default() } else { held })
     }
@@ -83,8 +87,9 @@ impl HeldOutcomes {
         self.batches.get(batch).map(|held| held.outcome)
     }
 
-    /// Returns the number of records of an unfinished snapshot whose batches have this outcome. The
-    /// entries of the snapshot still count as staged.
+    /// Returns the number of records in those batches of an unfinished snapshot that have this
+    /// outcome. The caller subtracts them from the sums, because the entries of the snapshot still
+    /// count as staged.
     pub(crate) fn records_of_snapshot(&self, snapshot: Uuid, outcome: BatchOutcome) -> u64 {
         let batches = self.batches.values();
         batches
@@ -106,10 +111,12 @@ impl HeldOutcomes {
         event: &BatchEvent,
     ) -> Result<(), Error> {
         if event.outcome == BatchOutcome::Unarchived {
-            // The sums in the reserve only grow, but this outcome reduces the archived records.
+            // Reject the outcome `Unarchived` (a person resends an archived batch), as if the disk
+            // had no space. This outcome reduces the number of archived records, but the sums in
+            // the reserve can only grow.
             let full = io::Error::from(io::ErrorKind::StorageFull);
             return Err(Error::new(
-                "store the resending of",
+                "store the resend event of archived batch",
                 &data.spool.join(&event.batch),
                 full,
             ));
@@ -136,7 +143,9 @@ impl HeldOutcomes {
             all.id = new_id();
         }
         if all.batches.len() >= MAX_NAMES {
-            // Without the sync a removed batch file could reappear after a power failure.
+            // Sync the removal of batch files before their names are dropped from the reserve.
+            // Otherwise a batch file could reappear after a power failure, and the batch would be
+            // sent again.
             let synced = disk.sync_dir(&data.spool);
             synced.map_err(|error| Error::new("sync", &data.spool, error))?;
             all.batches.retain(|name, held| {
@@ -158,8 +167,9 @@ impl HeldOutcomes {
                 .values()
                 .any(|held| held.set == Some(snapshot.id))
         {
-            // The outcomes stay in the reserve, because the journal cannot express that the entries
-            // of a batch still count as staged.
+            // Keep the outcomes in the reserve until the snapshot is finished. Its entries still
+            // count as staged, and the journal would get only sums, so their records would be
+            // counted twice.
             return Ok(());
         }
         if !all.is_empty() {

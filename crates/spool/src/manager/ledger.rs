@@ -22,7 +22,7 @@ use crate::reserve::Reserve;
 use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
-/// Maximum number of events of one generation.
+/// Number of events after which the journal continues in a new file, its next generation.
 pub(crate) const MAX_EVENTS: u64 = if cfg!(test) { 60 } else { 50_000 };
 
 /// Outcome of a batch.
@@ -54,7 +54,8 @@ pub(crate) struct BatchEvent {
     /// Parts of the batch; of more than two, only the first and the last. The entry journal gives
     /// the others, since a batch has consecutive records of one snapshot.
     pub(crate) entries: Vec<Part>,
-    /// Number of parts, if not all are named.
+    /// Number of parts of the batch, if `entries` has only the first and the last. The number shows
+    /// that `entries` stands for all lines between these two parts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parts: Option<u64>,
     pub(crate) at: Moment,
@@ -88,12 +89,14 @@ pub(super) struct Ledger {
     disk: Arc<dyn Disk>,
     staging: PathBuf,
     sums: OutcomeSums,
-    /// Number of events in the current generation.
+    /// Number of events in the current file of the journal. From [`MAX_EVENTS`] on, the journal
+    /// continues in a new file.
     events: u64,
     index: OutcomeIndex,
 }
 
-/// Last outcome of every batch in the journal, with the generation of the event.
+/// Last outcome of every batch in the journal, with the generation (number of the journal file) of
+/// its event. When an old journal file is removed, its outcomes are dropped from memory.
 #[derive(Debug, Default)]
 pub(crate) struct OutcomeIndex(HashMap<String, (BatchOutcome, u64)>);
 
@@ -215,12 +218,14 @@ impl Ledger {
         self.journal.as_ref().is_some_and(Journal::is_current)
     }
 
-    /// True if the journal must be opened again before the next event.
+    /// True if a failed rotation may have created a newer journal file. The journal must be opened
+    /// again before the next event, because readers would not count an event in the older file.
     pub(super) fn is_superseded(&self) -> bool {
         self.journal.as_ref().is_some_and(Journal::is_superseded)
     }
 
-    /// Reopens the journal for reading only until the next event.
+    /// Reopens the journal for reading only. A file that is open for writing would prevent
+    /// remounting the file system read-only. The next event opens the file for writing again.
     pub(super) fn stop_writing(&mut self) -> Result<(), Error> {
         self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)
     }

@@ -77,7 +77,8 @@ pub struct SpoolManager {
     /// Names of halves whose split could not be finished. They are not sent while the whole batch
     /// is pending.
     held_halves: Mutex<HashSet<String>>,
-    /// Outcomes for a consolidator that continues with an unfinished snapshot.
+    /// Outcomes of batches, read once for a consolidation that resumes an unfinished snapshot. They
+    /// keep the consolidation from writing a finished batch again.
     index: Mutex<Option<OutcomeIndex>>,
 }
 
@@ -154,8 +155,9 @@ impl SpoolManager {
         }
     }
 
-    /// Reopens the journal for reading only until the next event. Drops the journal from memory if
-    /// that fails.
+    /// Reopens the journal for reading only, so that the file system can be remounted read-only
+    /// between runs. The next event opens the journal for writing again. If the reopening fails,
+    /// the journal is dropped from memory, which closes its file.
     pub(crate) fn stop_writing(&self) {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if ledger
@@ -314,8 +316,8 @@ impl SpoolManager {
                 let to = self.data.archive.join(name);
                 move_file(&*self.disk, &self.data.spool.join(name), &to)?;
             }
-            // A move between file systems is a copy and a deletion. A crash in between leaves the
-            // file in both directories.
+            // Remove the file that the batch was moved from. A move between file systems is a copy
+            // and a deletion, and a crash in between leaves the file in both directories.
             Some(BatchOutcome::Resent | BatchOutcome::Unarchived) => {
                 self.remove(&self.data.failed.join(name))?;
                 self.remove(&self.data.failed.join(Reason::file_name(name)))?;
@@ -332,8 +334,10 @@ impl SpoolManager {
         Ok(true)
     }
 
-    /// Adds a pending batch, unless it is pending already. With `again`, the batch is not added
-    /// either if it was added before and has an outcome since. Returns true if the batch was added.
+    /// Adds a pending batch, unless it is pending already. Returns true if the batch was added.
+    /// `again` is true while a consolidation is repeated after a crash: a batch that was added
+    /// before the crash, and was delivered, archived or failed since, must not become pending
+    /// again.
     pub(crate) fn put(&self, batch: &Batch, again: bool) -> Result<bool, Error> {
         let name = batch.file_name();
         if self.exists(&self.data.spool.join(&name))? || again && self.was_put(&name)? {
@@ -390,14 +394,15 @@ impl SpoolManager {
         for (name, state) in splitting {
             match self.load_for_delivery(&name) {
                 Ok(LoadedBatch::Batch(batch)) => match self.split(&batch, &state) {
-                    // The disk has no space for the halves. None of them is sent until the split is
-                    // finished.
+                    // The disk is too full to finish the split of this batch, so its halves are
+                    // held back. A half that is delivered now could be written and delivered again
+                    // by a later split.
                     Err(error) if error.is_full() => held_halves.extend(state.halves),
                     split => drop(split?),
                 },
                 Ok(LoadedBatch::Gone | LoadedBatch::Damaged) => {}
-                // The batch cannot be read now, so its halves are not sent. Other batches are
-                // delivered.
+                // The batch cannot be read, so its split cannot be finished, and its halves are
+                // held back. The error is not returned, so that the other batches are delivered.
                 Err(error) if error.stays_in_place() => held_halves.extend(state.halves),
                 Err(error) => return Err(error),
             }
@@ -504,8 +509,8 @@ impl SpoolManager {
         }
         for half in &halves {
             let name = half.file_name();
-            // A crash may have interrupted an earlier split after one half was written or
-            // delivered.
+            // Skip a half that an earlier split wrote before a crash. The half may have been
+            // delivered since, and would be delivered again.
             if self.outcome(&name)?.is_none()
                 && !self.exists(&self.data.failed.join(&name))?
                 && !self.exists(&self.data.spool.join(&name))?
@@ -559,12 +564,14 @@ impl SpoolManager {
         Ok(file.pauses.into_iter().find(|pause| pause.to == to))
     }
 
-    /// Returns the last verdict of a destination on a batch.
+    /// Returns the stored last verdict of a destination: it accepted or rejected a batch.
     pub(crate) fn standing(&self, to: &str) -> Result<Standing, Error> {
         Ok(pause::read(&self.data)?.standing(to))
     }
 
-    /// Stores the last verdict of a destination on a batch. Synced when this returns.
+    /// Stores whether the destination last accepted or rejected a batch. Later runs split a
+    /// rejected batch at once only if the destination accepted a batch before. Synced when this
+    /// returns.
     pub(crate) fn set_standing(&self, to: &str, standing: Standing) -> Result<(), Error> {
         pause::set_standing(&*self.disk, &self.data, to, standing)
     }
@@ -586,7 +593,7 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
     if batch.file_name() == name {
         Ok(batch)
     } else {
-        Err("its name is not that of its records".to_owned())
+        Err("the file name does not match the records in the batch".to_owned())
     }
 }
 

@@ -61,7 +61,9 @@ impl Pause {
     }
 }
 
-/// Last verdict of a destination on a batch that it could read. It is stored and survives restarts.
+/// Last verdict of a destination: it accepted or rejected a batch. After a rejection, the verdict
+/// decides if the batch is split, or bisected to test the destination. The verdict is stored and
+/// survives restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// The destination has neither accepted nor rejected a batch yet.
@@ -71,18 +73,20 @@ pub(crate) enum Standing {
     Accepts,
     /// The destination has rejected a batch since it last accepted one.
     Rejects {
-        /// Number of batches that were bisected since the destination last accepted a batch,
-        /// without any part being accepted.
+        /// Number of batches that were tried since the destination last accepted a batch, and of
+        /// which it accepted no part. Each of these batches doubles the next pause, up to a
+        /// maximum.
         probes: u32,
     },
 }
 
 pub(crate) const NAME: &str = ".pause.json";
-/// Maximum number of destinations whose pause or standing is stored.
+/// Maximum number of destinations whose pause or last verdict is stored. The oldest are dropped, so
+/// that the file stays small.
 const MAX_DESTINATIONS: usize = 16;
 
-/// Content of the pause file: the pauses and the standings of all destinations, the most recent
-/// first.
+/// Content of the pause file: the pauses of destinations, and for each destination its last verdict
+/// (it accepted or rejected a batch). Both lists begin with the most recent change.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct PauseFile {
     version: u32,
@@ -91,7 +95,7 @@ pub(crate) struct PauseFile {
     standings: Vec<StoredStanding>,
 }
 
-/// Standing of a destination in the pause file.
+/// Last verdict of a destination in the pause file: it accepted or rejected a batch.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredStanding {
     to: String,
@@ -114,8 +118,8 @@ pub(super) fn read(data: &DataDir) -> Result<PauseFile, Error> {
     let path = data.spool.join(NAME);
     let read = match read_bounded(&*data.disk, &path) {
         Ok(bytes) => match decode_version(&path, &bytes.unwrap_or_default(), VERSION) {
-            // A newer version wrote the file and may have paused delivery for a reason unknown
-            // here.
+            // A newer version wrote the file, and may have paused delivery in a way that this
+            // version does not know. The error keeps this version from ignoring the pause.
             Err(error) if error.is_version() => return Err(error),
             decoded => decoded.map_err(|error| error.io_error().to_string()),
         },
@@ -160,7 +164,8 @@ pub(super) fn end(disk: &dyn Disk, data: &DataDir, to: &str) -> Result<(), Error
     write(disk, data, file)
 }
 
-/// Stores the standing of a destination.
+/// Stores whether a destination last accepted or rejected a batch, so that this is known after a
+/// restart.
 pub(super) fn set_standing(
     disk: &dyn Disk,
     data: &DataDir,

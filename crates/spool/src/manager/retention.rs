@@ -103,7 +103,8 @@ impl SpoolManager {
             let (mut total, oldest) = self.oldest(dir, after.as_ref())?;
             let listed = oldest.len();
             let mut has_deleted = false;
-            // Files that cannot be deleted stay the oldest. The next page starts after them.
+            // The next listing starts after the last file of this one. Otherwise files that cannot
+            // be deleted would be listed again, and the loop would never end.
             after = oldest.last().cloned();
             for file in oldest {
                 let age = now.duration_since(file.written).unwrap_or_default();
@@ -124,7 +125,8 @@ impl SpoolManager {
                     Err(error) if error.stays_in_place() => {
                         tracing::debug!(%error, "file not deleted");
                     }
-                    // The other files are still deleted, and the first error is returned.
+                    // A file that cannot be deleted must not keep the other files from being
+                    // deleted. The first such error is returned at the end.
                     Err(error) if error.path() == self.kept_dir(dir).join(&file.name) => {
                         if error.is_read_only() {
                             return Err(error);
@@ -200,7 +202,7 @@ impl SpoolManager {
                 return Ok(Deletion::Refused);
             };
             // The journal has the event already if a process crashed between the event and the
-            // deletion.
+            // deletion. A second event would count the records twice.
             if self.outcome(name)? != Some(BatchOutcome::Discarded) {
                 self.add_event(&batch, BatchOutcome::Discarded, "")?;
             }

@@ -26,11 +26,13 @@ pub(crate) struct DeliveryState {
     pub(crate) rounds: u32,
     /// Last run in which the batch failed.
     pub(crate) run: Option<Uuid>,
-    /// An attempt has begun, and its end is not stored.
+    /// True if an attempt has begun and its end is not stored. After a crash, the destination may
+    /// have the batch.
     pub(crate) in_flight: bool,
-    /// The destination may have the batch.
+    /// True if the destination may have the batch, because the result of an attempt is unknown.
+    /// Such a batch is never split, since its records could be counted twice.
     pub(crate) unknown: bool,
-    /// The batch is being split and must not be sent any more.
+    /// True if the batch is being split and must not be sent any more.
     pub(crate) splitting: bool,
     /// Names of the halves while the batch is being split.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -40,16 +42,19 @@ pub(crate) struct DeliveryState {
     /// records.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) proven: bool,
-    /// Batch that this one is a piece of, if that batch was bisected and no part was accepted.
+    /// Name of the bisected batch that this piece came from, if the destination rejected the piece
+    /// too. Once records of that batch are known to be at fault, all its pieces may be split.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<String>,
     pub(crate) first_attempt: Option<Moment>,
     pub(crate) last_attempt: Option<Moment>,
-    /// Time for which the batch has been tried, in seconds.
+    /// Time for which the batch has been tried, in seconds. With `rounds`, this time decides when
+    /// the batch is given up and moves to `failed/`.
     pub(crate) tried_for: u64,
-    /// Start of the current wait.
+    /// Start of the wait before the next attempt. The batch is sent again `waits_for` milliseconds
+    /// later.
     pub(crate) waits_since: Option<Moment>,
-    /// Duration of the current wait in milliseconds.
+    /// Duration of the wait before the next attempt, in milliseconds.
     pub(crate) waits_for: u64,
     pub(crate) last_error: Option<String>,
 }

@@ -1,7 +1,10 @@
-//! Contents of the reserve: files that did not fit on the disk, and notes.
+//! Contents of the reserve: files that did not fit on the disk, and notes. A note is a JSON value
+//! with a name, such as the outcomes of batches that are not in the journal yet.
 //!
-//! A change writes the whole contents into the area that is not in use, then the head of that area,
-//! and then syncs the file. A crash in between leaves the other area and its head intact.
+//! The reserve has two areas for its contents. Each area has a head, a line with the sequence
+//! number, the length and the checksum of the area's contents. A change writes the whole contents
+//! into the area that is not in use, then the head of that area, and then syncs the file. A crash
+//! in between leaves the other area and its head intact.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -19,36 +22,43 @@ use crate::journal::{decode, encode};
 
 const VERSION: u32 = 1;
 
-/// Files and notes in the reserve.
+/// Files and notes in the reserve. A note is a JSON value with a name, such as the outcomes of
+/// batches that are not in the journal yet.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReserveContents {
-    /// Number of the change that wrote these contents.
+    /// Sequence number of the change that wrote these contents. The next change gets the next
+    /// number, whose parity selects the area to overwrite.
     sequence: u64,
-    /// Files by directory and name, such as `spool/{batch}.json`.
+    /// Bytes of each file, by its key: directory and file name, such as `spool/{batch}.json`.
     files: BTreeMap<String, Vec<u8>>,
-    /// Keys of the files that are batches.
+    /// Keys, such as `spool/{batch}.json`, of the files that are batches. If the reserve has a
+    /// batch, further batches may use less space.
     batches: BTreeSet<String>,
     notes: BTreeMap<String, Value>,
 }
 
-/// Description of an area: a line with a checksum at the start of a page.
+/// Head of one of the two areas that store the contents of the reserve: a line with a checksum, on
+/// a page of its own. Readers use the head with the highest sequence number whose area is intact,
+/// so that an interrupted write has no effect.
 #[derive(Debug, Serialize, Deserialize)]
 struct ReserveHead {
     /// Version of the format.
     reserve: u32,
     sequence: u64,
-    /// Length of the index, which is the first part of the area.
+    /// Length of the index at the start of the area. The bytes of the files follow the index.
     index: u64,
-    /// Length of the contents, with the index.
+    /// Length of the area's contents, including the index.
     length: u64,
-    /// Checksum of the contents, with the index.
+    /// CRC-32 of the area's contents, including the index. An area that does not match was not
+    /// written completely, and is ignored.
     checksum: u32,
 }
 
-/// First part of an area: the names of its files, and its notes.
+/// Index at the start of an area of the reserve: the keys and lengths of the stored files, and the
+/// notes (JSON values by name).
 #[derive(Serialize, Deserialize)]
 struct ReserveIndex {
-    /// Keys and lengths of the files, in the order of their bytes behind the index.
+    /// Key and length of each file, in the order in which the bytes of the files follow the index.
     files: Vec<(String, u64)>,
     batches: BTreeSet<String>,
     notes: BTreeMap<String, Value>,
@@ -63,7 +73,7 @@ impl ReserveContents {
         self.files.get(key).map(Vec::as_slice)
     }
 
-    /// Adds or replaces a file. Returns `true` if it was replaced.
+    /// Adds or replaces a file. Returns `true` if a file with this key was replaced.
     fn insert(&mut self, key: &str, bytes: &[u8]) -> bool {
         let before = self.files.insert(key.to_owned(), bytes.to_vec());
         before.is_some()
@@ -83,7 +93,8 @@ impl ReserveContents {
         self.files.keys().filter(is_in).map(String::as_str)
     }
 
-    /// Returns a note by its name, or the default if there is none.
+    /// Returns the note (a JSON value in the reserve) with this name, or the default value of `T`
+    /// if the reserve has no such note.
     pub(crate) fn note<T: DeserializeOwned + Default>(&self, name: &str) -> io::Result<T> {
         match self.notes.get(name) {
             None => Ok(T::default()),
@@ -106,7 +117,8 @@ impl ReserveContents {
     }
 }
 
-/// Contents that were read, and the heads that described them.
+/// Contents that were read from a reserve, and the heads of its areas at that time. If the file
+/// still has these heads, the contents are current and need not be read again.
 struct CachedContents {
     process: usize,
     path: PathBuf,
@@ -114,7 +126,7 @@ struct CachedContents {
     contents: Arc<ReserveContents>,
 }
 
-/// The contents that were read last. They are current while the heads in the file are the same.
+/// Contents that were read last in this process.
 static CACHE: Mutex<Option<CachedContents>> = Mutex::new(None);
 
 impl Reserve {
@@ -128,8 +140,8 @@ impl Reserve {
             return Ok(Arc::default());
         };
         let mut heads = Vec::new();
-        // Another process may overwrite the area while it is read here. The heads have changed
-        // then, and the area is read again.
+        // Read the heads of the two areas before and after the contents. If they differ, another
+        // process has overwritten an area meanwhile, and the contents are read again.
         for _ in 0..100 {
             heads = read_at(disk, &file, 0, 2 * PAGE)?;
             let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,9 +154,10 @@ impl Reserve {
             }
             let contents = Arc::new(read_areas(disk, &file, layout, &heads)?);
             if read_at(disk, &file, 0, 2 * PAGE)? == heads {
-                // A power failure may keep the newest head and lose its area. Repeating that change
-                // writes the same head again, but with an intact area: these contents must not be
-                // cached.
+                // A power failure may keep the newest head and lose the area that it describes, so
+                // that the contents above come from the older head. Do not cache them: a repetition
+                // of the lost change writes the same head again, and the cache would then return
+                // outdated contents.
                 let is_newest = |head: &ReserveHead| head.sequence <= contents.sequence;
                 if !heads_in(&heads).iter().all(is_newest) {
                     return Ok(contents);
@@ -161,7 +174,7 @@ impl Reserve {
         Ok(Arc::new(read_areas(disk, &file, layout, &heads)?))
     }
 
-    /// Changes the contents, and syncs them.
+    /// Changes the contents of the reserve, and syncs them.
     pub(crate) fn change<T>(
         &self,
         disk: &dyn Disk,
@@ -174,7 +187,7 @@ impl Reserve {
         Ok(done)
     }
 
-    /// Stores a file, and syncs it.
+    /// Stores a file in the reserve, and syncs it.
     pub(crate) fn store(
         &self,
         disk: &dyn Disk,
@@ -198,7 +211,8 @@ impl Reserve {
         open.write(disk, &mut contents, purpose)
     }
 
-    /// Returns the number of bytes that fit into the reserve for names and notes.
+    /// Returns the number of bytes that notes about batches, such as their names, may use in the
+    /// reserve.
     pub(crate) fn room_for_notes(&self, disk: &dyn Disk) -> io::Result<u64> {
         Ok(self.open(disk)?.layout.area / 2)
     }
@@ -249,8 +263,8 @@ impl OpenReserve {
             .and_then(|()| disk.sync(file));
         if written.is_err() {
             // After a failed sync the new area may be readable now and lost after a power failure.
-            // Its head is erased: otherwise the next change would overwrite the other area, the
-            // only synced one.
+            // Erase its head: otherwise the next change would overwrite the previous area, the only
+            // one that is synced.
             let _ = disk.write_at(file, head_at, b"\n");
         }
         written?;
@@ -292,7 +306,8 @@ fn read_areas(
     })
 }
 
-/// Returns the heads that are intact.
+/// Returns the intact heads in the first two pages of the reserve. A head describes one of the two
+/// areas with contents; a damaged head is skipped.
 fn heads_in(pages: &[u8]) -> Vec<ReserveHead> {
     let pages = pages.chunks(usize::try_from(PAGE).unwrap_or(usize::MAX));
     pages.filter_map(read_head).collect()
@@ -389,12 +404,13 @@ mod tests {
         );
     }
 
-    /// A power failure may keep the head of a change and lose its area. The next process reads the
-    /// old contents, and repeats the change.
+    /// A power failure may keep the newest head of the reserve and lose the area that the head
+    /// describes. The next process reads the previous contents and repeats the lost change, which
+    /// writes the same head again. Contents that were cached for this head would then be outdated.
     #[test]
     fn change_that_is_repeated_after_a_power_failure_is_read() {
-        // Other tests fill the same cache at the same time, which hides stale contents in some
-        // rounds.
+        // Other tests run at the same time and replace the contents in the shared cache. Outdated
+        // contents may therefore go unnoticed in one round, so the test runs many rounds.
         for _ in 0..50 {
             let (_dir, reserve) = reserve();
             let hold = |text: &[u8]| {

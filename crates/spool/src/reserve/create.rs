@@ -12,8 +12,9 @@ use crate::disk::Disk;
 use crate::error::{Error, is_full};
 use crate::sys;
 
-/// Length of a new reserve. Three eighths are the two areas, which each fit a batch and its notes.
-/// The rest fits the ids of one generation of the entry journal.
+/// Length of a new reserve. Three eighths of it are two areas, which alternate and each fit a batch
+/// with the notes (small JSON values) about its delivery. The rest fits 250,000 record ids, as many
+/// as one file of the entry journal has.
 pub(crate) const BYTES: usize = 8 << 20;
 
 impl Reserve {
@@ -26,7 +27,8 @@ impl Reserve {
         }
         let found = self.path.symlink_metadata();
         if found.is_ok_and(|found| !found.is_file()) {
-            // Something that spool did not create is never replaced. (S8)
+            // Never replace a link, directory or device at this path, because spool did not create
+            // it. (S8)
             tracing::warn!(path = %self.path.display(), "not a regular file: no reserve for a full disk");
             return Ok(());
         }
@@ -49,7 +51,7 @@ impl Reserve {
                 thread::sleep(Duration::from_millis(2));
                 continue;
             };
-            // Only the process that holds the lock fills, renames or removes this file.
+            // Only the process that holds the lock fills, renames or removes the unfinished file.
             if self.exists() {
                 return match disk.remove(half) {
                     // Another process has removed the unfinished file: on Windows `is_same_file`
@@ -81,8 +83,8 @@ pub(crate) fn remove_old(disk: &dyn Disk, data: &DataDir) {
     }
 }
 
-/// Creates the unfinished file, or opens the one that a crash has left, and locks it. Returns
-/// `None` if another process holds the lock or has just finished the file.
+/// Creates the unfinished reserve file, or opens the one that a crash has left, and locks it.
+/// Returns `None` if another process holds the lock or has just finished the file.
 fn lock(disk: &dyn Disk, half: &Path) -> io::Result<Option<File>> {
     let file = match disk.create(half) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -96,14 +98,16 @@ fn lock(disk: &dyn Disk, half: &Path) -> io::Result<Option<File>> {
     if !tenure::file::try_lock(&file)? {
         return Ok(None);
     }
-    // Another process may have renamed or removed the file after it was opened here.
+    // Another process may have renamed or removed the file between the open and the lock above. The
+    // lock then protects a file that has another name or none, and the caller must try again.
     let is_named = sys::is_same_file(&file, half)?;
     Ok(is_named.then_some(file))
 }
 
 fn fill(disk: &dyn Disk, file: &File, bytes: usize) -> io::Result<()> {
     disk.truncate(file, 0)?;
-    // A copy-on-write file system would need new space for every overwrite.
+    // Turn copy-on-write off, where the file system supports that. Otherwise every overwrite of the
+    // reserve would need new space, which a full disk does not have.
     sys::overwrite_in_place(file);
     let mut bytes = bytes as u64;
     loop {

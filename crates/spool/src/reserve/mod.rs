@@ -27,13 +27,15 @@ pub(crate) use contents::ReserveContents;
 pub(crate) use create::{BYTES, remove_old};
 pub(crate) use ids::IdRange;
 
-/// The file's name in the staging directory.
+/// Name of the reserve file in the staging directory.
 pub(crate) const FILE: &str = ".reserve";
 const STAGING: &str = "_staging";
 const PAGE: u64 = 4096;
-/// Minimum length of a reserve. A shorter one could not store a batch.
+/// Minimum length of a reserve. A shorter reserve could not store a batch.
 const MIN_BYTES: u64 = 64 * 1024;
-/// Maximum space of an area that is kept for notes about its files; at most a quarter of the area.
+/// Maximum number of bytes that a batch must leave free in an area, which stores one version of the
+/// reserve's contents. The margin keeps room for the note that the batch was delivered, and is at
+/// most a quarter of the area.
 const MAX_MARGIN: u64 = 64 * 1024;
 /// Maximum wait for another process that changes the reserve.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -44,43 +46,53 @@ pub(crate) struct Reserve {
     path: PathBuf,
 }
 
-/// An open and locked reserve. No other process can change it meanwhile.
+/// An open and locked reserve. No other process can change the reserve while this value exists.
 #[derive(Debug)]
 pub(crate) struct OpenReserve {
     file: File,
     layout: ReserveLayout,
 }
 
-/// Division of the file. It depends on the file's length, which never changes.
+/// Division of the reserve file into two heads, two areas and the ring of record ids. The division
+/// depends on the file's length, which never changes.
 #[derive(Clone, Copy, Debug)]
 struct ReserveLayout {
-    /// Length of an area.
+    /// Length of each of the two areas, which store the contents of the reserve. Changes overwrite
+    /// them alternately, so that a crash leaves the previous contents intact.
     area: u64,
-    /// Offset of the ring of ids.
+    /// Offset of the ring of record ids, which reaches to the end of the file.
     ids: u64,
     /// Length of the file.
     end: u64,
 }
 
-/// Purpose of a write to the reserve. A later variant may use more space than the ones in front of
-/// it. This order keeps space for the note that a stored batch was delivered.
+/// Purpose of a write to the reserve, which limits how full the reserve may be after the write.
+/// Each variant may use more space than the variants in front of it. This order keeps space for the
+/// note that a stored batch was delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ReserveUse {
-    /// A batch, if the reserve has other batches. Several batches get little space, since every
-    /// change rewrites all of them.
+    /// Stores a batch while the reserve has other batches. The reserve may be only a quarter full
+    /// afterwards, since every change rewrites all batches.
     MoreBatches,
-    /// The only batch in the reserve, or half of a split batch.
+    /// Stores the only batch in the reserve, or half of a split batch, up to the margin that is
+    /// kept for notes about its delivery. A half is not limited to a quarter of the space:
+    /// otherwise no rejected batch could be split while the disk is full.
     Batch,
-    /// A file that is not a batch.
+    /// Stores a file that is not a batch, such as totals, and that the reserve does not have yet.
+    /// The file may use half of the margin that batches leave free.
     NewFile,
-    /// A new version of a file that the reserve has.
+    /// Replaces a file in the reserve with a new version. The new version may use three quarters of
+    /// the margin that batches leave free, so that an update fits where a new file does not.
     SameFile,
-    /// A note, or the removal of a file or note.
+    /// Stores a note (a JSON value with a name), or removes a file or note. A removal rewrites the
+    /// contents that remain. These writes may use all space: delivery needs them to free the
+    /// reserve.
     Note,
 }
 
 impl ReserveLayout {
-    /// Maximum length of an area's contents after a write with this purpose.
+    /// Maximum length of the reserve's contents, which are stored in one area, after a write with
+    /// this purpose.
     fn max_contents(self, purpose: ReserveUse) -> u64 {
         let margin = (self.area / 4).min(MAX_MARGIN);
         match purpose {

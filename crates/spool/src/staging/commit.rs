@@ -12,7 +12,8 @@ use crate::error::Error;
 #[derive(Debug, Default)]
 pub(super) struct CommitGroup {
     has_leader: AtomicBool,
-    /// Set when the next sync may start.
+    /// Set after `result`, when the sync of this group has ended. The leader of the next group
+    /// waits for `done`, so that producers that `result` has woken can join the next group.
     done: OnceLock<()>,
     result: OnceLock<Result<(), Error>>,
 }

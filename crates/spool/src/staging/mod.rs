@@ -103,15 +103,17 @@ struct Shared {
     state: Mutex<StagingState>,
     /// Held while a thread seals entries, or writes records again that a failed sync may have lost.
     background: Mutex<()>,
-    /// Wakes the keeper, the thread that syncs and seals.
+    /// Wakes the keeper, the background thread that syncs and seals entries.
     keeper: Condvar,
 }
 
-/// An entry to which no more records are added. The keeper seals it.
+/// An entry to which no more records are added, and which the keeper (the background thread) has
+/// yet to seal.
 #[derive(Debug)]
 struct RetiredEntry {
     entry: OpenEntry,
-    /// Producers that wait for records of the entry.
+    /// Commit group of the producers whose records in the entry are not synced yet. Sealing syncs
+    /// the entry, and wakes these producers with the result.
     commit: Arc<CommitGroup>,
     /// Earliest time of the next attempt to seal the entry, after one has failed.
     not_before: Option<Instant>,
@@ -124,9 +126,11 @@ struct StagingState {
     next: Arc<CommitGroup>,
     /// Producers that wait for the running sync.
     running: Option<Arc<CommitGroup>>,
-    /// Time since which the kernel has records that are not synced.
+    /// Time since which the kernel has acknowledged records that are not synced. The keeper, a
+    /// background thread, syncs them [`SYNC_WITHIN`] later at most.
     unsynced: Option<Instant>,
-    /// Entries that the keeper seals. A sync may take long, and producers must not wait for it.
+    /// Entries to which no more records are added. The keeper, a background thread, seals them: a
+    /// sync may take long, and producers must not wait for it.
     retired: VecDeque<RetiredEntry>,
     rescue: Rescue,
     /// Error because of which acknowledged records may not be on the disk, or entries are not
@@ -160,8 +164,9 @@ impl Staging {
         if limits.reserve > 0
             && let Err(error) = reserve.create(&*disk, limits.reserve)
         {
-            // Staging creates the reserve as soon as the disk has space.
-            tracing::warn!(%error, "no reserve for a full disk: staging fails");
+            // Opening does not fail without a reserve. Staging a record creates the reserve once
+            // the disk has space, and fails until then.
+            tracing::warn!(%error, "no reserve for a full disk: staging fails until the reserve can be created");
         }
         let shared = Arc::new(Shared {
             disk,
@@ -178,7 +183,7 @@ impl Staging {
         })
     }
 
-    /// Starts the thread that syncs and seals.
+    /// Starts the keeper, the background thread that syncs and seals entries.
     fn start_keeper(&mut self) -> Result<(), Error> {
         let shared = Arc::clone(&self.shared);
         let keeper = thread::Builder::new()
@@ -195,7 +200,8 @@ impl Staging {
         self.shared.lock().is_closed = true;
     }
 
-    /// Runs the tasks of the keeper that are due at this time. For tests without a keeper.
+    /// Runs the tasks of the keeper, the background thread, that are due at `now`. For tests that
+    /// do not start this thread.
     #[cfg(test)]
     pub(crate) fn run_due_tasks(&self, now: Instant) {
         self.shared.run_due_tasks(now);
@@ -277,8 +283,9 @@ impl Staging {
         self.shared.seal_all()
     }
 
-    /// Seals the open entry and ends the keeper. Dropping the value does the same, and logs an
-    /// error instead of returning it.
+    /// Seals the open entry, so that its records can be consolidated at once, and ends the
+    /// background thread that syncs and seals entries. Dropping the value does the same, but logs
+    /// an error instead of returning it.
     pub fn close(mut self) -> Result<(), Error> {
         self.end()
     }
@@ -314,9 +321,12 @@ impl Shared {
         self.add(&mut state, lines, Durability::Power)?;
         let commit = Arc::clone(&state.next);
         if commit.try_lead() {
-            // Other producers join the group while the previous sync runs.
+            // Wait for the running sync before the next one starts. Producers that stage records
+            // meanwhile join this commit group, so that one sync is enough for all of them.
             state = self.wait_while_syncing(state);
-            // If the entry was retired meanwhile, the keeper syncs it.
+            // Sync only if the group still waits for the next sync. Otherwise the entry was
+            // abandoned after an error, or handed over to the background thread. Both complete the
+            // group, and a sync here would sync another entry.
             if Arc::ptr_eq(&commit, &state.next) {
                 state = self.sync(state);
                 self.retire_if_full(&mut state);
@@ -339,14 +349,15 @@ impl Shared {
         state
     }
 
-    /// Writes records without a sync. The keeper syncs them.
+    /// Writes records to the open entry without a sync. The keeper, a background thread, syncs them
+    /// within [`SYNC_WITHIN`].
     fn stage_for_process(&self, records: &[Record]) -> Result<(), Error> {
         let lines = prepare(records);
         let mut state = self.lock();
         if state.unsynced_bytes() > MAX_UNSYNCED {
             let error = state.trouble.clone().unwrap_or_else(|| {
                 let busy = std::io::Error::from(std::io::ErrorKind::ResourceBusy);
-                Error::new("sync the entries of", &self.dir, busy)
+                Error::new("sync the staged records in", &self.dir, busy)
             });
             return Err(error);
         }
@@ -464,7 +475,8 @@ impl Shared {
         }
     }
 
-    /// Hands the open entry to the keeper, which seals it. The next record begins a new entry.
+    /// Hands the open entry over to the keeper, the background thread, which seals it. The next
+    /// record begins a new entry, so that producers need not wait for the seal.
     fn retire(&self, state: &mut StagingState) {
         if let Some(entry) = state.entry.take() {
             let commit = std::mem::take(&mut state.next);
@@ -496,7 +508,8 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Seals the retired entries that are due at this time, or all of them if `now` is `None`.
+    /// Seals the entries to which no more records are added. If `now` is given, skips the entries
+    /// whose last seal failed and is to be repeated after `now`.
     fn seal_retired(&self, now: Option<Instant>) -> Result<(), Error> {
         let mut failed = Ok(());
         let mut later = VecDeque::new();
@@ -516,7 +529,8 @@ impl Shared {
             state = self.wait_while_syncing(state);
             match state.retired.pop_front() {
                 Some(first) => retired = first,
-                // The sync has failed, and the entry was abandoned.
+                // No entry is left to seal. The running sync has failed, and the failure has
+                // removed the entry from the queue; its acknowledged records go to a new file.
                 None => continue,
             }
             drop(state);
@@ -526,7 +540,9 @@ impl Shared {
                 let mut state = self.lock();
                 state.begin_trouble(&error);
                 if retired.entry.has_unknown_content() {
-                    // Without unsynced records the entry is dropped, so that recovery can seal it.
+                    // Acknowledged records that are not synced go to a new file. Without such
+                    // records the entry is only closed, which releases the lock of its file, so
+                    // that a consolidator can recover and seal it.
                     state.rescue_unsynced(retired.entry, &error);
                 } else {
                     retired.not_before = Some(now.unwrap_or_else(Instant::now) + RETRY_AFTER);
@@ -556,11 +572,13 @@ impl Shared {
         written
     }
 
-    /// Runs the tasks that are due at this time: writes rescued records, seals full and old
-    /// entries, and syncs records that were staged with [`Durability::Process`].
+    /// Runs the background tasks that are due at `now`: writes records that a failed sync may have
+    /// lost to a new file, seals full and old entries, and syncs records that were staged with
+    /// [`Durability::Process`].
     fn run_due_tasks(&self, now: Instant) {
         let _background = self.lock_background();
-        // While the disk fails, other tasks would only leave more files with unknown content.
+        // Skip the other tasks while records that a failed sync may have lost cannot be written
+        // again. The disk fails, and the tasks would only leave more files with unknown content.
         if self.rescue(Some(now)).is_err() || !self.lock().rescue.is_empty() {
             return;
         }
@@ -583,7 +601,7 @@ impl Shared {
         state.end_trouble();
     }
 
-    /// Runs due tasks until staging is closed. This is the keeper thread.
+    /// Body of the keeper, the background thread: runs due tasks until staging is closed.
     fn run_keeper(&self) {
         let mut state = self.lock();
         while !state.is_closed {
@@ -612,7 +630,8 @@ fn is_later(not_before: Option<Instant>, now: Option<Instant>) -> bool {
     matches!((not_before, now), (Some(at), Some(now)) if at > now)
 }
 
-/// Formats the lines of records. This is done before the lock is taken.
+/// Formats the lines of records. Callers do this before they lock the state, so that other
+/// producers need not wait for it.
 fn prepare(records: &[Record]) -> Vec<PreparedLine<'_>> {
     records.iter().map(PreparedLine::new).collect()
 }
@@ -625,7 +644,8 @@ impl StagingState {
         entries.map(OpenEntry::unsynced_bytes).sum::<usize>() + self.rescue.bytes()
     }
 
-    /// Returns the time of the keeper's next task.
+    /// Returns the time of the next task of the keeper, the background thread; `None` if it has no
+    /// task.
     fn due(&self, now: Instant, age: Duration) -> Option<Instant> {
         if !self.rescue.is_empty() {
             return Some(self.rescue.not_before.unwrap_or(now));
@@ -643,8 +663,8 @@ impl StagingState {
         all.find(|entry| entry.path() == path)
     }
 
-    /// Abandons the open entry after an error. Producers that wait for it get the error. Records
-    /// that were acknowledged before are written to a new file.
+    /// Abandons the open entry after an error. Producers that wait for a sync of the entry get the
+    /// error. Records that were acknowledged before are written to a new file.
     fn abandon_open_entry(&mut self, error: &Error) {
         std::mem::take(&mut self.next).complete(Err(error.clone()));
         self.unsynced = None;
@@ -672,7 +692,9 @@ impl StagingState {
         }
     }
 
-    /// Queues the acknowledged records of an abandoned entry that may not be on the disk.
+    /// Queues the acknowledged records of an abandoned entry that may not be on the disk. They are
+    /// written to a new file later. Without such records, the entry's file is closed and left to
+    /// recovery.
     fn rescue_unsynced(&mut self, entry: OpenEntry, error: &Error) {
         if entry.unsynced_bytes() > 0 {
             self.begin_trouble(error);
@@ -686,7 +708,8 @@ impl StagingState {
         }
     }
 
-    /// Clears `trouble` if no rescued record is left to write and no failed seal is left to repeat.
+    /// Clears `trouble`, the error that [`Staging::trouble`] returns, when all records that a
+    /// failed sync may have lost are written again and no failed seal is left to repeat.
     fn end_trouble(&mut self) {
         let has_failed = |retired: &RetiredEntry| retired.not_before.is_some();
         let has_unfinished = !self.rescue.is_empty() || self.retired.iter().any(has_failed);

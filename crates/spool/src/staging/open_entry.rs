@@ -16,13 +16,17 @@ use crate::line::{self, Line, PreparedLine};
 use crate::record::Record;
 use crate::time::new_id;
 
-/// Maximum number of attempts to create a file.
+/// Maximum number of attempts to create a file. An attempt fails if a consolidator takes the new
+/// file for that of a crashed writer.
 const MAX_TRIES: u32 = 100;
-/// Size of the blocks that a file system allocates.
+/// Block size of common file systems. The length of an entry's file is rounded up to whole blocks,
+/// since the file occupies whole blocks anyway.
 const BLOCK: u64 = 4096;
-/// Space in the file for the last line, so that an entry can be sealed on a full disk.
+/// Space that is allocated in the file for its last line, so that the entry can be sealed on a full
+/// disk.
 const SEAL: u64 = 64;
-/// Maximum number of bytes that a file is allocated ahead of its lines.
+/// Maximum number of bytes by which a file is allocated ahead of its lines. Allocation ahead makes
+/// syncs faster; the maximum bounds the disk space that an open entry takes without need.
 const MAX_AHEAD: u64 = 256 * 1024;
 
 /// Extent of an entry when a sync began: the sync covers no later bytes.
@@ -47,8 +51,8 @@ pub(super) struct OpenEntry {
     unsynced: Vec<u8>,
     /// Length of the lines that are synced.
     synced: u64,
-    /// A sync has failed. The content of the file is unknown, also after a later sync that
-    /// succeeds.
+    /// True if a sync has failed. The content of the file is then unknown, also after a later sync
+    /// that succeeds.
     has_unknown_content: bool,
     pub(super) records: u64,
     /// Length of the lines that are written to the file.
@@ -56,10 +60,12 @@ pub(super) struct OpenEntry {
     /// Length of the file: the lines, followed by spaces.
     allocated: u64,
     pub(super) first_record: Instant,
-    /// The directory entry of the file is synced.
+    /// True if the directory entry of the file is synced. Until then, a sync of the file must also
+    /// sync the directory.
     pub(super) is_named: bool,
-    /// True if a failed rescue wrote the file: its records are copies of records in other files,
-    /// and its own sync has failed as well.
+    /// True if the file is left from a failed attempt to write records again, after the sync of
+    /// their first file had failed. The next failed attempt removes this file, so that such copies
+    /// do not accumulate.
     pub(super) is_copy: bool,
 }
 
@@ -88,7 +94,8 @@ impl OpenEntry {
         if !tenure::file::try_lock(&file).map_err(failed)? {
             return Ok(None);
         }
-        // A consolidator may have removed the empty file before it was locked.
+        // A consolidator may have removed the empty file before it was locked above. Records in a
+        // file without a name would be lost.
         if !disk.exists(&path).map_err(failed)? {
             return Ok(None);
         }
@@ -171,13 +178,15 @@ impl OpenEntry {
         self.has_unknown_content
     }
 
-    /// Drops the copies of records beyond this length. These records were not acknowledged.
+    /// Drops the copies of unsynced lines behind the first `bytes` bytes. The write of these lines
+    /// has failed, and their producer gets the error, so that they need not be written to a new
+    /// file.
     pub(super) fn truncate_unsynced(&mut self, bytes: usize) {
         self.unsynced.truncate(bytes);
     }
 
-    /// Truncates the file to its synced lines. Called after the other records were written to a new
-    /// file.
+    /// Truncates the file to its synced lines, or removes the file if it has none. Called after the
+    /// unsynced records were written to a new file.
     pub(super) fn truncate_to_synced(self, disk: &dyn Disk) {
         let _ = if self.synced == 0 {
             disk.remove(&self.path)
@@ -196,7 +205,8 @@ impl OpenEntry {
         }
         let end = self.bytes + self.unwritten.len() as u64;
         if end + SEAL > self.allocated {
-            // A file at most doubles, so that small entries stay small.
+            // Allocate ahead at most as many bytes as the lines have, so that the files of small
+            // entries stay small.
             self.allocated = (end + SEAL + end.min(MAX_AHEAD)).next_multiple_of(BLOCK);
             let ahead = usize::try_from(self.allocated - end).unwrap_or(0);
             self.unwritten.resize(self.unwritten.len() + ahead, b' ');
@@ -250,8 +260,9 @@ impl OpenEntry {
         };
         let sealed = sealed.path_in(staging);
         match disk.rename(&self.path, &sealed) {
-            // Either an earlier attempt renamed the file although it reported an error, or the file
-            // was removed.
+            // The file is not at its path any more. Either an earlier attempt renamed it although
+            // the rename reported an error, and the entry is sealed. Or the file was removed, and
+            // its unsynced records must be written to a new file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !disk.exists(&sealed).map_err(failed)? {
                     self.has_unknown_content = true;

@@ -20,15 +20,17 @@ pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// recovering a file before its records are in the new one.
 const MAX_SOURCES: usize = 8;
 
-/// Records that must be written to a new file.
+/// Acknowledged records that must be written to a new file, because a write or sync of their file
+/// has failed and a power failure may lose them.
 #[derive(Debug, Default)]
 pub(super) struct Rescue {
     /// Records by id, so that a record that is staged repeatedly is stored once.
     records: BTreeMap<Uuid, Record>,
     bytes: usize,
-    /// Files that may have these records.
+    /// Old files that may contain the records. They stay locked until the records are in a new
+    /// file, and are then truncated to their synced lines.
     sources: Vec<OpenEntry>,
-    /// Earliest time of the next attempt.
+    /// Earliest time of the next attempt to write the records, after one has failed.
     pub(super) not_before: Option<Instant>,
 }
 
@@ -55,7 +57,8 @@ impl Rescue {
         }
     }
 
-    /// Adds the records of a failed attempt.
+    /// Adds the records that a failed attempt could not write, so that the next attempt writes them
+    /// as well.
     pub(super) fn put_back(&mut self, other: Self) {
         for (id, record) in other.records {
             let bytes = record.json().len();
@@ -68,7 +71,7 @@ impl Rescue {
     }
 
     /// Writes the records to a new file. The file is synced and sealed when this returns. The old
-    /// files are truncated to their synced lines; a consolidator recovers these.
+    /// files are truncated to their synced lines, which a consolidator recovers.
     pub(super) fn write(&mut self, disk: &dyn Disk, dir: &Path) -> Result<(), Error> {
         let mut entry = OpenEntry::create(disk, dir)?;
         for record in self.records.values() {
@@ -77,8 +80,8 @@ impl Rescue {
         let sealed = entry.write(disk).and_then(|()| entry.seal(disk, dir));
         if let Err(error) = sealed {
             if entry.is_written() {
-                // The kernel has the records of the new file, even if the disk does not have them.
-                // So they survive the end of this process.
+                // Keep the new file although it is not synced: the kernel has its records, so that
+                // they survive the end of this process.
                 self.replace_copy(entry, disk);
             }
             return Err(error);
@@ -90,7 +93,9 @@ impl Rescue {
         Ok(())
     }
 
-    /// Keeps the file of a failed attempt, and removes the file of the attempt before it.
+    /// Keeps the new file of a failed attempt to write the records: the kernel has its records, so
+    /// that they survive the end of this process. Removes the file of the attempt before, so that
+    /// such copies do not accumulate.
     fn replace_copy(&mut self, mut copy: OpenEntry, disk: &dyn Disk) {
         if let Some(last) = self.sources.pop_if(|source| source.is_copy) {
             last.truncate_to_synced(disk);

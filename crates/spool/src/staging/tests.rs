@@ -142,7 +142,8 @@ fn records(dir: &Path) -> Vec<String> {
                 }
             }
         }
-        // The keeper may have written the last line and not renamed the file yet.
+        // A sealed entry must end with the seal line. An open entry may end with that line too,
+        // because the background thread writes the line before it renames the file.
         let is_sealed = matches!(lines.last(), Some(Line::Sealed { .. }));
         assert!(is_sealed || name.kind == EntryKind::Open, "{name:?}");
     }
@@ -297,8 +298,8 @@ fn full_disk_is_reported_at_once_and_staging_resumes_by_itself() {
         }
         disk.is_full.store(false, Ordering::SeqCst);
         staging.stage(&record(3), durability).unwrap();
-        // Acknowledged records are staged, perhaps twice if the keeper has written them again.
-        // Records that were not acknowledged have incomplete lines.
+        // Acknowledged records are staged, perhaps twice if the background thread has written them
+        // again. Records that were not acknowledged left incomplete lines, which do not count.
         assert_eq!(distinct_records(dir.path()), before + 2);
     }
 }

@@ -70,7 +70,8 @@ fn is_owner_change_denied(error: &io::Error) -> bool {
 
 /// Opens an existing regular file. Does not follow links, and does not block on a FIFO or a device.
 pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
-    // NONBLOCK has no effect on regular files. Other files are closed at once.
+    // `O_NONBLOCK` keeps `open` from blocking on a FIFO or a device, which is closed at once below.
+    // The flag has no effect on regular files.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let opened = File::options()
         .read(true)
@@ -78,7 +79,8 @@ pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
         .custom_flags(flags.bits().cast_signed())
         .open(path);
     let file = match opened.as_ref().map_err(Errno::from_io_error) {
-        // LOOP: a link. NXIO: a socket, or a FIFO without a reader. ISDIR: a directory.
+        // `open` fails with ELOOP for a link, with ENXIO for a socket or a FIFO without a reader,
+        // and with EISDIR for a directory. Report all of them as "not a regular file".
         Err(Some(Errno::LOOP | Errno::NXIO | Errno::ISDIR)) => return Err(not_a_file()),
         _ => opened?,
     };

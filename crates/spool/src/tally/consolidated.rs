@@ -16,13 +16,16 @@ use crate::totals::{self, Grouping, Groups, PeriodTotals};
 /// Totals of the consolidated records of a span.
 #[derive(Default)]
 pub(super) struct ConsolidatedTotals {
-    /// Groups by day.
+    /// Sums of the groups, by day.
     rows: BTreeMap<String, Groups>,
-    /// Checksum of every file by name; `None` if the file cannot be read.
+    /// Checksum of every totals file that was read, by file name; `None` if the file cannot be
+    /// read. A later comparison finds files that consolidation changed during the tally.
     files: BTreeMap<String, Option<u32>>,
-    /// The last snapshot in each period that was added to the rows.
+    /// Id of the last snapshot that was added to the totals of each period (a day or an hour).
+    /// Staged records of this snapshot are skipped, because the totals include them already.
     snapshots: BTreeMap<String, Uuid>,
-    /// Number of records in the file of each day.
+    /// Number of records in the file of each day, which is compared with the journal to find totals
+    /// that lack records.
     records: BTreeMap<String, u64>,
     /// Days that are reported in full although only a part of them is in the span, because their
     /// totals by hour are incomplete or deleted.
@@ -42,7 +45,8 @@ impl ConsolidatedTotals {
             let path = data.usage.join(&name);
             let bytes = match read_bounded(&*data.disk, &path) {
                 Ok(bytes) => bytes.unwrap_or_default(),
-                // Consolidation deletes the files of old hours.
+                // Skip a file that was deleted after the listing: consolidation deletes the files
+                // of old hours, whose records are in the file of their day.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
                     totals.problems.push(Error::read(&path, error));
@@ -122,7 +126,8 @@ impl ConsolidatedTotals {
         span.has_hour(hour) || day_of(hour).is_some_and(|day| self.whole.contains(day))
     }
 
-    /// True if the totals have the records of an hour that are in this snapshot.
+    /// True if the totals of an hour include the records of this snapshot. Such records must not be
+    /// counted again when their entry, which is still staged, is read.
     pub(super) fn has(&self, span: &HourSpan, hour: &str, snapshot: Uuid) -> bool {
         let Some(day) = day_of(hour) else {
             return false;

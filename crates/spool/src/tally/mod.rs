@@ -152,7 +152,9 @@ fn try_tally(
 ) -> Result<Option<Tally>, Error> {
     let mut totals = ConsolidatedTotals::read(data, grouping, span)?;
     meanwhile();
-    // The order of these steps is explained at the top of this file.
+    // Read the staged entries after the totals, and check at the end that the totals have not
+    // changed. Otherwise a record that is consolidated meanwhile could be counted twice or not at
+    // all.
     let snapshot = current_snapshot(data)?;
     let mut rows = totals.take_rows();
     let mut problems = std::mem::take(&mut totals.problems);
@@ -169,8 +171,9 @@ fn try_tally(
             problems.push(gap);
         }
     }
-    // The ids of a new snapshot are in the journal before its records are in the totals. Records
-    // that were read meanwhile would then have been skipped as repetitions.
+    // Return `None`, so that the tally is repeated, if the snapshot or the totals have changed. The
+    // journal has the ids of a new snapshot before the totals have its records. Records that were
+    // read in between were skipped as repetitions, although the totals lack them.
     let state = |snapshot: &Snapshot| (snapshot.id, snapshot.is_written);
     let is_same = current_snapshot(data)?.as_ref().map(state) == snapshot.as_ref().map(state);
     if !is_same || !totals.are_current(data, span)? {

@@ -36,7 +36,8 @@ pub(super) struct StagedRecords<'a> {
     totals: &'a ConsolidatedTotals,
     /// The snapshot that is being consolidated, and the names of its entries.
     snapshot: Option<(&'a Snapshot, HashSet<&'a str>)>,
-    /// The snapshot with which each id was consolidated. Read with the first staged record.
+    /// Snapshot with which each id was consolidated, to recognize repetitions. Read when the first
+    /// staged record is added.
     consolidated: Option<HashMap<Uuid, Uuid>>,
     seen: HashSet<Uuid>,
 }
@@ -79,11 +80,13 @@ impl<'a> StagedRecords<'a> {
                 break;
             }
             // Of two records with the same id the first counts. Consolidation finishes the current
-            // snapshot before it reads other entries, so its entries come first here as well.
+            // snapshot before it reads other entries, so the snapshot's entries come first here as
+            // well.
             names.sort_by_key(|name| (self.snapshot_of(*name).is_none(), *name));
             for name in names {
                 match self.read(name, rows) {
-                    // Consolidation leaves an unreadable entry in place and reads the others.
+                    // Report an unreadable entry and go on with the others, so that the tally lacks
+                    // only the records of this entry.
                     Err(error) if error.stays_in_place() => problems.push(error),
                     read => read?,
                 }
@@ -110,7 +113,8 @@ impl<'a> StagedRecords<'a> {
     fn read(&mut self, name: EntryName, rows: &mut Rows) -> Result<(), Error> {
         let snapshot = self.snapshot_of(name);
         if snapshot.is_some_and(|snapshot| snapshot.is_written) {
-            // The totals have the entry's records, and the entry remains to be deleted.
+            // Skip an entry of a snapshot that is written: the totals include the records of this
+            // entry, and only its file is left to delete.
             return Ok(());
         }
         let snapshot = snapshot.map(|snapshot| snapshot.id);
@@ -118,7 +122,8 @@ impl<'a> StagedRecords<'a> {
             EntryKind::Single => {
                 let path = name.path_in(&self.data.staging);
                 let single = SingleRecordFile::read(&*self.data.disk, &path, name.id)?;
-                // Consolidation moves a file that is not a record to `failed/`.
+                // Do not count a file that is not a record: consolidation will move it to
+                // `failed/`.
                 if let Some(SingleRecordFile::Record(record)) = single {
                     self.add(&record, snapshot, rows)?;
                 }
@@ -173,7 +178,9 @@ impl<'a> StagedRecords<'a> {
         };
         let before = consolidated.get(&record.id()).copied();
         self.consolidated = Some(consolidated);
-        // An id that was consolidated with the record's own snapshot is that of the record itself.
+        // The journal may have the record's id because the current snapshot, which includes the
+        // record's entry, has just been written to the journal. Only an id from another snapshot
+        // makes the record a repetition.
         let is_repeated = before.is_some_and(|before| snapshot != Some(before));
         if is_repeated || !self.seen.insert(record.id()) {
             return Ok(());
@@ -185,7 +192,8 @@ impl<'a> StagedRecords<'a> {
         if is_in_totals || !self.totals.is_reported(self.span, &hour) {
             return Ok(());
         }
-        // Consolidation moves a line that turns out not to be a record to `failed/`.
+        // Do not count a record whose JSON turns out to be invalid: consolidation will move it to
+        // `failed/`.
         if let Ok(fields) = self.grouping.read(record) {
             let day = hour.get(..10).unwrap_or(&hour).to_owned();
             let groups = rows.entry(day).or_default();

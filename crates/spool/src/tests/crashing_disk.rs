@@ -1,8 +1,8 @@
 //! A disk that crashes or fails at chosen operations, and loses unsynced data in a power failure.
 //!
-//! The files are real and have the content that the kernel would show. The model also stores the state
-//! after a power failure: the content of each file at its last successful sync, the changes since then,
-//! and the inverse of each change of a directory that is not synced.
+//! The files are real and have the content that the kernel would show. The model also stores the
+//! state after a power failure: the content of each file at its last successful sync, the changes
+//! since then, and for each unsynced change of a directory the operation that undoes it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -124,7 +124,8 @@ pub(super) struct CrashingDisk {
     process: AtomicUsize,
 }
 
-/// Number of the next process. The real disk reports process 0.
+/// Number of the next simulated process. Caches are kept by process number, so a restarted process
+/// must get a new one. Numbers start at 1, because the real disk is process 0.
 static PROCESSES: AtomicUsize = AtomicUsize::new(1);
 
 fn new_process() -> usize {
@@ -144,7 +145,9 @@ struct State {
     listed: Vec<PathBuf>,
     has_crashed: bool,
     has_lost_power: bool,
-    /// Unsynced changes of names in their order: number, directory and inverse.
+    /// Creations, renames and removals of files since the last sync of their directory, oldest
+    /// first. Each has its number, the directory, and the operation that undoes it in a power
+    /// failure.
     names: Vec<(usize, PathBuf, Undo)>,
     /// Files with unsynced content, by inode.
     files: HashMap<u64, Content>,
@@ -255,8 +258,9 @@ impl CrashingDisk {
         operation()
     }
 
-    /// Performs an operation with the event that is planned for it. The flag makes a write store half
-    /// of its bytes, and a sync drop its pages.
+    /// Performs a disk operation, with the crash or fault that is planned for its number. The
+    /// closure gets `true` if the operation is to have a partial effect: a write then stores half
+    /// of its bytes, and a sync drops the unsynced pages.
     fn perform<T>(
         &self,
         kind: Operation,
@@ -423,7 +427,8 @@ impl Undo {
                 second.apply();
             }
             Self::Remove(path) => drop(fs::remove_file(path)),
-            // Fails if a later operation that is not undone renamed the file.
+            // The rename back fails if a later rename of the file survives the power failure. The
+            // error is ignored, because the file then keeps its later name.
             Self::Rename(from, to) => drop(fs::rename(from, to)),
         }
     }
@@ -508,7 +513,8 @@ impl Disk for CrashingDisk {
                 .transpose()?;
             RealDisk.rename(from, to)?;
             let back = Undo::Rename(to.to_owned(), from.to_owned());
-            // Both inverses form one change: the name always has the old or the new file.
+            // A power failure undoes the rename and restores the replaced file together, or does
+            // neither. So the name always has the old or the new file, as on a real file system.
             let back = match replaced {
                 Some(old) => Undo::Both(Box::new(back), Box::new(old)),
                 None => back,

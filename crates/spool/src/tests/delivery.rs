@@ -212,7 +212,8 @@ fn rejected_batches_of_unknown_outcome_fail_whole_and_one_in_each_run() {
     test_dir.deliver_all();
     test_dir.receiver.clock.forward(DAY);
     reject_everything(&test_dir);
-    // Batches without an attempt are bisected first.
+    // Each run sends batches without an attempt first and pauses after a rejection. So the five
+    // batches of unknown outcome are sent, and fail, only in later runs.
     for run in 1..20 {
         test_dir.deliver_all();
         test_dir.receiver.clock.forward(DAY);
@@ -362,8 +363,9 @@ fn batches_too_large_for_the_destination_are_halved_until_accepted_in_one_run() 
 fn batch_of_rejected_records_blocks_no_other_batch() {
     let (test_dir, ids) = filled(40);
     test_dir.receiver.poison.lock().unwrap().extend(&ids[..8]);
-    // Each of the first two runs bisects a batch of rejected records. The third run delivers the other
-    // batches, and therefore splits one of these two.
+    // Runs 1 and 2 each bisect one of the two rejected batches, and pause because no part is
+    // accepted. In run 3 the receiver accepts the other batches first, which proves that records
+    // are at fault, so one rejected batch is split into `failed/`.
     for _ in 0..3 {
         test_dir.deliver_all();
         test_dir.receiver.clock.forward(DAY);
@@ -436,7 +438,8 @@ fn crash_everywhere(poison: usize) {
             let done = test_dir.deliver(&(Arc::clone(&disk) as Arc<dyn Disk>));
             let case = format!("{kind:?} at {at}");
             assert!(done.is_ok() || disk.has_crashed(), "{case}: {done:?}");
-            // The first run after the crash may have no batch that is accepted.
+            // The first run after the crash may pause before the receiver accepts a batch, and
+            // leave batches pending. The second run delivers or fails them.
             for _ in 0..2 {
                 test_dir.deliver_all();
                 test_dir.receiver.clock.forward(DAY);

@@ -2,10 +2,13 @@
 //! crashes. No record is lost or in two batches, and the work resumes when the faults end.
 //! (S1, S2, S4, S5, S9)
 //!
-//! The scenario stages, archives and delivers with the `Runner` of `serve` and `usage deliver`, to a
-//! receiver that fails, times out and rejects one record. `cargo test` runs a sample. With `FAULT_ALL`
-//! every operation fails in every way, alone and with each event at the next operation. `FAULT_PAIRS`
-//! is the number of random pairs, chosen by `FAULT_SEED`. `scripts/prove-spool` sets all three.
+//! Most tests run one scenario many times, with faults and crashes at different disk operations.
+//! The scenario stages, archives and delivers records with the `Runner` that the commands `serve`
+//! and `usage deliver` use, to a receiver that fails, times out and rejects one record. `cargo
+//! test` runs a sample of the cases. With `FAULT_ALL`, every operation fails in every way, alone
+//! and together with every fault or crash at the next operation. `FAULT_PAIRS` is the number of
+//! random pairs of faults or crashes, drawn with the seed `FAULT_SEED`. `scripts/prove-spool` sets
+//! all three.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,9 +55,10 @@ struct Scenario {
     power: BTreeSet<Uuid>,
     /// Records that must survive the end of the process.
     process: BTreeSet<Uuid>,
-    /// Records of *process* durability whose process has ended: only consolidation syncs them.
+    /// Records staged with [`Durability::Process`] whose process has ended. Until consolidation
+    /// syncs these records, a power failure may lose them.
     orphans: BTreeSet<Uuid>,
-    /// Time that is passed to the keeper of staging.
+    /// Simulated time for the background tasks of staging, which seal and sync entries.
     now: Instant,
     /// True if a failed sync drops pages. Their records are then only in the memory of the process
     /// until it has written them again.
@@ -129,7 +133,8 @@ impl Scenario {
                 .map(|staging| staging.stage(&record, durability));
             let is_staged = matches!(staged, Some(Ok(())));
             if !is_staged {
-                // Staging retries the creation of the reserve only after a pause.
+                // Wait before the next attempt: after an error, staging tries to create its reserve
+                // file again only after a pause of 1 ms.
                 thread::sleep(Duration::from_millis(2));
             }
             is_staged
@@ -146,13 +151,14 @@ impl Scenario {
     fn stage_poison(&mut self) {
         let id = self.stage(Durability::Power);
         let receiver = &self.test_dir.receiver;
-        // A scripted reply could accept the record that must be rejected.
+        // Remove the scripted replies that are left, because they take precedence over `poison`.
+        // One of them could accept the record that the receiver must reject.
         receiver.replies.lock().unwrap().clear();
         receiver.poison.lock().unwrap().push(id);
         self.poison = Some(id);
     }
 
-    /// Advances the time and runs the keeper of staging.
+    /// Advances the time and runs the background tasks of staging.
     fn run_keeper(&mut self) {
         self.now += Duration::from_secs(2);
         let now = self.now;
@@ -233,7 +239,8 @@ impl Scenario {
         self.stage(Durability::Process);
         self.stage(Durability::Power);
         self.seal();
-        // The receiver fails, and then stores a batch without an answer.
+        // The receiver answers 503 to one attempt, and then stores a batch whose response times
+        // out. When that batch is sent again, its records must not be billed twice.
         let receiver = &self.test_dir.receiver;
         let failure = Answer::later("503", None);
         let timeout = Answer::unknown("timed out", None);
@@ -338,7 +345,8 @@ fn problem(run: &Result<Run, RunError>) -> Option<String> {
     trouble.or(unreadable).or(no_reserve).or(pending)
 }
 
-/// Runs the scenario with these events and checks the records. Returns the operations.
+/// Runs the scenario with these crashes and faults, and checks the records. Returns the disk
+/// operations.
 fn run(events: Vec<(usize, Event)>) -> Vec<Operation> {
     let case = format!("{events:?}");
     let mut scenario = Scenario::new(events);
@@ -350,7 +358,7 @@ fn run(events: Vec<(usize, Event)>) -> Vec<Operation> {
     operations
 }
 
-/// Runs the scenario with these events, then a power failure, and checks the records.
+/// Runs the scenario with these crashes and faults, then a power failure, and checks the records.
 fn run_and_cut_power(events: Vec<(usize, Event)>) {
     let case = format!("{events:?}, then the power fails");
     let mut scenario = Scenario::new(events);
@@ -435,7 +443,8 @@ fn is_exhaustive() -> bool {
     std::env::var_os("FAULT_ALL").is_some()
 }
 
-/// Step between the operations that fail without `FAULT_ALL`.
+/// Sampling interval: without `FAULT_ALL`, only every seventh operation is made to fail, so that
+/// the tests stay fast.
 const SAMPLE: usize = 7;
 
 /// Returns every operation with every fault that it can have. Without `FAULT_ALL`, returns a sample of
@@ -627,7 +636,9 @@ fn persistent_fault_is_reported_until_it_ends() {
     ];
     for (kind, number) in kinds.into_iter().flat_map(|kind| {
         let errors = faults(kind).filter_map(|fault| match fault {
-            // An interrupted operation is retried at once.
+            // Leave out `EINTR`, after which spool repeats a read at once: a persistent `EINTR`
+            // would never end. Leave out `EXDEV`, after which spool copies a file instead of
+            // renaming it.
             Fault::Error(number) if number != EINTR && number != EXDEV => Some(number),
             _ => None,
         });
@@ -660,9 +671,10 @@ fn persistent_fault_is_reported_until_it_ends() {
     }
 }
 
-/// Consolidates eight records into two batches and archives the batches: with these events, and again
-/// without. Returns the number of records in batches and of operations after the first consolidation,
-/// and true if the disk crashed.
+/// Consolidates eight records into two batches and archives the batches, with these faults or
+/// crashes. Then does both again without faults, and checks that each record exists once. Returns
+/// three values: the number of records in pending batches and the number of disk operations, both
+/// counted after the first consolidation, and true if the disk crashed.
 fn consolidate_and_archive(events: Events) -> (usize, usize, bool) {
     let case = format!("{events:?}");
     let test_dir = TestDataDir::new();

@@ -92,8 +92,9 @@ fn full_disk() -> Arc<dyn Disk> {
 
 const RESERVE_BYTES: usize = 1 << 16;
 
-/// Creates a data directory with a reserve and entries of every kind that a full disk can
-/// consolidate. Returns it with the ids of the staged records.
+/// Creates a data directory with a reserve file, and with every kind of entry that can be
+/// consolidated while the disk is full, that is, all but open entries. Returns the directory and
+/// the ids of the staged records.
 fn dir_with_reserve() -> (TestDataDir, BTreeSet<Uuid>) {
     dir_with_reserve_of(RESERVE_BYTES)
 }
@@ -446,7 +447,8 @@ fn split_that_exceeds_the_reserve_blocks_no_other_batch() {
     expected.extend(&first[..3]);
     test_dir.consolidate_on(&real).unwrap();
     test_dir.deliver(&full_disk()).unwrap();
-    // The disk fills up after another batch was written.
+    // Write a second batch while the disk has space, and deliver on a full disk again. The second
+    // batch must be delivered although the split of the first batch does not fit into the reserve.
     expected.extend(test_dir.entry(4, true).iter().map(Record::id));
     test_dir.consolidate_on(&real).unwrap();
     let delivered = test_dir.deliver(&full_disk()).unwrap();

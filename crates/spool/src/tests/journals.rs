@@ -98,7 +98,8 @@ fn line_that_the_next_process_reads_survives_a_power_failure() {
             let mut journal = Journal::open::<u64>(&dyn_disk, &data, kind).unwrap();
             journal.add(&event(1)).unwrap();
             journal.sync().unwrap();
-            // Lines of one snapshot are synced together.
+            // The entry journal syncs all lines of a snapshot together, so the failed sync must
+            // affect two lines. The batch journal syncs each line alone, so one line is sufficient.
             for entry in ["a", "b"] {
                 journal
                     .add(&ConsolidatedEntry::new(snapshot, entry))

@@ -247,7 +247,8 @@ fn crash_with_unreadable_entry(
     disk.fail_open(path);
     let later = test_dir.entry(3, true);
     let done = consolidate_all(&test_dir, &disk);
-    // After a delivery, no batch shows which records of the unreadable entry it contained.
+    // A delivered batch has no file any more, so it is unknown which records of the unreadable
+    // entry were delivered. Only then may consolidation fail until the entry can be read.
     assert!(
         done.is_ok() || fate == BatchFate::Delivered,
         "{case}: {done:?}"

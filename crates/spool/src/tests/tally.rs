@@ -130,8 +130,8 @@ fn tally_is_exact_during_concurrent_staging_and_consolidation() {
     thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // Producers wait after about 20 records for each tally. Otherwise staged records
-                // would accumulate and slow the tallies down.
+                // Producers stage about 20 records per tally, and then wait for the next tally to
+                // start. Otherwise staged records would accumulate and slow the tallies down.
                 while !ended.load(Ordering::SeqCst) {
                     if done.load(Ordering::SeqCst) > tallies.load(Ordering::SeqCst) * 20 {
                         thread::yield_now();
@@ -229,7 +229,8 @@ fn tally_counts_the_whole_day_if_its_hours_are_no_longer_known() {
     let part = tally(test_dir.path(), None, noon).unwrap();
     assert_eq!(records(&part), 3);
     assert_eq!(part.until, at("2024-02-03T00:00:00Z"));
-    // A staged record of the same day is counted with the whole day.
+    // Because the totals cover the whole day, a staged record of that day counts too, although its
+    // time is before noon.
     test_dir.stage(&[record_of("2024-02-02T01:00:00Z")]);
     assert_eq!(records(&tally(test_dir.path(), noon, None).unwrap()), 3);
 }
@@ -280,7 +281,8 @@ fn tally_rows_separate_groups_and_count_values() {
     assert_eq!(rows[1].counts["source"]["estimated"], 1);
 }
 
-/// Removes totals files by their periods. Returns the day that has totals.
+/// Removes the totals files whose period (a day or an hour) matches `is_removed`. Returns the day
+/// for which a totals file existed before.
 fn remove_totals(test_dir: &TestDataDir, is_removed: impl Fn(&str) -> bool) -> String {
     let usage = test_dir.data().usage;
     let mut day = None;

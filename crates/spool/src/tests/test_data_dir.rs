@@ -112,7 +112,8 @@ impl TestDataDir {
         let (mut records, mut tokens) = (0, 0);
         let usage = self.data().usage;
         let names = names(&usage);
-        // Files of hours have longer names.
+        // Skip the totals files of hours, which have longer names: they count the same records as
+        // the files of days.
         for name in names
             .iter()
             .filter(|name| name.len() == "2026-11-16.json".len())

@@ -187,8 +187,8 @@ fn verify_holds_no_lock_while_it_reads_the_archive() {
     consolidate(test_dir.path(), &Options::default()).unwrap();
     let store = SpoolManager::new(test_dir.path());
     archive(&store, &Watch::silent()).unwrap();
-    // `verify` reads staged entries under the locks, so this entry yields progress while they are
-    // held.
+    // `verify` reads this staged entry, and reports progress, while it holds both locks. Without a
+    // call under the locks, the test could not prove that it detects locks that are held.
     test_dir.entry(2, true);
     // `verify` acquires only locks whose files exist. The test creates both files, as a killed run
     // would leave them.

@@ -92,9 +92,9 @@ impl<'a> TotalsFiles<'a> {
         Ok(is_new)
     }
 
-    /// Adds the snapshots that wait to the files of their hours, as far as these can be read. No
-    /// snapshot may be unfinished, because a file names only the last snapshot that was added to
-    /// it.
+    /// Adds each snapshot that has a file of its own, `{hour}+{snapshot}.json`, to the file of the
+    /// hour, as far as that file can be read now. Must not be called while a snapshot is
+    /// unfinished, because the file of an hour names only the last snapshot that was added to it.
     pub(super) fn fold_waiting(&mut self, unreadable: &mut Option<Error>) -> Result<(), Error> {
         let mut blocked = BTreeSet::new();
         for (hour, snapshot) in self.waiting.clone() {
@@ -120,8 +120,8 @@ impl<'a> TotalsFiles<'a> {
                 self.sync()?;
             }
             // The deletion must be on disk before the next snapshot is added. Otherwise, after a
-            // crash, the file of the hour names the next snapshot, and this one would be added
-            // again.
+            // crash, the file of the hour names the next snapshot, and the snapshot in the deleted
+            // file would be added again.
             let path = self.data.usage.join(format!("{period}.json"));
             match files::remove(self.disk, &path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -134,9 +134,10 @@ impl<'a> TotalsFiles<'a> {
         Ok(())
     }
 
-    /// Adds groups of the snapshot to the file of a day, unless the file has the snapshot. Returns
-    /// true if the file is new. A missing file is made of the files of its hours, which have the
-    /// snapshot already, and of the groups before `oldest`, which have no files by hour.
+    /// Adds the snapshot's groups of a day to the file of the day, unless the file has the
+    /// snapshot. Returns true if the file is new. A new file starts with the sum of the files of
+    /// the day's hours, to which the snapshot was added before. Only the groups of hours before
+    /// `oldest` are added then: such hours have no files.
     pub(super) fn fold_day(
         &self,
         day: &str,
@@ -159,7 +160,8 @@ impl<'a> TotalsFiles<'a> {
         Ok(is_new)
     }
 
-    /// Adds up the files of a day's hours, and the snapshots that wait for one of them.
+    /// Adds up the files of a day's hours. Snapshots that could not be added to the file of an
+    /// hour, because it was unreadable, are in files of their own and are added as well.
     pub(super) fn sum_of_hours(&self, day: &str) -> Result<Groups, Error> {
         let mut all = Groups::default();
         for hour in 0..24 {
@@ -196,7 +198,8 @@ impl<'a> TotalsFiles<'a> {
         Ok(())
     }
 
-    /// Notes that the totals lack records. The note is on disk when this returns.
+    /// Marks the totals as incomplete, because they lack records. The mark is on disk when this
+    /// returns.
     pub(super) fn note_incomplete(&self, error: &Error) -> Result<(), Error> {
         note_incomplete(self.disk, self.data, error)?;
         self.sync()

@@ -8,14 +8,16 @@ use super::grouping::Grouping;
 use super::sum::{Sum, shortened};
 use crate::fields::Fields;
 
-/// Maximum number of groups of a period. Records of further groups are summed without values, so
-/// that a producer that invents values fills neither the memory nor the disk.
+/// Maximum number of groups of a period. Records of further groups are added to one group whose
+/// fields have no values, so that a producer that invents values fills neither the memory nor the
+/// disk.
 const MAX_GROUPS: usize = 4096;
 
 /// Values of the group fields that records have in common.
 ///
-/// Groups with other fields are other groups, also where both have no value: a row of another
-/// grouping does not say which value its records had.
+/// Two groups are equal only if they have the same fields with the same values. A missing field
+/// differs from a field without a value: a group that was written without the field does not tell
+/// which values its records had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     /// Values, one for each of `fields`. Derived comparison starts here, so that the groups of one
@@ -68,7 +70,8 @@ impl Group {
         }
     }
 
-    /// Returns the group for records beyond the maximum: the same fields without values.
+    /// Returns the group with the same fields and no values. Records are added to it once a period
+    /// has the maximum number of groups.
     fn without_values(&self) -> Self {
         Self {
             values: vec![None; self.values.len()],

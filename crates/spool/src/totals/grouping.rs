@@ -46,7 +46,8 @@ pub struct Grouping {
     summed: Vec<String>,
     summed_suffixes: Vec<String>,
     counted: Vec<String>,
-    /// Alternatives for the total of a record, each a list of fields to add up.
+    /// Alternatives for the total of a record, each a list of fields to add up. The first
+    /// alternative with a number in at least one of its fields gives the total.
     totals: Vec<Vec<String>>,
     trusted: Option<String>,
 }
@@ -81,15 +82,17 @@ impl Grouping {
         self
     }
 
-    /// Counts the values of these fields: at most 16 values of a field in a row, and `other`.
+    /// Counts records by the values of these fields. Each row of the totals counts at most 16
+    /// values of a field, and further values as `other`, because clients may invent values.
     #[must_use]
     pub fn count<T: Into<String>>(mut self, fields: impl IntoIterator<Item = T>) -> Self {
         self.counted.extend(names(fields));
         self
     }
 
-    /// Adds an alternative for the total of a record: the sum of these fields. The first
-    /// alternative of which the record has a number is its total.
+    /// Adds an alternative for the total of a record: the sum of these fields. A record's total
+    /// comes from the first alternative with a number in at least one of its fields; fields without
+    /// a number count as 0.
     #[must_use]
     pub fn total_from<T: Into<String>>(mut self, fields: impl IntoIterator<Item = T>) -> Self {
         self.totals.push(names(fields).collect());
@@ -132,7 +135,8 @@ impl Grouping {
         })
     }
 
-    /// Returns the total of a record, or of a row, whose numbers are returned by `number`.
+    /// Returns the total of a record or of a row, as defined by [`Self::total_from`]. `number`
+    /// returns the number in a field of the record or row.
     pub(super) fn total(&self, number: impl Fn(&str) -> Option<u64>) -> u64 {
         let sum = |fields: &Vec<String>| {
             let numbers = fields.iter().filter_map(|field| number(field));

@@ -5,9 +5,9 @@
 //!  "records":12,"total":999,"sums":{"bytes":999},"counts":{"status":{"ok":12}}}],"crc":"xxxxxxxx"}
 //! ```
 //!
-//! The caller's [`Grouping`] says which fields of a record tell groups apart, which are summed and
-//! which are counted. Every snapshot is added to each file once: a file names the last snapshot
-//! that was added to it, and no snapshot is begun before the last one is finished.
+//! The caller's [`Grouping`] defines which fields of a record distinguish groups, which fields are
+//! summed and which are counted. Every snapshot is added to each file once: a file names the last
+//! snapshot that was added to it, and no snapshot is begun before the last one is finished.
 
 mod files;
 mod group;
@@ -38,9 +38,11 @@ use files::{TotalsFiles, if_readable};
 
 /// Age at which the totals of an hour are deleted. The totals of a day are not deleted.
 const HOURS_KEPT: Duration = Duration::from_secs(40 * 24 * 3600);
-/// Maximum age of a record by its id when it is consolidated.
+/// Maximum age of a record, by the time in its id, when it is consolidated. Older records count in
+/// the first hour of 1970, so that wrong ids do not create files for arbitrary hours.
 const MAX_AGE: Duration = Duration::from_secs(3653 * 24 * 3600);
-/// Maximum time by which a record's id may be in the future: clocks of machines differ.
+/// Maximum time by which the time in a record's id may be in the future, because clocks of machines
+/// differ. Records that are further in the future count in the first hour of 1970.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(24 * 3600);
 
 /// The totals of one snapshot by hour, until they are added to the files.
@@ -52,10 +54,10 @@ pub(crate) struct Totals {
     hours: BTreeMap<Moment, Groups>,
 }
 
-/// Returns the hour in which a record counts that is consolidated at time `at`. Producers choose
-/// ids, and thereby times. A record with an implausible time counts in the first hour of 1970,
-/// which bounds the number of files. The result depends on the snapshot's time alone, and is the
-/// same after a crash.
+/// Returns the hour in which a record counts: the hour of the time in its id. Producers choose ids,
+/// so the time is compared with `at`, the time at which the record is consolidated. A record with
+/// an implausible time counts in the first hour of 1970, which bounds the number of files. The
+/// clock is not read here, so that a repetition after a crash returns the same hour.
 pub(crate) fn hour_of(id: Uuid, at: Moment) -> Moment {
     let time = Moment::from_id(id);
     if at.since(time) <= MAX_AGE && time.since(at) <= MAX_CLOCK_SKEW {

@@ -15,21 +15,24 @@ use crate::error::Error;
 use crate::files::for_each_file;
 use crate::time::Moment;
 
-/// Days whose files are checked by [`repair`].
+/// Days whose files [`repair`] checks, and the number of records that it expects in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DayCheck {
-    /// Days without a file.
+    /// Days that the journal names and that have no file of totals.
     Missing,
-    /// All days, by the number of their records in the journal.
+    /// All days that the journal names: the file of a day must have at least as many records as the
+    /// journal counts for that day.
     Journal,
-    /// All days, by the files of their hours. For use after a file of totals could not be read: on
-    /// a full disk the journal may lack records. No snapshot may be unfinished.
+    /// All days: the file of a day must have at least as many records as the files of its hours
+    /// together. Used after a file of totals could not be read, because the journal may lack
+    /// records while the disk is full. Must not be used while a snapshot is unfinished.
     Hours,
 }
 
-/// Rebuilds files of days from the files of their hours, if they are missing, damaged or lack
-/// records. Must follow [`Totals::fold`](super::Totals::fold), so that the hours have the snapshot.
-/// Returns the error of a file that cannot be read now, if there is one.
+/// Rebuilds the files of days that are missing, damaged or lack records from the files of their
+/// hours. A rebuilt file names `snapshot` as the last one that was added. If that snapshot has
+/// records, [`Totals::fold`](super::Totals::fold) must have added them to the files of the hours
+/// before. Returns the error of a file that cannot be read now, if there is one.
 pub(crate) fn repair(
     disk: &dyn Disk,
     data: &DataDir,
@@ -67,8 +70,9 @@ pub(crate) fn repair(
 }
 
 impl TotalsFiles<'_> {
-    /// Rebuilds the file of a day if it has fewer records than expected and its hours have more.
-    /// Returns true if the file was rebuilt.
+    /// Rebuilds the file of a day from the files of its hours, if the day's file has fewer records
+    /// than expected and fewer than the files of the hours together. Returns true if the file was
+    /// rebuilt.
     fn repair_day(&self, day: &str, expected: u64) -> Result<bool, Error> {
         let found = self.read(day)?.map_or(0, |file| file.records());
         if found >= expected {

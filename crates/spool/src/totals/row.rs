@@ -29,7 +29,8 @@ const PREFIX: &str = "group:";
 pub(super) struct TotalsRow {
     pub(super) group: Group,
     pub(super) sum: Sum,
-    /// False in rows of the first format, which had no `total`.
+    /// False in rows of the first format, which had no `total`. Their total is computed from their
+    /// sums.
     pub(super) has_total: bool,
 }
 
@@ -149,7 +150,7 @@ mod tests {
         for json in [r#"{"total":0,"sums":{}}"#, r#"{"records":1,"total":0}"#] {
             assert!(serde_json::from_str::<TotalsRow>(json).is_err(), "{json}");
         }
-        // The first format had no total.
+        // A row without `total` must stay readable, because the first format had none.
         let row: TotalsRow = serde_json::from_str(r#"{"records":1,"sums":{}}"#).unwrap();
         assert!(!row.has_total);
     }

@@ -5,22 +5,24 @@ use std::collections::BTreeMap;
 use super::grouping::Grouping;
 use crate::fields::Fields;
 
-/// Maximum number of characters of a group's value and of a counted value.
+/// Maximum number of characters of a value by which records are grouped or counted. Longer values
+/// are truncated, so that clients cannot make rows arbitrarily long.
 const MAX_VALUE_CHARS: usize = 200;
-/// Maximum number of values of a field that are counted apart. Clients may invent values.
+/// Maximum number of values of a field that are counted apart. Further values are counted as
+/// `other`, because clients may invent values.
 const MAX_COUNTED_VALUES: usize = 16;
-/// Name under which the remaining values are counted.
+/// Name under which values beyond [`MAX_COUNTED_VALUES`] are counted.
 const OTHER: &str = "other";
 
 /// Sums and counts of the records of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum {
     pub(crate) records: u64,
-    /// Sum of the records' totals.
+    /// Sum of the totals of the records, which [`Grouping::total_from`] defines.
     pub(crate) total: u64,
-    /// Sum of each summed field.
+    /// Sum of each field that the grouping sums, by the field's name.
     pub(crate) sums: BTreeMap<String, u64>,
-    /// Number of records by field and value.
+    /// Number of records by counted field and value.
     pub(crate) counts: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
@@ -71,7 +73,8 @@ pub(super) fn shortened(value: &str) -> &str {
     end.map_or(value, |(end, _)| &value[..end])
 }
 
-/// Adds without overflow: records may contain any number.
+/// Adds a number, up to the maximum of the type instead of an overflow: records may contain any
+/// number.
 fn add_to(sum: &mut u64, number: u64) {
     *sum = sum.saturating_add(number);
 }

@@ -98,10 +98,10 @@ impl Verification<'_> {
                     }
                     continue;
                 }
-                // If the journal lacks its first generations, the batch may be older than the
-                // journal.
+                // Report a batch that is not in the journal only if the journal still has its first
+                // generation (file). Otherwise the batch may be older than the journal.
                 _ if is_all => {
-                    self.problem(&path, None, "it is not in the journal of batches");
+                    self.problem(&path, None, "the batch is not in the journal of batches");
                 }
                 _ => {}
             }
@@ -124,7 +124,10 @@ impl Verification<'_> {
         let bytes = self.content(path)?;
         let (record, what) = match Batch::decode(&bytes) {
             Ok(batch) if batch.file_name() == name => return Some(batch),
-            Ok(_) => (None, "its name is not that of its records".to_owned()),
+            Ok(_) => (
+                None,
+                "the file name does not match the records in the batch".to_owned(),
+            ),
             Err(damage) => {
                 let record = damage.record.map(|number| {
                     let mut lines = bytes.split(|byte| *byte == b'\n');
@@ -205,12 +208,13 @@ impl Verification<'_> {
             unproven = Some(SystemTime::now().into());
         }
         sums.add_all(&held.sums);
-        // If batches were delivered while the disk was full, only their sums are known. Lines
-        // before that time are not proven.
+        // If batches were delivered while the disk was full, the journal has only sums of their
+        // records, and not the lines of entries that they contained. So lines that were
+        // consolidated before that time are not reported as missing.
         let since = since.filter(|_| !is_all).max(unproven);
         self.coverage.sent_since = self.coverage.sent_since.max(since);
         // The records of an unfinished snapshot count as staged, even if their batches were
-        // delivered or archived.
+        // delivered or archived. Subtract them from the sums, so that they are not counted twice.
         let (mut delivered, mut archived, mut discarded) = (0, 0, 0);
         for event in last.values() {
             match event.outcome {

@@ -12,15 +12,19 @@ use crate::entry::EntryName;
 use crate::manager::BatchEvent;
 use crate::time::Moment;
 
-/// Lines of entries that must be in batches and that are in batches, and sums of records.
+/// Lines of consolidated entries that must be in batches, lines that are in batches, and sums of
+/// records. `verify` compares them to find records that are missing or exist twice.
 #[derive(Default)]
 pub(super) struct Coverage {
     entries: HashMap<EntryName, EntryCoverage>,
-    /// Lines that must be in batches, in the order in which they were consolidated.
+    /// Lines that must be in batches, in the order in which they were consolidated: entry, first
+    /// line and last line. The lines of a batch are consecutive in this order.
     order: Vec<(EntryName, u64, u64)>,
-    /// Position in `order` of each entry's first lines.
+    /// Index in `order` of the first range of lines of each entry. The search for the lines of a
+    /// batch that begins with this entry starts there.
     starts: HashMap<EntryName, usize>,
-    /// Further positions of entries whose name was used more than once.
+    /// Indexes in `order` of entries whose name was consolidated before. The search for the lines
+    /// of a batch continues there if it finds no match at the index in `starts`.
     later_starts: Vec<(EntryName, usize)>,
     /// Number of records that were ever consolidated.
     pub(super) consolidated: u64,
@@ -39,21 +43,24 @@ pub(super) struct Coverage {
     pub(super) is_damaged: bool,
 }
 
-/// Lines of one entry, or of several entries with the same name.
+/// Lines of one entry that must be in batches, and lines that are in batches. If a file name was
+/// staged again later, the lines of all entries with that name.
 #[derive(Default)]
 struct EntryCoverage {
     /// Number of lines that went into batches.
     records: u64,
     /// Number of lines that were moved to `failed/`.
     aside: u64,
-    /// Time of the first snapshot with the entry.
+    /// Time of the first snapshot that has the entry. If it is before `sent_since`, missing lines
+    /// cannot be proven and are not reported.
     at: Option<Moment>,
     /// Ranges of lines, first and last, that must be in a batch. A line may have to be in two
     /// batches if an entry with the same name was consolidated twice.
     expected: Vec<(u64, u64)>,
     /// Ranges of lines that are in a batch.
     found: Vec<(u64, u64)>,
-    /// True if the entry is in an unfinished snapshot.
+    /// True if the entry is in an unfinished snapshot. Its records then count as staged, even if
+    /// they are in batches.
     is_unfinished: bool,
 }
 
@@ -91,8 +98,8 @@ impl Coverage {
         }
     }
 
-    /// Excludes this snapshot and older ones from the proof by lines: the disk was full, and the
-    /// journal lacks some of their lines.
+    /// Excludes the lines of this snapshot and of older ones from the search for missing lines: the
+    /// disk was full, and the journal lacks some of them.
     pub(super) fn unproven(&mut self, snapshot: Option<Uuid>) {
         let until = snapshot.map(|id| Moment::from_id(id).after(Duration::from_millis(1)));
         self.sent_since = self.sent_since.max(until);
@@ -116,7 +123,8 @@ impl Coverage {
         entry.map_or((0, 0), |entry| (entry.records, entry.aside))
     }
 
-    /// Adds the lines of a batch. Returns how many of them belong to an unfinished snapshot.
+    /// Marks the lines of entries that a batch contains as found. Returns how many of them belong
+    /// to an unfinished snapshot. A part is a range of lines of one entry.
     pub(super) fn cover(&mut self, parts: &[Part]) -> u64 {
         let mut unfinished = 0;
         for part in parts {
@@ -132,8 +140,10 @@ impl Coverage {
         unfinished
     }
 
-    /// Adds the lines of a batch by its event in the journal, as [`Self::cover`] does by its parts.
-    /// If a batch has more than two parts, the journal names only the first and the last one.
+    /// Marks the lines of entries that a batch contains as found, as [`Self::cover`] does, but by
+    /// the event of the batch in the journal. A part is a range of lines of one entry. If a batch
+    /// has more than two parts, the event names only the first and the last one; the lines in
+    /// between follow from the order of consolidation.
     pub(super) fn cover_event(&mut self, event: &BatchEvent) -> u64 {
         let (Some(_), [first, last]) = (event.parts, &*event.entries) else {
             return self.cover(&event.entries);
@@ -143,7 +153,7 @@ impl Coverage {
         };
         match self.entries.get(&name) {
             // The entry is older than the journal of entries, whose oldest lines are replaced by
-            // sums.
+            // sums. The lines of the batch cannot be checked.
             None => return 0,
             Some(entry) if entry.is_unfinished => return event.records,
             Some(_) => {}
@@ -159,14 +169,17 @@ impl Coverage {
                 }
                 0
             }
-            // The parts do not match the order of the entries. The lines between the first and the
-            // last part are reported as missing.
+            // The two parts that the event names do not match the order of consolidation, so the
+            // lines between them are unknown. Only the lines of these two parts count as found; the
+            // others are reported as missing.
             None => self.cover(&event.entries),
         }
     }
 
-    /// Returns `records` consecutive lines, starting with those of the first part. Returns `None`
-    /// unless they end with the last part.
+    /// Returns the lines of a batch of which only the first and the last part (a range of lines of
+    /// one entry) and the number of records are known. They are consecutive in `order`, and begin
+    /// with the first part. Returns `None` unless they end with the last part, because the parts
+    /// then do not match the order.
     fn between(
         &self,
         start: usize,
@@ -260,7 +273,9 @@ fn lines(from: u64, to: u64) -> String {
 }
 
 impl Verification<'_> {
-    /// Compares the sums, and reports the lines that are in no batch or in two.
+    /// Compares the number of consolidated records with the sum of delivered, archived, pending and
+    /// failed ones, and reports a difference. Reports the lines of entries that are in no batch or
+    /// in two.
     pub(super) fn balance(&mut self) {
         for (name, fault) in self.coverage.faults() {
             let path = name.path_in(&self.data.staging);

@@ -40,7 +40,9 @@ impl Verification<'_> {
                         is_flushed |= held.is_last_event(&entry);
                         self.coverage.unproven(entry.last_snapshot);
                         if entry.sums.is_some() {
-                            // The line sums up many entries, whose lines are not known.
+                            // The journal line has only sums or ids of entries that were
+                            // consolidated while the disk was full. The lines of these entries are
+                            // unknown, and cannot be searched for in batches.
                             return;
                         }
                         match checked_name(&entry) {
@@ -124,7 +126,8 @@ impl Verification<'_> {
             };
             let is_in_snapshot = entries.contains(&file);
             if is_in_snapshot && is_written {
-                // The entry's records are in batches, and the entry remains to be deleted.
+                // Skip the entry: its records are in batches and do not count as staged, and only
+                // its file is left to delete.
                 continue;
             }
             let path = name.path_in(&staging);
@@ -140,8 +143,8 @@ impl Verification<'_> {
                 self.coverage.mark_unfinished(name);
             }
         }
-        // Entries of an unfinished snapshot count as staged, although the journal may have them
-        // already.
+        // The records of an unfinished snapshot were counted as staged above. Subtract them from
+        // the sums of the journal, which may have them already, so that they are not counted twice.
         let coverage = &mut self.coverage;
         coverage.consolidated = coverage.consolidated.saturating_sub(unfinished_records);
         coverage.aside = coverage.aside.saturating_sub(unfinished_aside);
@@ -158,9 +161,9 @@ impl Verification<'_> {
             }
             Ok(Some(_)) => {
                 let path = path.display();
-                tracing::info!(%path, "not a record: consolidation moves it to failed/");
+                tracing::info!(%path, "the file is not a record: consolidation will move it to failed/");
             }
-            // The entry was consolidated meanwhile.
+            // The entry was consolidated since it was listed, so that it has no staged records.
             Ok(None) => {}
             Err(error) => self.unreadable(&error),
         }
@@ -172,7 +175,7 @@ impl Verification<'_> {
         let disk = Arc::clone(&self.data.disk);
         let mut lines = match EntryReader::open(&*disk, path) {
             Ok(Some(lines)) => lines,
-            // The entry was consolidated meanwhile.
+            // The entry was consolidated since it was listed, so that it has no staged records.
             Ok(None) => return 0,
             Err(error) => {
                 self.unreadable(&error);
@@ -197,7 +200,8 @@ impl Verification<'_> {
                 Ok(Line::Record { number, .. }) => {
                     if number != last + 1 {
                         fault(format!(
-                            "it has number {number}, but it follows number {last}"
+                            "record number {number} follows record number {last}: the records \
+                             between them are missing"
                         ));
                     }
                     last = number;
@@ -208,8 +212,8 @@ impl Verification<'_> {
                 Err(_) if has_damaged_end(line.text) => {
                     fault("its end is damaged".to_owned());
                 }
-                // An open entry may end in a torn line: its writer is still writing it, or died
-                // meanwhile.
+                // A torn line at the end of an open entry is no fault: its writer is still writing
+                // the line, or has died.
                 Err(_) if kind == EntryKind::Open && !line.is_ended() => {}
                 Err(why) => fault(why.to_owned()),
             }
@@ -239,17 +243,18 @@ impl Verification<'_> {
         self.problem(
             error.path(),
             None,
-            format!("it cannot be read: {}", error.io_error()),
+            format!("the file cannot be read: {}", error.io_error()),
         );
     }
 }
 
 /// Checks the sums in a line of the journal, and returns the name of its entry.
 fn checked_name(entry: &ConsolidatedEntry) -> Result<EntryName, String> {
-    let name = EntryName::parse(entry.entry.as_ref()).ok_or("it contains no valid entry name")?;
+    let name = EntryName::parse(entry.entry.as_ref())
+        .ok_or("this line of the entry journal contains no valid entry name")?;
     let known = entry.records.saturating_sub(entry.records_unknown());
     if !entry.ids.is_empty() && entry.ids.len() as u64 != known {
-        return Err("the number of its ids differs from the number of its records".to_owned());
+        return Err("the number of ids in this line of the entry journal differs from its number of records".to_owned());
     }
     if entry.accounted_lines() != entry.lines {
         return Err("the line counts in this line of the entry journal do not add up to the lines of its entry".to_owned());

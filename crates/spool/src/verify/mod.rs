@@ -112,7 +112,8 @@ fn verify_once(data: &DataDir, watch: &Watch<'_>) -> Result<(Books, bool), Error
         coverage: Coverage::default(),
         archived: Vec::new(),
     };
-    // No file moves while both locks are held.
+    // Acquire the delivery lock and the staging lock: while both are held, no other process moves a
+    // file. Otherwise a record that moves meanwhile could be found twice and reported as a problem.
     let delivery = verification.wait_for(|| match DeliveryLock::read_lock(data) {
         Err(RunError::Busy { pid, .. }) => Err(Busy { pid }),
         lock => Ok(lock.ok().flatten()),
@@ -213,12 +214,16 @@ impl Verification<'_> {
                 Some(bytes)
             }
             Ok(None) => {
-                self.problem(path, None, "it is longer than any file that spool writes");
+                self.problem(
+                    path,
+                    None,
+                    "the file is longer than any file that spool writes",
+                );
                 None
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             Err(error) => {
-                self.problem(path, None, format!("it cannot be read: {error}"));
+                self.problem(path, None, format!("the file cannot be read: {error}"));
                 None
             }
         }

@@ -58,12 +58,12 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
             let holder = error.holder().filter(|holder| holder.is_own_user());
             let stop = holder.map(|holder| {
                 let recorded = holder.record().and_then(tenure::Record::stop_command);
-                format!("stop it with `{}`", recorded.unwrap_or(&stop))
+                format!("stop the owner with `{}`", recorded.unwrap_or(&stop))
             });
             let wait = args
                 .wait
                 .is_none()
-                .then(|| "wait for it with `--wait`".to_owned());
+                .then(|| "wait for the key with `--wait`".to_owned());
             let hint: Vec<String> = stop.into_iter().chain(wait).collect();
             let failure = Failure::new(code, error.to_string());
             return Err(if hint.is_empty() {

@@ -161,7 +161,10 @@ fn owner(holder: &Holder) -> String {
     };
     let mut parts = Vec::new();
     if holder.proof() == Proof::NotVisible {
-        parts.push(format!("pid {} in its lock record", record.pid()));
+        parts.push(format!(
+            "unverified pid {} from the lock record",
+            record.pid()
+        ));
     }
     let program: Vec<&str> = record.program().into_iter().chain(record.verb()).collect();
     if !program.is_empty() {

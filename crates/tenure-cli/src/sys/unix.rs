@@ -71,15 +71,16 @@ pub(crate) fn ignore_broken_pipes() {
 /// is lost.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    /// Ignored signals that starting a command would reset.
+    /// Signals that were ignored when this process was started. The command must ignore them too.
     ignored: Vec<libc::c_int>,
 }
 
 impl Relay {
     pub(crate) fn install() -> Self {
         COMMON.into_iter().for_each(catch);
-        // If SIGCHLD were ignored, the kernel would discard the command's exit code. The standard
-        // library resets SIGPIPE when it starts a command.
+        // SIGCHLD gets its default action here: while it is ignored, the kernel discards the
+        // command's exit code. The standard library resets SIGPIPE when it starts a command.
+        // `prepare` therefore restores both signals for the command.
         let child_ignored = replace(libc::SIGCHLD, libc::SIG_DFL) == libc::SIG_IGN;
         let pipe_ignored = PIPE_IGNORED.load(Ordering::Relaxed);
         let ignored = [

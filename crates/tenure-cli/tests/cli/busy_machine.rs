@@ -1,5 +1,5 @@
-//! Other programs acquire and release many locks, so that the kernel returns its lock table in
-//! pieces and lines move between the pieces.
+//! Commands on a machine where other programs acquire and release many locks. The lock table
+//! `/proc/locks` then takes several reads, and its lines move between the reads.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use std::thread::{self, JoinHandle};
 use crate::support::Sandbox;
 use crate::unix::flock;
 
-/// Number of locks per thread; more than fit into one piece of the table.
+/// Maximum number of locks that each thread holds. So many lines of `/proc/locks` do not fit into
+/// one read, and a line that moves between two reads can be missed.
 const LOCKS: usize = 200;
 
 /// Threads that acquire and release locks until they are dropped.
@@ -51,7 +52,7 @@ fn lock_and_unlock(paths: &[PathBuf], stop: &AtomicBool) {
         if stop.load(Ordering::Relaxed) {
             return;
         }
-        // The number of locks differs each time, so that the lines of the table move.
+        // The number of locks differs in every round, so that the lines of `/proc/locks` move.
         let some = &files[..=turn * 37 % LOCKS];
         for operation in [libc::LOCK_EX, libc::LOCK_UN] {
             for file in some {

@@ -218,7 +218,7 @@ fn refusal_shows_no_stop_command_of_another_user() {
         assert_eq!(refused.code, Some(75), "{refused:?}");
         assert!(refused.stderr.contains("user nobody"), "{refused:?}");
         assert_eq!(
-            refused.stderr.contains("stop it with"),
+            refused.stderr.contains("stop the owner with"),
             shown,
             "{refused:?}"
         );

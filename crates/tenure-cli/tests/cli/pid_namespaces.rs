@@ -100,7 +100,7 @@ fn owner_outside_refuses_claims_inside_a_namespace() {
     assert_eq!(refused.code, Some(75), "{refused:?}");
     assert_eq!(refused.text(), "");
     assert!(refused.stderr.contains("not visible"), "{refused:?}");
-    let by_record = format!("pid {} in its lock record", owner.wrapper);
+    let by_record = format!("unverified pid {} from the lock record", owner.wrapper);
     assert!(refused.stderr.contains(&by_record), "{refused:?}");
 }
 

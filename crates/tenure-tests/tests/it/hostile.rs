@@ -125,7 +125,8 @@ fn read_only_directory_is_reported_on_acquire_and_on_release() {
         return;
     }
     let fixture = Fixture::new();
-    // Other users may be unable to access the temporary directory itself.
+    // Only the user who created the temporary directory may search it by default. The unprivileged
+    // user must reach the program and the lock directory in it.
     fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = fixture.dir().join("owner");
     fs::copy(OWNER, &program).unwrap();

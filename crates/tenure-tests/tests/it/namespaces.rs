@@ -44,7 +44,10 @@ fn owner_outside_of_a_pid_namespace_excludes_claims_inside() {
     assert!(answer.starts_with("refused unknown"), "{answer}");
     assert!(answer.contains("not visible from here"), "{answer}");
     assert!(
-        answer.contains(&format!("pid {} in its lock record", owner.pid())),
+        answer.contains(&format!(
+            "unverified pid {} from the lock record",
+            owner.pid()
+        )),
         "{answer}"
     );
 }

@@ -38,8 +38,9 @@ fn assert_storm_has_one_owner_at_a_time(namespaces: Namespaces) {
         (0, 0, 0),
         "{report:?}"
     );
-    // Only the owners touch the files. An owner that is delayed between removing its file and
-    // releasing the lock appears for that moment to have lost the file, which is rare.
+    // Only owners remove lock files here, so no owner may find its own file lost. An owner that is
+    // delayed between removing its file and releasing the lock looks to other processes as if it
+    // had lost the file. Such reports must be rare: fewer than one per hundred acquisitions.
     assert_eq!(report.lost, 0, "{report:?}");
     assert!(report.reported_lost * 100 < report.acquired, "{report:?}");
 }

@@ -41,8 +41,8 @@ fn names_of(pid: u32) -> Vec<String> {
     names
 }
 
-/// Another user's process that binds the names and listens. If `full`, it also fills each
-/// connection queue.
+/// Starts a process of another user that binds these socket names of the deletion guard and listens
+/// on them. If `full`, the process also fills the connection queue of each socket.
 fn squat(names: &[String], full: bool) -> UnrelatedProcess {
     let script = format!(
         "import socket,time\n\
@@ -96,7 +96,8 @@ fn socket_of_an_unrelated_user_does_not_block_the_key() {
     }
 }
 
-/// An unprivileged user cannot inspect the process that bound the names.
+/// The user who acquires the key cannot inspect another user's process that has bound the socket
+/// names of the deletion guard. The user id of each socket must suffice to ignore that process.
 #[test]
 fn full_queue_of_an_unrelated_user_does_not_block_the_key() {
     let Some(shared_dir) = SharedDir::new() else {
@@ -120,7 +121,8 @@ fn full_queue_of_an_unrelated_user_does_not_block_the_key() {
     }
 }
 
-/// Owners never accept connections, so their queues fill up. The kernel still reports their user.
+/// Owners never accept connections to the sockets of their deletion guard, so the connection queues
+/// can fill up. A second owner must still be refused, and the refusal must name the owner's user.
 #[test]
 fn full_queue_of_root_still_refuses_a_user_after_the_file_is_deleted() {
     let Some(shared_dir) = SharedDir::new() else {
@@ -177,7 +179,8 @@ fn unix_socket() -> OwnedFd {
         .expect("a socket")
 }
 
-/// One of the two names suffices to refuse a second owner when the file is deleted.
+/// The deletion guard has two socket names. If another process has bound one of them, the remaining
+/// name must still refuse a second owner after the lock file is deleted.
 #[test]
 fn second_name_still_refuses_when_the_first_is_bound_by_another_process() {
     let fixture = Fixture::new();

@@ -74,7 +74,8 @@ fn blind_views() -> [RunAs; 3] {
     ]
 }
 
-/// Each further user has a lock directory of its own next to the first user's.
+/// Root holds the key in its lock directory. Another user creates lock files in a directory of its
+/// own and could lock its file there, so it must be refused while it cannot see root's locks.
 #[test]
 fn user_that_cannot_see_the_locks_of_another_user_is_refused() {
     for run_as in blind_views() {
@@ -85,13 +86,15 @@ fn user_that_cannot_see_the_locks_of_another_user_is_refused() {
         let file = temp.join("shared/name_k.lock");
         let separate = run_as.in_network_namespace();
         assert_unknown(users.start_shared(separate, &temp), &file, "root");
-        // The deletion guard reveals the owner that the lock table hides.
+        // In the owner's network namespace, the sockets of the deletion guard show the owner that
+        // `/proc/locks` does not list here. The refusal can therefore name the owner's user.
         let answer = assert_refused(users.start_shared(run_as, &temp));
         assert!(
             answer.contains("another user's process (user root)"),
             "{answer}"
         );
-        // A file without a living owner is refused as well: its lock is just as invisible.
+        // The user is refused after the owner's death as well: where `/proc/locks` is incomplete,
+        // a lock that is free looks like a lock that is not listed.
         owner.kill();
         assert_unknown(users.start_shared(run_as, &temp), &file, "root");
         assert_held(&mut users.start_shared(RunAs::user(USER), &temp));
@@ -193,7 +196,8 @@ fn shared_directory_can_be_searched_by_all_users() {
     assert_eq!(mode & 0o7777, 0o755);
 }
 
-/// The socket names of the deletion guard contain no user.
+/// The socket names of the deletion guard are the same for all users. Otherwise root and a user, or
+/// one user inside and outside of a user namespace, could both own a key whose file was deleted.
 #[test]
 fn deletion_guard_refuses_other_users_after_the_file_is_deleted() {
     let (root, user) = (RunAs::root(), RunAs::user(USER));
@@ -310,7 +314,8 @@ fn file_that_another_user_holds_is_never_replaced() {
             &file,
             "root",
         );
-        // The deletion guard reveals the owner that the lock table hides.
+        // In the owner's network namespace, the sockets of the deletion guard show the owner that
+        // `/proc/locks` does not list here. The key is therefore known to be held.
         assert_refused(users.start(run_as, &file));
     }
     assert_eq!(fs::read(&file).unwrap(), before);

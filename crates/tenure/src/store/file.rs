@@ -1,7 +1,8 @@
 //! The lock protocol: open, lock, acquire the deletion guard, check the path again, write; and
 //! release.
 //!
-//! Safety depends on the order of these steps; docs/lock-protocol.md gives the reasons.
+//! The steps that acquire and release a lock file must stay in their order: in another order, two
+//! processes could own one key. docs/lock-protocol.md gives the reason for each step.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -123,8 +124,8 @@ fn step(target: &LockTarget) -> Result<Step, Error> {
     refused
 }
 
-/// Performs the checks that remain after the file is locked: its path, the deletion guard, and the
-/// other directory in which the key may be held. `None`: the key is acquired.
+/// Performs the checks that remain after the lock file is locked: its path, the deletion guard, and
+/// the store's second directory, in which the key may be held too. `None`: the key is acquired.
 fn check_locked(
     target: &LockTarget,
     file: &LockFile,
@@ -136,8 +137,8 @@ fn check_locked(
         file.is_at(directory, name)
             .map_err(|error| Error::io("inspect", path, error))
     };
-    // The previous owner may have removed the file after it was opened here and before it was
-    // locked.
+    // The previous owner may have removed the lock file after this process opened it and before
+    // this process locked it. Another process could then create and lock a new file.
     if !is_at_path()? {
         return Ok(Some(Step::Retry));
     }
@@ -146,7 +147,10 @@ fn check_locked(
         Ok(GuardAttempt::Held(owner)) => {
             return Ok(Some(inspect::without_file_step(path, &target.key, owner)));
         }
-        Err(error) => return Err(Error::io("acquire the deletion guard of", path, error)),
+        Err(error) => {
+            let act = "acquire the deletion guard of the lock file";
+            return Err(Error::io(act, path, error));
+        }
     }
     // Another process ignores a deletion guard that is bound but does not listen yet (see `bind`).
     // This process may have stalled in that state while its file was replaced, so the path is
@@ -237,7 +241,8 @@ impl Held {
         &self.guard
     }
 
-    /// True if other machines may share the file.
+    /// True if the lock file is on a network file system, which other machines may share. The file
+    /// is then kept on release.
     pub(crate) fn is_on_network(&self) -> bool {
         self.network
     }

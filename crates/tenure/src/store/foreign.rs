@@ -1,8 +1,9 @@
 //! Another user's file at the path of a lock file.
 //!
-//! The file is replaced only if this user alone may write the directory and the kernel shows that
-//! no process holds the file. If it is held, the error names its owner. If the kernel does not show
-//! the lock, the key is refused, because a file that looks abandoned may be held.
+//! Another user's lock file is replaced only if this user alone may write the directory and the
+//! kernel shows that no process holds the file. If a process holds the file, the claim is refused
+//! and the error names the owner. If the kernel does not show the lock, the claim is refused too: a
+//! file that looks abandoned may be held, and replacing it would admit a second owner.
 
 use std::ffi::{OsStr, OsString};
 
@@ -43,7 +44,8 @@ fn decide(
         return Ok(match &foreign.file {
             Some(_) if is_locked => inspect::without_file_step(path, &target.key, owner),
             Some(file) => inspect::holder_step(file, path),
-            // The owner of the deletion guard most likely holds this file.
+            // This user may not open the other user's file to test its lock. A living process has
+            // the deletion guard of the key, so the key counts as held.
             None => Step::Busy(inspect::other_users(path, owner.uid.or(Some(foreign.uid)))),
         });
     }
@@ -82,7 +84,7 @@ fn guard_owner(
         Ok(GuardAttempt::Acquired(taken)) => *guard = taken,
         Ok(GuardAttempt::Held(owner)) => return Ok(Some(owner)),
         Err(error) => {
-            let act = "acquire the deletion guard of";
+            let act = "acquire the deletion guard of the lock file";
             return Err(Error::io(act, target.path(), error));
         }
     }

@@ -95,7 +95,8 @@ pub(crate) fn owner_without_file(path: &Path, key: &Key, owner: GuardOwner) -> B
     Box::new(holder)
 }
 
-/// Continues an attempt that found the lock of an existing file held.
+/// Returns the next step of an attempt to acquire a key whose lock file is locked by another
+/// process: refuse the claim if that process is identified, otherwise identify it again later.
 pub(super) fn holder_step(file: &LockFile, path: &Path) -> Step {
     match identify(file, path) {
         Identified::Proven(holder) => Step::Busy(holder),
@@ -103,8 +104,8 @@ pub(super) fn holder_step(file: &LockFile, path: &Path) -> Step {
     }
 }
 
-/// Continues an attempt that found an owner without a file: it lost the file, or is releasing the
-/// key.
+/// Returns the next step of an attempt to acquire a key whose owner has the deletion guard but no
+/// lock file: the owner lost the file, or is releasing the key.
 pub(super) fn without_file_step(path: &Path, key: &Key, owner: GuardOwner) -> Step {
     let holder = owner_without_file(path, key, owner);
     match holder.pid {
@@ -126,8 +127,9 @@ pub(super) fn other_users(path: &Path, uid: Option<u32>) -> Box<Holder> {
 /// owner.
 pub(crate) fn unnamed(directory: &Directory, name: &OsStr, path: &Path) -> Box<Holder> {
     let mut holder = Holder::unknown(path.to_owned());
-    // The probe acquires a shared lock. It is granted alongside the shared locks of readers, but
-    // not alongside the lock of an owner, so a free lock here means a reader.
+    // An exclusive lock was refused before. The probe tries a shared lock, which the kernel grants
+    // alongside the shared locks of readers but not alongside the exclusive lock of an owner. If
+    // the probe succeeds, only readers hold the file.
     if let Ok(Lookup::File(file)) = directory.lookup(name)
         && matches!(file.probe(), Ok(LockState::Free))
     {
@@ -256,7 +258,7 @@ fn inspect_in(directory: &LockDirectory, key: &Key, name: &OsStr) -> Result<Insp
             }
         };
         let acquirer = match attest::lock_state(&file)
-            .map_err(|error| Error::io("read the lock state of", &path, error))?
+            .map_err(|error| Error::io("read the lock state of the file", &path, error))?
         {
             LockState::Held { acquirer } => acquirer,
             LockState::Free | LockState::Unknown(_) => {

@@ -30,12 +30,18 @@ pub(crate) enum LockDirectory {
     },
 }
 
-/// The lock file of a key, and the other directory in which the key may be held.
+/// Lock file of a key that is to be acquired, and the second directory in which the key may be
+/// held.
+///
+/// A program's store has two directories, `{program}` and `{program}-{uid}`. The lock file is
+/// created in one of them, and a holder is searched in both.
 #[derive(Debug)]
 pub(crate) struct LockTarget {
     pub(crate) key: Key,
     pub(crate) directory: Directory,
     pub(crate) name: OsString,
+    /// The directory of the store in which the lock file is not created. The key is refused if a
+    /// process holds it there.
     elsewhere: Option<PathBuf>,
     /// True if the directory belongs to this user. Locking it against tmpfiles cleaners then
     /// affects no other user.
@@ -145,9 +151,9 @@ impl LockTarget {
         &self.path
     }
 
-    /// Returns the holder of the key in the other directory. Must be called with this process's own
-    /// lock held: of two processes that chose different directories, the later one then finds the
-    /// lock of the earlier one.
+    /// Returns the holder of the key in the store's second directory, where this process creates no
+    /// lock file. Must be called with this process's own lock held: of two processes that chose
+    /// different directories, the later one then finds the lock of the earlier one.
     pub(crate) fn holder_elsewhere(&self) -> Result<Option<Box<Holder>>, Error> {
         let Some(path) = &self.elsewhere else {
             return Ok(None);

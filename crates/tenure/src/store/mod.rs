@@ -49,8 +49,9 @@ pub struct Store {
 impl Store {
     /// Store of one program: the directory `program` in the system's temporary directory.
     ///
-    /// If that directory belongs to another user, `program-{uid}` is used instead. A key that is
-    /// held in either directory is held.
+    /// If the directory `program` belongs to another user, lock files are created in
+    /// `program-{uid}` instead. A key counts as held if it is held in either of the two
+    /// directories.
     pub fn for_program(program: &str) -> Result<Self, Error> {
         Key::name(program)?;
         Ok(Self {
@@ -150,8 +151,9 @@ pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
     let failed = |error| Error::io("remove the stale lock file", path, error);
     let give_up_at = Instant::now() + inspect::IDENTIFY_TIMEOUT;
     while !file.try_lock().map_err(failed)? {
-        // The probe acquires a shared lock. It is granted alongside the shared locks of readers,
-        // but not alongside the lock of an owner.
+        // The exclusive lock was refused. The probe tries a shared lock, which the kernel grants
+        // alongside the shared locks of readers but not alongside the lock of an owner. If the
+        // shared lock is refused too, an owner holds the file, which is then not stale.
         if file.probe().map_err(failed)? != LockState::Free {
             return Ok(false);
         }
@@ -172,16 +174,17 @@ pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
     removed
 }
 
-/// Removes a stale lock file whose lock this process has. Returns false if an owner's deletion guard
-/// is still bound at `give_up_at`, or if another file is at the path.
+/// Removes a stale lock file that this process has locked. Returns false if another file is at the
+/// path by now, or if a process still has the key's deletion guard at `give_up_at`: that process
+/// may own the key although its lock file was deleted.
 fn remove_locked_file(
     directory: &Directory,
     name: &OsStr,
     file: &LockFile,
     give_up_at: Instant,
 ) -> io::Result<bool> {
-    // The kernel releases the lock of a killed process a moment before it closes the deletion
-    // guard, so a guard that is still bound need not have a living owner.
+    // The kernel releases the lock of a killed process a moment before it closes the process's
+    // deletion guard. Without the wait, the stale file of a killed owner would not be removed.
     while deletion_guard::owner(directory, name).is_some() {
         if Instant::now() >= give_up_at {
             return Ok(false);

@@ -40,7 +40,8 @@ pub enum Reports {
     Never,
     /// Usage so far in every chunk, requested or not; and as [`Reports::IfAsked`].
     SoFar,
-    /// As [`Reports::IfAsked`], but the last chunk is sent twice.
+    /// As [`Reports::IfAsked`], but the chunk with the usage is sent twice. A proxy that adds both
+    /// up would record twice the tokens.
     Twice,
     /// Usage in the chunk with the finish reason, requested or not; and as [`Reports::IfAsked`].
     WithTheReason,

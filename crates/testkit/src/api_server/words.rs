@@ -77,7 +77,8 @@ impl Words {
     }
 }
 
-/// Returns the argument of a command.
+/// Returns the argument of a test's command in the prompt, such as `3` for `[cut 3]`. `None` if the
+/// prompt does not contain the command.
 fn argument<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(&format!("[{word} "))?;
     Some(rest.split_once(']')?.0)

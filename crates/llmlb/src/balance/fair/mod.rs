@@ -1,13 +1,14 @@
-//! The order of waiting requests. Pure: no clock, no tasks.
+//! The order in which waiting requests are served. Pure: no clock, no tasks.
 //!
-//! Addresses take turns: each address with waiting requests has a turn, and moves to the end when
-//! one of its requests is served. Within an address its credentials take turns in the same way, and
-//! within a credential requests are served in the order of arrival. A client with a thousand
-//! requests therefore delays the single request of another address by at most one of its own,
-//! however many credentials it invents.
+//! Client addresses take turns: each address with waiting requests has a number, its turn, and the
+//! lowest turn is served first. When a request of an address is served, the address gets a new,
+//! highest turn. The credentials of an address take turns in the same way, and the requests of a
+//! credential are served in the order of arrival. A client with a thousand requests therefore
+//! delays the single request of another address by at most one of its own, however many credentials
+//! it invents.
 //!
-//! Requests that wait for the same thing are in one lane, so that a slot which became free is
-//! offered to lanes, of which there are few, and not to every waiting request.
+//! Requests that wait for the same backends are in one lane. A slot that became free is offered to
+//! the lanes, of which there are few, and not to every waiting request.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -17,60 +18,75 @@ use super::ClientKey;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
-/// Waiting requests. `L` is the key of a lane, `W` is the handle that wakes a request.
+/// All waiting requests, grouped into lanes: the requests of one lane wait for the same backends.
+/// `L` is the key of a lane, `W` is the handle that wakes a request.
 #[derive(Debug)]
 pub(super) struct FairQueue<L, W> {
     lanes: Vec<Lane<L, W>>,
     addresses: HashMap<u64, Address>,
-    /// Ranking of the addresses. A full queue evicts a request of the last address.
+    /// Client addresses, sorted by the number of their waiting requests. A full queue evicts a
+    /// request of the address with the most.
     by_count: Ranking,
-    /// Numbers of the last turn and of the last ticket.
+    /// Highest turn that an address or credential has got. Lower turns are served first.
     turns: u64,
+    /// Ticket number of the request that joined last.
     tickets: u64,
+    /// Number of waiting requests.
     waiting: usize,
+    /// Maximum number of waiting requests.
     max: usize,
 }
 
+/// Requests that wait for the same backends.
 #[derive(Debug)]
 struct Lane<L, W> {
+    /// Key of the lane, which names the backends that its requests wait for.
     lane: L,
-    /// Waiting requests of the lane, by the turn of their address. No entry is empty.
+    /// Waiting requests by the turn of their client address. The lowest turn is served first. An
+    /// address without waiting requests has no entry, so the first entry always has a request.
     addresses: BTreeMap<u64, AddressLine<W>>,
 }
 
-/// The waiting requests of one address in one lane.
+/// The waiting requests of one client address in one lane, the group of requests that wait for the
+/// same backends.
 #[derive(Debug)]
 struct AddressLine<W> {
     address: u64,
-    /// Waiting requests of the address, by the turn of their credential. No entry is empty.
+    /// Waiting requests by the turn of their credential. The lowest turn is served first. A
+    /// credential without waiting requests has no entry, so the first entry always has a request.
     credentials: BTreeMap<u64, CredentialLine<W>>,
 }
 
-/// The waiting requests of one credential in one lane.
+/// The waiting requests of one credential in one lane (the requests that wait for the same
+/// backends), in the order of arrival.
 #[derive(Debug)]
 struct CredentialLine<W> {
     credential: u64,
     queue: VecDeque<(Ticket, W)>,
 }
 
-/// An address with waiting requests, in all lanes.
+/// State of a client address while it has waiting requests: its turn to be served, and the requests
+/// that a full queue may evict.
 #[derive(Debug, Default)]
 struct Address {
     turn: u64,
     credentials: HashMap<u64, Credential>,
     tickets: Tickets,
-    /// Ranking of the address's credentials. An eviction from the address affects the last credential.
+    /// Credentials of the address, sorted by the number of their waiting requests. An eviction
+    /// removes a request of the credential with the most.
     by_count: Ranking,
 }
 
-/// A credential with waiting requests, in all lanes.
+/// State of a credential while it has waiting requests: its turn to be served, and the requests
+/// that a full queue may evict.
 #[derive(Debug)]
 struct Credential {
     turn: u64,
     tickets: Tickets,
 }
 
-/// Tickets of waiting requests, the newest one last.
+/// Ticket numbers of the waiting requests of one address or credential, sorted by arrival. A full
+/// queue evicts the last one, which is the newest request.
 #[derive(Debug, Default)]
 struct Tickets(BTreeSet<Ticket>);
 
@@ -79,8 +95,8 @@ struct Tickets(BTreeSet<Ticket>);
 #[derive(Debug, Default)]
 struct Ranking(BTreeSet<(usize, Ticket, u64)>);
 
-/// Position of a request within a lane: the turns of its address and credential, and its index in
-/// their queue.
+/// Position of a request within a lane, by which it is removed. `address` and `credential` are the
+/// turns under which the lane stores them, `at` is the index in the credential's queue.
 #[derive(Clone, Copy, Debug)]
 struct Position {
     address: u64,
@@ -105,14 +121,17 @@ impl<L, W> FairQueue<L, W> {
         self.waiting
     }
 
-    /// Adds a request to the lane `lane`. A full queue evicts another request, which is returned: of
-    /// the address with the most waiting requests, the newest of the credential with the most.
+    /// Adds a request to the lane `lane`. A full queue evicts another request, which is returned.
+    /// It is chosen from the address with the most waiting requests, and there from the credential
+    /// with the most: the newest request of that credential.
     ///
-    /// If with this request its own address would have the most requests, a request of another credential
-    /// of this address is evicted. Invented credentials therefore evict no requests of other addresses.
+    /// If the new request would make its own address the one with the most requests, a request of
+    /// another credential of the same address is evicted. Invented credentials therefore evict no
+    /// requests of other addresses.
     ///
-    /// `None` if the queue is full and with this request its own credential would have the most requests of
-    /// the address. Among equals the newest request is rejected, which is this one.
+    /// Returns `None`, and rejects the new request, if the queue is full and no other client has
+    /// more requests: with the new request, no address would have more than its own, and no
+    /// credential of that address more than its own.
     pub(super) fn join(
         &mut self,
         lane: L,
@@ -154,7 +173,8 @@ impl<L, W> FairQueue<L, W> {
         Some((ticket, evicted))
     }
 
-    /// Removes a request that was not served. `None` if it was served or evicted already.
+    /// Removes a request that was not served, for example because its client disconnected. `None`
+    /// if the request was served or evicted already.
     pub(super) fn leave(&mut self, client: ClientKey, ticket: Ticket) -> Option<W> {
         let address = self.addresses.get(&client.address)?;
         let credential = address.credentials.get(&client.credential)?;
@@ -175,30 +195,34 @@ impl<L, W> FairQueue<L, W> {
         Some(waiter)
     }
 
-    /// Index of the lane whose first request is the next in turn, of the lanes for which `may` is true.
+    /// Returns the index of the lane (the requests that wait for the same backends) whose first
+    /// request is served next. Only lanes for which `may` is true are considered: those whose
+    /// backends may have a free slot.
     pub(super) fn next(&self, may: impl Fn(&L) -> bool) -> Option<usize> {
         let heads = self.lanes.iter().enumerate().filter_map(|(index, lane)| {
             let (address, in_address) = lane.addresses.first_key_value()?;
             let (credential, line) = in_address.credentials.first_key_value()?;
-            // One credential may be the next in several lanes: then its oldest request is served first.
+            // A credential may be first in several lanes, with the same turn. Then its oldest
+            // request is served first.
             let (ticket, _) = line.queue.front()?;
             may(&lane.lane).then_some(((*address, *credential, *ticket), index))
         });
         heads.min().map(|(_, index)| index)
     }
 
-    /// Key of a lane.
+    /// Returns the key of the lane with this index.
     pub(super) fn lane(&mut self, index: usize) -> &mut L {
         &mut self.lanes[index].lane
     }
 
-    /// Keys of all lanes.
+    /// Iterates over the keys of all lanes, the groups of requests that wait for the same backends.
+    /// The caller updates the keys, for example after a change of the backends.
     pub(super) fn lanes(&mut self) -> impl Iterator<Item = &mut L> {
         self.lanes.iter_mut().map(|lane| &mut lane.lane)
     }
 
-    /// Takes the first request out of a lane. Its address moves to the end, and within the address
-    /// its credential.
+    /// Removes and returns the first request of a lane, which gets a slot. Its client address and
+    /// its credential get the last turn, so that other addresses and credentials are served first.
     pub(super) fn pop(&mut self, index: usize) -> Option<W> {
         let lane = self.lanes.get(index)?;
         let (address, in_address) = lane.addresses.first_key_value()?;
@@ -212,7 +236,8 @@ impl<L, W> FairQueue<L, W> {
         Some(waiter)
     }
 
-    /// Takes every request out of a lane.
+    /// Removes and returns all requests of a lane, because no backend is left that could serve
+    /// them.
     pub(super) fn pop_all(&mut self, index: usize) -> Vec<W> {
         let addresses = std::mem::take(&mut self.lanes[index].addresses);
         self.forget_lane_if_empty(index);
@@ -234,8 +259,8 @@ impl<L, W> FairQueue<L, W> {
         popped
     }
 
-    /// Removes a waiting request, to make room for a request of `newcomer`. `None` if no other client has
-    /// more requests than `newcomer` would have.
+    /// Evicts a waiting request, to make room for a request of `newcomer`, and returns its handle.
+    /// `None` if no other client has more requests than `newcomer` would have.
     fn evict_for(&mut self, newcomer: ClientKey) -> Option<W> {
         let (max_count, _, fullest) = self.by_count.last()?;
         let own = self.addresses.get(&newcomer.address);
@@ -280,7 +305,9 @@ impl<L, W> FairQueue<L, W> {
         Some((client, waiter))
     }
 
-    /// Gives new turns to an address and a credential that still have waiting requests.
+    /// Gives the last turn to the address and credential whose request was just served, if they
+    /// still have waiting requests. Otherwise one client would be served before all others. `from`
+    /// has their old turns.
     fn move_to_end(&mut self, client: ClientKey, from: Position) {
         let Some(address) = self.addresses.get_mut(&client.address) else {
             return;
@@ -304,7 +331,8 @@ impl<L, W> FairQueue<L, W> {
         }
     }
 
-    /// Counts a request, and returns the turns of its address and credential.
+    /// Adds a request to the counts of its address and credential, by which evictions are decided.
+    /// Returns the turns of both, the numbers by which they are served in order.
     fn count_in(&mut self, client: ClientKey, ticket: Ticket) -> (u64, u64) {
         let turns = &mut self.turns;
         let mut next_turn = || {
@@ -374,7 +402,8 @@ impl Ranking {
         self.0.last().copied()
     }
 
-    /// Changes the tickets of an address or credential, and updates its rank.
+    /// Changes the set of waiting requests of the address or credential `key`, and moves `key` to
+    /// its new rank. With an outdated rank, a full queue would evict a request of the wrong client.
     fn update<T>(
         &mut self,
         key: u64,

@@ -1,4 +1,5 @@
-//! The order of waiting requests. Lanes and requests are names.
+//! Tests of the order in which waiting requests are served. Texts stand for requests, and for the
+//! lanes that group the requests which wait for the same backends.
 
 use super::*;
 

@@ -19,7 +19,8 @@ fn ask(pool: &Pool, blocks: &[u64], tried: &[BackendId]) -> Slot {
 fn prompt_is_sent_to_the_backend_of_its_longest_known_beginning() {
     let (pool, _) = alike(&[(1, None); 8]);
     for conversation in 0..50_u64 {
-        // All conversations begin with the same block.
+        // All conversations begin with block 0, like a common system prompt. Each request changes
+        // the backend that is remembered for this block, but the longer beginning decides.
         let blocks: Vec<u64> = (0..10).map(|block| block * (conversation + 1)).collect();
         let first = ask(&pool, &blocks[..4], &[]).backend().id;
         for length in [4, 6, 10] {
@@ -58,11 +59,13 @@ fn overloaded_backend_gets_no_prompts_by_affinity() {
     let (pool, backends) = alike(&[(1, None); 4]);
     let home = &backends[2];
     let mut held = vec![ask_at(&pool, &[1, 2], home)];
-    // While the other backends are idle, affinity sends one more request to the backend of the prompt.
+    // `home` has one request, the other backends none. Affinity uses a backend up to 1.25 times the
+    // average load plus one request: `home` gets a second request, but not a third.
     held.push(ask(&pool, &[1, 2], &[]));
     assert_eq!(home.outstanding(), 2);
     assert_ne!(ask(&pool, &[1, 2], &[]).backend().id, home.id);
-    // With more load on the other backends, affinity sends more requests to the backend of the prompt.
+    // With more load on the other backends the average rises, and affinity sends more requests to
+    // `home`.
     for backend in &backends {
         while backend.outstanding() < 8 {
             held.push(ask_at(&pool, &[], backend));
@@ -76,8 +79,9 @@ fn overloaded_backend_gets_no_prompts_by_affinity() {
         }
         held.push(next);
     }
-    // The other backends have 8 requests each. The average was 9.25 at the last choice, and 1.25 x 9.25 + 1
-    // is less than 13.
+    // The other three backends have 8 requests each. With 13 requests on `home` the average is
+    // 9.25, and 13 is above the limit of 1.25 x 9.25 + 1. With 12 requests `home` was still below
+    // its limit.
     assert_eq!(home.outstanding(), 13);
 }
 
@@ -95,7 +99,8 @@ fn average_of_many_candidates_is_cached_for_two_milliseconds() {
     let is_home = |slot: &Slot| slot.backend().id == id;
     let busy = held.iter().filter(|slot| is_home(slot)).count();
     assert!((5..=13).contains(&busy), "{busy}");
-    // Each backend has about ten requests, so the backend of the prompt is below the bound.
+    // Each backend has about ten requests, so the load of the prompt's backend is near the average
+    // and affinity may use it. This request also caches the average.
     let near = ask(&[1], 2000);
     assert!(is_home(&near));
     drop(held);

@@ -7,7 +7,8 @@ use http::StatusCode;
 
 use super::*;
 
-/// Evidence from this client with this prompt.
+/// Returns evidence against a backend: the response 500 to a request of this client with this
+/// prompt.
 fn evidence(client: u64, prompt: u64) -> Evidence {
     Evidence {
         fault: Fault::Status(StatusCode::INTERNAL_SERVER_ERROR),

@@ -64,17 +64,15 @@ pub(super) fn failed(args: &ListArgs, data: &DataDir) -> Result<u8, Failure> {
         parts.push(format!("{} with {records}", counted(batches, "batch")));
     }
     if others > 0 {
-        parts.push(format!(
-            "{} that could not be read",
-            counted(others, "file")
-        ));
+        let files = counted(others, "file");
+        parts.push(format!("{files} that could not be read"));
     }
     let parts = parts.join(" and ");
     output::data(&format!("{parts} in {}", data.shown("failed")))?;
     if found.iter().any(|one| one.is_batch) {
         let resend = data.command("resend");
         output::hint(&format!(
-            "list the batches that can be delivered again with {resend}"
+            "list the batches that can be delivered again: {resend}"
         ));
     }
     Ok(exit::DONE)

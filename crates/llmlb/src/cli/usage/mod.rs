@@ -31,8 +31,11 @@ pub(super) fn usage(args: &UsageArgs, quiet: bool) -> Result<u8, Failure> {
         return tally::report(&args.report, &data);
     };
     if let Some(flag) = args.report.flag() {
-        let message = format!("{flag} in front of a verb belongs to the report, which has no verb");
-        let hint = format!("write the verb's flags after it: llmlb usage VERB {flag}");
+        let message = format!(
+            "{flag} must not be in front of a verb: there it applies to the report, which is \
+             `llmlb usage` without a verb"
+        );
+        let hint = format!("write the flags of a verb after the verb: llmlb usage VERB {flag}");
         return Err(Failure::new(exit::USAGE, message).hint(hint));
     }
     match verb {

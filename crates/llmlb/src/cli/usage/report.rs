@@ -125,7 +125,10 @@ fn advice(delivered: &Delivered, data: &DataDir, again: &str) -> String {
             "no record is lost: check the URL and the token (LLMLB_USAGE_TOKEN, --token-file), then \
              {again}"
         ),
-        Some(_) => format!("no record is lost; deliver again after that time with {again}"),
+        Some(pause) => {
+            let until = time::point(pause.until());
+            format!("no record is lost; deliver again after {until} with {again}")
+        }
         None => {
             let pending = data.command("pending");
             format!("show the time of the next retry with {pending}, or retry at once with {again}")

@@ -20,26 +20,31 @@ use super::{Backend, BackendUrl, Flags, Kind};
 /// Maximum length of a backend's name.
 const MAX_NAME: usize = 64;
 
-/// The backends that are used, with their origins.
+/// The backends that are used, with their origins: the file and line, variable or flag that defines
+/// each.
 #[derive(Default)]
 pub(super) struct ReadBackends {
     pub(super) backends: Vec<Backend>,
     pub(super) origins: Vec<Origin>,
-    /// Names of the variables in `api_key_env`, also of backends that are not used.
+    /// Names of the environment variables that `api_key_env` names, also for backends that another
+    /// list replaces. These variables are not reported as unknown, even if they begin with
+    /// `LLMLB_`.
     pub(super) key_variables: Vec<String>,
 }
 
-/// A backend as written in one layer.
+/// A backend as defined in one layer of the configuration: the file, the environment or the flags.
 struct BackendDraft {
     fields: BackendFields,
-    /// Origins of the fields that are set, by the names of their settings.
+    /// File and line of each field that is set, by the name of its setting. Messages about a field
+    /// begin with its origin.
     origins: BTreeMap<&'static str, Origin>,
-    /// Origin of the backend as a whole.
+    /// File and line, variable or flag that defines the backend. Messages about fields that are not
+    /// set begin with this origin.
     origin: Origin,
 }
 
 impl BackendDraft {
-    /// Returns the origin of a field.
+    /// Returns the file and line, variable or flag that sets a field, for messages about the field.
     fn origin<T>(&self, setting: &Setting<T>) -> &Origin {
         self.origins.get(setting.name).unwrap_or(&self.origin)
     }
@@ -228,8 +233,8 @@ fn check_unique(drafts: &[BackendDraft], problems: &mut ProblemList) {
     }
 }
 
-/// Reports a backend whose `only_models` excludes all of its `models`: it would silently never get
-/// a request.
+/// Reports a backend whose `only_models` excludes all of its `models`: the backend would silently
+/// never get a request.
 fn check_served(drafts: &[BackendDraft], problems: &mut ProblemList) {
     let setting = &settings::BACKEND_ONLY;
     for draft in drafts {
@@ -238,7 +243,7 @@ fn check_served(drafts: &[BackendDraft], problems: &mut ProblemList) {
         };
         if !models.iter().any(|model| is_among(only, model)) {
             let what = setting.rejection(
-                "none of backend.models is in the list, so the backend would serve no model",
+                "no name in backend.models matches only_models, so the backend would serve no model",
             );
             problems.add(draft.origin(setting), setting.name, &what);
         }
@@ -304,7 +309,8 @@ fn finish(
 /// Assignment of unique names to backends.
 struct BackendNames {
     taken: HashSet<String>,
-    /// Last number appended to each default name.
+    /// Last number that was appended to each default name, so that the search for a free number
+    /// continues there.
     numbers: HashMap<String, u32>,
 }
 
@@ -326,11 +332,12 @@ impl BackendNames {
         free.unwrap_or(label)
     }
 
-    /// Returns the default name, host and port. A number is appended if the name is taken, for
-    /// example by another path prefix of the same host.
+    /// Returns the default name of a backend: `host:port` of its URL. If another backend has that
+    /// name, for example with another path prefix on the same host, a number is appended.
     fn default_for(&mut self, url: &BackendUrl) -> String {
         let name = url.authority().as_str().replace(['[', ']'], "");
-        // Truncate a very long host, so that a number still fits.
+        // Truncate a very long host, so that the name with an appended number has at most
+        // `MAX_NAME` characters.
         let name: String = name.chars().take(MAX_NAME - 6).collect();
         let number = self.numbers.entry(name.clone()).or_insert(1);
         let mut unique = name.clone();

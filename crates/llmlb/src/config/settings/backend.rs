@@ -28,7 +28,7 @@ pub(crate) static BACKEND_NAME: Setting<Option<String>> = Setting {
     name: "backend.name",
     variable: None,
     flag: None,
-    default: Described("host:port of the URL", || None),
+    default: Described("none: the name is host:port of the URL", || None),
     value: &Optional {
         of: BackendName,
         unset: "-",
@@ -55,7 +55,10 @@ pub(crate) static BACKEND_MODELS: Setting<Option<Vec<String>>> = Setting {
     name: "backend.models",
     variable: None,
     flag: None,
-    default: Described("the backend's own list", || None),
+    default: Described(
+        "none: llmlb uses the models that the backend reports",
+        || None,
+    ),
     value: &Optional {
         of: ModelNames,
         unset: "-",

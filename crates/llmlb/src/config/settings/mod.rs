@@ -35,11 +35,11 @@ pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
     (CONFIG, "Configuration file; the flag is `--config`."),
     (
         LOCK_DIR,
-        "Lock directory, if not in the temporary directory.",
+        "Lock directory, used instead of `llmlb` in the system's temporary directory.",
     ),
     (
         DATA_DIR,
-        "Data directory, if not in the user's own; the flag of `usage` is `--data`. A demo uses `demo` in it.",
+        "Data directory, used instead of `llmlb` in the user's data directory; `llmlb usage` also has the flag `--data`. A demo uses the subdirectory `demo` of this directory.",
     ),
     (
         TOKEN_VARIABLE,

@@ -34,9 +34,12 @@ section! {
         body_timeout: Duration = BODY_TIMEOUT,
         /// Minimum rate of request bodies, and of responses that wait for the client, in bytes per second.
         min_body_rate: usize = MIN_BODY_RATE,
-        /// Window over which a client must accept response bytes at `min_body_rate`.
+        /// Maximum time for which a client may stall a response: over HTTP/1.1 it accepts no bytes,
+        /// over HTTP/2 fewer bytes than `min_body_rate`. Then the connection is closed, or the
+        /// HTTP/2 stream reset.
         send_timeout: Duration = SEND_TIMEOUT,
-        /// Replaces `send_timeout`, and `body_timeout` of streamed bodies, while other requests wait.
+        /// Replaces `send_timeout`, and `body_timeout` of streamed bodies, while other requests
+        /// wait for a slot: a client that stalls must not occupy a slot that others need.
         stall_timeout: Duration = STALL_TIMEOUT,
         /// Maximum number of client connections. `None`: derived from the limit of open files.
         max_connections: Option<usize> = MAX_CONNECTIONS,
@@ -44,7 +47,7 @@ section! {
         max_connections_per_address: Option<usize> = MAX_CONNECTIONS_PER_ADDRESS,
         /// Maximum time of a connection without a request, and for the head of a request to arrive.
         idle_timeout: Duration = CLIENT_IDLE_TIMEOUT,
-        /// In bytes.
+        /// Maximum size of the head of a request, and of the trailers of its body, in bytes.
         max_header: usize = MAX_HEADER,
         /// Maximum number of concurrent streams on one HTTP/2 connection.
         max_streams: u32 = MAX_STREAMS,
@@ -196,7 +199,10 @@ pub(crate) static MAX_CONNECTIONS: Setting<Option<usize>> = Setting {
     name: "server.max_connections",
     variable: Some("LLMLB_MAX_CONNECTIONS"),
     flag: None,
-    default: Described("half of the file descriptors outside the reserve", || None),
+    default: Described(
+        "half of the file descriptors that the server does not reserve for itself",
+        || None,
+    ),
     value: &Optional {
         of: Number {
             range: 1..=MOST_CONNECTIONS,

@@ -23,15 +23,16 @@ section! {
         on_failure: OnFailure = USAGE_ON_FAILURE,
         allow_http: bool = USAGE_ALLOW_HTTP,
         archive_max_age: Option<Duration> = USAGE_ARCHIVE_MAX_AGE,
-        /// In bytes.
+        /// Maximum total size of the files in `archive/`, in bytes.
         archive_max_size: Option<u64> = USAGE_ARCHIVE_MAX_SIZE,
         failed_max_age: Option<Duration> = USAGE_FAILED_MAX_AGE,
-        /// In bytes.
+        /// Maximum total size of the files in `failed/`, in bytes.
         failed_max_size: Option<u64> = USAGE_FAILED_MAX_SIZE,
     }
 }
 
-/// Age from which files of a directory are deleted.
+/// Type of `usage.archive_max_age` and `usage.failed_max_age`, the age from which files in
+/// `archive/` or `failed/` are deleted.
 const MAX_AGE: Optional<Age> = Optional {
     of: Age {
         range: HOUR..=Duration::from_secs(3660 * DAY.as_secs()),
@@ -39,7 +40,8 @@ const MAX_AGE: Optional<Age> = Optional {
     unset: "no limit",
 };
 
-/// Total size from which the oldest files of a directory are deleted.
+/// Type of `usage.archive_max_size` and `usage.failed_max_size`, the total size beyond which the
+/// oldest files in `archive/` or `failed/` are deleted.
 const MAX_SIZE: Optional<ByteSize> = Optional {
     of: ByteSize {
         range: 1 << 20..=1 << 40,

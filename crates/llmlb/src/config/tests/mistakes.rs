@@ -259,9 +259,9 @@ const OF_SHARING: [(&str, &str); 20] = [
     ),
     (
         "[[backend]]\nurl = \"http://a\"\nmodels = [\"a\", \"b\"]\nonly_models = [\"c\", \"d*\"]\n",
-        "llmlb.toml:4: backend.only_models: none of backend.models is in the list, so the backend \
-         would serve no model; allowed: a list of names, at least one; a * at the end of one matches any \
-         rest",
+        "llmlb.toml:4: backend.only_models: no name in backend.models matches only_models, so the \
+         backend would serve no model; allowed: a list of names, at least one; a * at the end of one \
+         matches any rest",
     ),
     (
         "aliases = \"fast\"\n",
@@ -416,10 +416,10 @@ fn public_address_is_rejected_without_allow_public() {
             })
             .good();
     }
-    // The problem is also reported next to other problems.
+    // A second problem in the file does not hide the public address: both problems are reported.
     let run = LoadCase::with_file("[server]\nhost = \"0.0.0.0\"\nport = 70000\n");
     assert_eq!(run.problems().lines().count(), 2);
-    // An overridden host is not checked.
+    // `LLMLB_HOST` overrides the file's public host, which is then not used and not reported.
     let run = LoadCase::with_file("[server]\nhost = \"0.0.0.0\"\n").env("LLMLB_HOST", "x");
     assert!(run.problems().starts_with("LLMLB_HOST: \"x\" is not"));
     let run = LoadCase::new().env("LLMLB_HOST", "0.0.0.0");

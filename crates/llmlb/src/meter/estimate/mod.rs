@@ -1,7 +1,8 @@
 //! Estimated token counts, for responses without a usage report. Usage records mark them as estimates.
 //!
-//! The text of one token depends on the model's tokenizer. These ratios are approximately right for
-//! current models, by the length of a character in UTF-8:
+//! The number of tokens of a text depends on the model's tokenizer. The estimate uses one ratio of
+//! characters to tokens for each length of a character in UTF-8. The ratios in this table are
+//! approximately right for current models:
 //!
 //! | bytes | characters | tokens |
 //! |---|---|---|
@@ -50,9 +51,13 @@ pub(crate) fn response(bytes: u64) -> u64 {
 /// all eight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamEstimate {
+    /// Number of events so far, which determines the events that are parsed as samples.
     events: u64,
-    /// Number of events with text, and the length of their text in parts of a token.
+    /// Estimated number of events with text. Most backends send one event per token, so this number
+    /// is usually the number of tokens.
     text_events: u64,
+    /// Estimated length of the text of all events, in parts of a token (12 parts are one token).
+    /// The length determines the tokens if events have more text than one token.
     parts: u64,
 }
 
@@ -88,8 +93,8 @@ impl StreamEstimate {
 
     /// Returns the estimated tokens so far, at least one after the first event.
     ///
-    /// Each event with text counts as one token, unless the events have the text of two tokens or more
-    /// on average.
+    /// Each event with text counts as one token, because most backends send one event per token. If
+    /// the average event has the text of two tokens or more, the length of the text counts instead.
     pub(crate) fn tokens(&self) -> u64 {
         let has_more = self.parts >= 2 * PARTS * self.text_events;
         let tokens = if has_more {

@@ -83,23 +83,32 @@ impl FieldName {
     }
 }
 
-/// Meaning of an object or a list, which determines how the strings in it are counted.
+/// Kind of a JSON object or list in a prompt. The kind determines if a string in it counts as text
+/// or as an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Container {
-    /// Messages and their parts.
+    /// Messages, and the parts of their content. Only fields of such an object or list can be
+    /// attachments, or contain them.
     Content,
+    /// Value of a field such as `image_url`. The string in `url` or `data` counts as an attachment.
     Media,
+    /// List of images. Each string counts as an attachment.
     Images,
+    /// File in a message. Its field `file_data` counts as an attachment or by its length.
     File,
+    /// Anthropic's object with the data of an image or a document. The data counts as an attachment
+    /// or as text, depending on the other fields.
     Source,
+    /// List of embedding vectors in base64. Each string counts by its length.
     Embedded,
-    /// Any other object or list. All strings in it are text.
+    /// Object or list of no other kind. All strings in it count as text, so that a client cannot
+    /// hide text from the estimate in a field such as `url`.
     Text,
 }
 
 impl Container {
-    /// Returns the meaning of an object or a list that is nested in this container. `name` is the name
-    /// of its field; elements of a list have no name.
+    /// Returns the kind of an object or a list that is nested in this container. `name` is the name
+    /// of the field with the nested value; elements of a list have no name.
     fn within(self, name: Option<FieldName>) -> Self {
         match (self, name) {
             (Self::Content, None | Some(FieldName::Content))
@@ -116,13 +125,14 @@ impl Container {
 
 /// Visitor that adds up the tokens of a prompt.
 struct PromptWalk {
-    /// Meanings of the open objects and lists, the innermost last.
+    /// Kinds of the open objects and lists, the innermost last.
     containers: [Container; MAX_DEPTH],
     depth: usize,
-    /// Name of the value that comes next.
+    /// Name of the field whose value comes next. The name determines if the value is an attachment.
     name: Option<FieldName>,
+    /// Length of the text so far, in parts of a token.
     parts: u64,
-    /// Tokens of numbers and attachments.
+    /// Tokens of numbers and attachments so far. They are added to the tokens of the text.
     tokens: u64,
     source: SourceObject,
 }
@@ -155,7 +165,8 @@ impl PromptWalk {
         Ok((tokens(self.parts) + self.tokens, end))
     }
 
-    /// Meaning of the object or list that contains the next value.
+    /// Returns the kind of the innermost open object or list, which determines how the next value
+    /// counts.
     fn container(&self) -> Container {
         match self.depth.checked_sub(1) {
             None => Container::Content,
@@ -271,7 +282,8 @@ fn is_name(after: &[u8]) -> bool {
     }
 }
 
-/// Returns the tokens of a file in base64: of an attachment for media and PDF, else of the file's text.
+/// Returns the estimated tokens of a file in base64. An image, a sound, a video or a PDF counts as
+/// one attachment, whatever its length. Any other file counts as text of the decoded length.
 fn file(text: &[u8]) -> u64 {
     const ATTACHMENTS: [&[u8]; 4] = [
         b"data:image/",

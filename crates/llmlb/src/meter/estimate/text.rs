@@ -4,7 +4,8 @@
 //! that count less into the samples and be billed for less. The loops over lanes have no branches, so
 //! that the compiler vectorizes them.
 
-/// Parts of one token. The measure of every character is a whole number of parts: 3, 6, 12 or 24.
+/// Number of parts of one token, the unit in which text is measured. A character counts 3, 6, 12 or
+/// 24 parts, from a quarter of a token to two tokens, so that sums need no fractions.
 pub(super) const PARTS: u64 = 12;
 
 /// Number of bytes that one vector instruction counts.
@@ -65,8 +66,8 @@ fn by_length_of_characters(text: &[u8]) -> u64 {
     rest + groups.map(sum_of_group).sum::<u64>()
 }
 
-/// Returns the parts that a count of bytes has too many because escapes are longer than the characters
-/// that they encode. `text` begins with a backslash.
+/// Returns the number of parts by which a count of all bytes is too high, because an escape is
+/// longer than the character that it encodes. `text` begins with a backslash.
 fn excess_of_escapes(text: &[u8]) -> u64 {
     let is_first = |before: u8, byte: u8| u8::from(byte == b'\\') & u8::from(before != b'\\');
     let is_unicode = |before: u8, byte: u8| u8::from(byte == b'u') & u8::from(before == b'\\');
@@ -80,7 +81,8 @@ fn excess_of_escapes(text: &[u8]) -> u64 {
     }
 }
 
-/// Sums two counts, each 0 or 1, over all pairs of adjacent bytes.
+/// Calls `count` with every pair of adjacent bytes, and sums up the two numbers that it returns,
+/// each 0 or 1. So one pass over the text counts two patterns, such as escapes and `\u` escapes.
 pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u64; 2] {
     let Some((_, after)) = text.split_first() else {
         return [0; 2];
@@ -88,8 +90,8 @@ pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u6
     let mut sums = [0; 2];
     let (before, _) = text.as_chunks::<LANES>();
     let (chunks, rest) = after.as_chunks::<LANES>();
-    // A lane of 8 bits overflows after 255, so at most 128 pairs are added before the lanes are summed
-    // up.
+    // Each of the 16 lanes is a sum of 8 bits, to which every chunk adds at most 1. The lanes are
+    // added to `sums` after 128 chunks, before a lane can overflow.
     for (before, chunks) in before.chunks(128).zip(chunks.chunks(128)) {
         let (mut first, mut second) = ([0; LANES], [0; LANES]);
         for (before, chunk) in before.iter().zip(chunks) {
@@ -115,7 +117,9 @@ pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u6
 const AROUND: usize = 5;
 const WINDOW: usize = AROUND + LANES;
 
-/// As [`excess_of_escapes`], for the four digits of escapes such as `\u0041`.
+/// Returns the number of parts by which a count of all bytes is too high because of the four digits
+/// of escapes such as `\u0041`. The other two bytes of an escape are the subject of
+/// [`excess_of_escapes`].
 fn excess_of_unicode_escapes(text: &[u8]) -> u64 {
     let is_escape = |before: [u8; 2], byte: u8| {
         u8::from(byte == b'u') & u8::from(before[1] == b'\\') & u8::from(before[0] != b'\\')
@@ -126,7 +130,9 @@ fn excess_of_unicode_escapes(text: &[u8]) -> u64 {
         u64::from(is_escape([x, y], byte) * (1 + 2 * low + (low & is_low(b, c))))
     };
     let mut excess = match *text {
-        // The loop below needs two bytes in front of the `u`; the first escape may have only one.
+        // Count an escape at the start of `text` here. The loop below would miss the escape,
+        // because the loop reads two bytes in front of each `u`, and the `u` of this escape has
+        // only one.
         [b'\\', b'u', a, b, c, ..] => single([0, b'\\', b'u', a, b, c]),
         _ => 0,
     };
@@ -179,8 +185,8 @@ mod tests {
                 [b'\\', b'u', a, b, c, _, tail @ ..] => match [*a, *b, *c] {
                     [b'0', b'0', b'0'..=b'7'] => (3, tail),
                     [b'0', b'0'..=b'7', _] => (6, tail),
-                    // A surrogate is one half of a pair that encodes an emoji of 24 parts. Other escapes
-                    // encode characters of 12 parts.
+                    // All other escapes count 12 parts of a token, as characters with three bytes
+                    // in UTF-8 do. An emoji of 24 parts has two escapes, one for each surrogate.
                     _ => (12, tail),
                 },
                 [b'\\', _, tail @ ..] | [0..0x80, tail @ ..] => (3, tail),

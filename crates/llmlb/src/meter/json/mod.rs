@@ -48,23 +48,24 @@ pub(crate) struct Finder {
     facts: Facts,
 }
 
-/// Position in the grammar: the token that is expected next.
+/// Position of the parser in the JSON grammar, kept between chunks: the token that it expects next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ParserState {
     #[default]
     Start,
-    /// A name, or the end of the object.
+    /// The parser expects a field name, or the end of the object.
     Name,
     InName,
     Colon,
     Value,
+    /// Inside a string that is the value of a field.
     InString,
     /// Inside an object or a list that is the value of a field.
     InNested,
     InNestedString,
     /// Inside a number or a literal such as `true`.
     InScalar,
-    /// A comma, or the end of the object.
+    /// The parser expects a comma, or the end of the object.
     After,
     End,
     /// The input is not an object, or not valid JSON. The rest is ignored.
@@ -323,7 +324,8 @@ impl Finder {
         }
     }
 
-    /// Ends the object whose fields are read.
+    /// Ends the current object at its `}`. After a nested object the finder continues with the
+    /// fields of the top-level object. After the top-level object the response is complete.
     fn close(&mut self) {
         self.state = match self.parent.take() {
             Some(_) => ParserState::After,

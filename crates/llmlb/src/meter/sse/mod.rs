@@ -22,7 +22,8 @@ use partial_event::PartialEvent;
 pub(crate) use summary::StreamSummary;
 use usage_event::Splice;
 
-/// Maximum length of an event that is removed. A longer event has more content than usage.
+/// Maximum length of a usage event that is hidden from the client, in bytes. A longer event is
+/// forwarded: it contains more than usage, and holding it back would delay the client.
 const MAX_HIDDEN: usize = 16 * 1024;
 
 /// Treatment of events that contain usage and nothing else.
@@ -70,7 +71,7 @@ impl Sse {
         self.usage_events == UsageEvents::Hide
     }
 
-    /// Facts of the stream so far.
+    /// Returns the usage, the errors and the end of the stream, as far as they have arrived.
     pub(crate) fn summary(&self) -> &StreamSummary {
         &self.summary
     }

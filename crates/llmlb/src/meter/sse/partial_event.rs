@@ -18,7 +18,8 @@ pub(super) struct PartialEvent {
     long: Option<Box<Finder>>,
     /// Last byte that arrived; `None` between events.
     last: Option<u8>,
-    /// No byte of the event has been sent to the client.
+    /// True if no byte of the event has been sent to the client, because the event may turn out to
+    /// be a usage event that is hidden.
     is_held: bool,
 }
 
@@ -42,7 +43,8 @@ impl PartialEvent {
         self.bytes.len()
     }
 
-    /// Returns the end of the event in the next chunk.
+    /// Returns the offset in `data`, the next chunk, at which the open event ends. `None` if the
+    /// event does not end in this chunk.
     pub(super) fn end_in(&self, data: &[u8]) -> Option<usize> {
         end_after(self.last?, data)
     }

@@ -15,7 +15,8 @@ use crate::endpoint::Api;
 /// Number of bytes that are kept of the last event. They suffice to recognize an error or a finish reason.
 const KEPT: usize = 1024;
 
-/// Facts of a stream so far.
+/// Usage, errors and end of a stream, as far as its events have arrived. They determine the usage
+/// record of the request.
 #[derive(Debug)]
 pub(crate) struct StreamSummary {
     api: Api,
@@ -26,7 +27,8 @@ pub(crate) struct StreamSummary {
     /// An event with usage and empty choices was read. Backends send it after the generated text.
     saw_usage_event: bool,
     pub(crate) estimate: StreamEstimate,
-    /// The last bytes of the last event's data.
+    /// Last bytes of the last event's data, at most [`KEPT`]. They show if the stream ended with an
+    /// error or with a finish reason.
     last: Vec<u8>,
 }
 

@@ -12,7 +12,9 @@ use super::lines::lines;
 use crate::endpoint::Api;
 use crate::json;
 
-/// Fields that every event of a stream has. `obfuscation` pads all events to the same length.
+/// Fields that every event of a stream has. A usage event without other fields is removed from the
+/// stream as a whole, because it contains nothing else for the client. `obfuscation` pads all
+/// events to the same length.
 const COMMON: [&str; 9] = [
     "id",
     "object",
@@ -38,7 +40,8 @@ impl Splice {
         Self { range, with: "" }
     }
 
-    /// Splits at an offset. The range of the second part counts from that offset.
+    /// Splits the splice in two at offset `at`, where one chunk ends and the next one starts. The
+    /// range of the second splice counts from the start of the second chunk.
     pub(super) fn split(self, at: usize) -> (Option<Self>, Option<Self>) {
         let Range { start, end } = self.range;
         if end <= at {

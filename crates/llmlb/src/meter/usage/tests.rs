@@ -132,7 +132,8 @@ fn total_is_at_least_the_sum_of_prompt_and_completion() {
     // completion.
     let more = r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":15}"#;
     assert_eq!(reported(Api::Chat, &[more]), Some((8, 2, 0, 0, 15)));
-    // Several events of a stream may each report a part of the numbers.
+    // The events of a stream may each report a part of the numbers. The total is checked against
+    // the sum of the parts of all events.
     let parts = [
         r#"{"prompt_tokens":8,"completion_tokens":null}"#,
         r#"{"completion_tokens":2,"total_tokens":10}"#,

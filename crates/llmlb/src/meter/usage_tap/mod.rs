@@ -13,7 +13,8 @@ use super::sse::{self, Sse, StreamSummary, UsageEvents};
 use super::usage::{TokenUsage, UsageSource};
 use crate::endpoint::Api;
 
-/// Reader of one response.
+/// Parser of one response, through which all bytes for the client pass. It finds the token usage
+/// and the end of the response.
 #[derive(Debug)]
 pub(crate) struct UsageTap {
     api: Api,
@@ -147,8 +148,9 @@ impl UsageTap {
         }
     }
 
-    /// True unless the response is known to be truncated. Some backends close a stream early without an
-    /// error.
+    /// True unless the response is known to be truncated: a JSON body without its end, or a stream
+    /// without a finish reason. A connection that the backend closes in order is no proof of the
+    /// end, because some backends close a stream early without an error.
     pub(crate) fn is_finished(&self) -> bool {
         match &self.format {
             // Streams of unknown endpoints have no end mark that llmlb knows.
@@ -195,7 +197,8 @@ impl UsageTap {
                 ..TokenUsage::default()
             };
         };
-        // A stream that the backend cut may have more tokens than its last report.
+        // The backend may have generated more tokens after the last report of a stream that it cut.
+        // So the report counts as a lower bound, and the usage as estimated.
         let is_cut = self.api.writes_text() && summary.is_some_and(|summary| !summary.saw_finish());
         let mut is_reported = report.is_valid() && !is_cut;
         let prompt = match report.prompt {

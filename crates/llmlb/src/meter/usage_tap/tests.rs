@@ -180,7 +180,8 @@ fn usage_reported_before_a_stream_was_cut_is_a_lower_bound() {
     let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n";
     pass(&mut stream, &[begin, word, word].concat());
     assert_eq!(numbers(stream.usage(0, || 7)), (25, 2, 27, "estimated"));
-    // The last event may have no output tokens either. The completion stays an estimate.
+    // The stream ends with `message_stop` but without output tokens in any event. So the completion
+    // stays an estimate although the stream is complete.
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     pass(&mut stream, stop);
     assert!(stream.is_finished());

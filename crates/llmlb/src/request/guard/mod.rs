@@ -138,7 +138,8 @@ impl RequestGuard {
         self.note_own_body(response);
     }
 
-    /// Counts the body of a response of llmlb's own.
+    /// Notes the length of the body of llmlb's own response, for the access log and the usage
+    /// record.
     pub(crate) fn note_own_body(&mut self, response: &Response<Full<Bytes>>) {
         if self.identity.method != Method::HEAD {
             self.metering.bytes = response.body().size_hint().lower();
@@ -176,7 +177,8 @@ impl RequestGuard {
 /// completely waits for the next flush. The end of a stream flushes the group at once: otherwise the
 /// last bytes would be delayed and need a write of their own.
 impl RequestGuard {
-    /// Counts bytes that the client gets unchanged.
+    /// Counts `length` bytes of the response that the client gets without a search for usage, such
+    /// as bytes of a tunnel. The access log and the usage record contain the sum.
     pub(crate) fn count(&mut self, length: usize) {
         self.metering.count(length);
     }

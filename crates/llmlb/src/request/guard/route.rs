@@ -64,8 +64,8 @@ impl RequestRoute {
     /// Notes that the client gets the response of this backend.
     pub(super) fn note_response(&mut self, backend: &Arc<Backend>) {
         self.backend = Some(Arc::clone(backend));
-        // The backend's attempt was noted as failed, but its response was kept as a fallback and is used
-        // now.
+        // The attempt at this backend was noted as failed while its response was held back. Now the
+        // client gets that response, so the attempt is removed from the failed ones.
         self.failed
             .retain(|attempt| attempt.backend.id != backend.id);
     }

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-/// Maximum time to connect to another listener on this machine.
+/// Maximum time of a test connection, which shows if another program on this machine listens on the
+/// server's port.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Sets `SO_REUSEADDR`, without which a restart would fail while old connections are in TIME_WAIT.
 ///
-/// On macOS the option also lets two programs listen on one port, one on a single address and one
-/// on all addresses. So the port counts as in use if it accepts a connection.
+/// On macOS `SO_REUSEADDR` also lets two programs listen on one port, one on a single address and
+/// one on all addresses. So llmlb connects to the port first, and treats the port as in use if the
+/// connection is accepted.
 pub(crate) fn exclusive(socket: &Socket, address: SocketAddr) -> io::Result<()> {
     socket.set_reuse_address(true)?;
     if address.port() == 0 {

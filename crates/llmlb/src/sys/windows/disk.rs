@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-/// Returns `None`: the size is not determined on Windows, so a fixed threshold applies.
+/// Returns `None`: the size of the disk is not determined on Windows. So a fixed size, not a
+/// fraction of the disk, decides if `archive/` or `failed/` is reported as large.
 pub(crate) fn disk_size(_dir: &Path) -> Option<u64> {
     None
 }

@@ -74,7 +74,8 @@ impl Client {
         let mut all = bodies_of_every_api();
         let choice = self.random.below(all.len() as u64);
         let (path, api, mut request_body) = all.swap_remove(usize::try_from(choice).unwrap());
-        // Clients disconnect mostly within streams.
+        // Requests that the client is to abort are mostly streamed (8 of 10), so that many
+        // disconnects occur in the middle of a stream.
         let streamed = if fate == Fate::Disconnect { 8 } else { 5 };
         let is_stream = api != "embeddings" && self.random.below(10) < streamed;
         request_body["model"] = json!("m");
@@ -115,7 +116,7 @@ impl Client {
             if is_over || gives_up.load(Ordering::SeqCst) {
                 return tries;
             }
-            // The server may be restarting.
+            // Wait before the request is sent again, because the server may be restarting.
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -156,7 +157,8 @@ impl Client {
             thread::sleep(Duration::from_micros(self.random.below(3000)));
             return Seen::Disconnected;
         }
-        // A plain response may end after the first read.
+        // Read only once from a response that is not streamed: it may be complete after one read,
+        // and a second read would wait for bytes that never come.
         let pieces = if is_stream {
             self.random.below(4) + 1
         } else {

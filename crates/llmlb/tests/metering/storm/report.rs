@@ -9,7 +9,8 @@ use super::client::{Fate, Seen, Sent};
 use super::{CLIENTS, World};
 use testkit::api_server::{End, Produced};
 
-/// Sums of the requests with the same intended and observed end.
+/// Sums of the requests that ended in the same way for their clients (for example complete or
+/// incomplete) and were planned to end in the same way.
 #[derive(Debug, Default)]
 struct Row {
     sent: usize,

@@ -1,12 +1,15 @@
-//! Accounting for lines that the entries have lost since the crash.
+//! Journal events of entries that have lost lines since a crash: the lost lines are added, so that
+//! the line counts of every entry still add up.
 
 use super::{EarlierBatches, GoneBatch, ResumedEntry};
 use crate::entry::{EntryKind, EntryName};
 use crate::entry_journal::EntryJournal;
 
 impl EarlierBatches {
-    /// Accounts for lines that the entries do not have any more: lines of batches that are gone,
-    /// and lines in no batch. All entries must have been read.
+    /// Adds lines that entries have lost since a crash to the entries' pending journal events. A
+    /// line of a batch that left the data directory, such as a delivered one, becomes `unknown`. A
+    /// line in no batch becomes `lost`, or `later` if its entry is excluded. Without these lines,
+    /// the counts of an entry would not add up in `verify`. All entries must have been read.
     pub(in crate::consolidate) fn account_for_missing_lines(&mut self, journal: &mut EntryJournal) {
         for gone in std::mem::take(&mut self.gone) {
             self.account_for_gone(&gone, journal);
@@ -22,20 +25,29 @@ impl EarlierBatches {
                 }
             }
             for (lines, what) in [
-                (&consolidated.unknown, "delivered, but not in the totals"),
-                (&consolidated.lost, "lost"),
+                (
+                    &consolidated.unknown,
+                    "records of a damaged or missing entry were delivered, but the totals lack them",
+                ),
+                (
+                    &consolidated.lost,
+                    "records of a damaged or missing entry are lost",
+                ),
             ] {
                 if !lines.is_empty() {
                     let (entry, lines) = (&entry.name, format_ranges(lines));
-                    tracing::warn!(entry, lines, "entry is damaged or missing: records {what}");
+                    tracing::warn!(entry, lines, "{what}");
                 }
             }
         }
     }
 
-    /// Accounts for the lines of a gone batch that the entries do not have any more. Only their number
-    /// is known. They are assigned to the known parts of the batch, then to the entries between the
-    /// first and the last part, then to the end of a truncated entry.
+    /// Assigns the lost lines of a gone batch to entries. The file of a gone batch has left the
+    /// data directory (the batch was delivered, for example), and entries have lost some of its
+    /// lines since a crash. Only the number of these lines is known, but each must be in the
+    /// journal event of an entry, or delivered records would be missing in the counts. The lines
+    /// are assigned to the parts of the batch that the batch journal names, then to the entries
+    /// between the first and the last of these parts, then to the end of a truncated entry.
     fn account_for_gone(&mut self, gone: &GoneBatch, journal: &mut EntryJournal) {
         let mut missing = gone.records.saturating_sub(gone.seen.len() as u64);
         let Some(end) = gone.end.filter(|_| missing > 0) else {
@@ -71,8 +83,10 @@ impl EarlierBatches {
         }
     }
 
-    /// Adds lines of a gone batch to an entry, unless the entry still has them. Adds no more than
-    /// `missing`, and subtracts their number from it.
+    /// Adds lines of a gone batch (its file has left the data directory) to the journal event of
+    /// the entry at index `place`, as lines with unknown record ids. Skips lines that the entry
+    /// still has. Reduces `missing`, the number of lines still to be assigned, for every line, and
+    /// stops at 0.
     fn add_unknown(
         &mut self,
         gone: &GoneBatch,
@@ -104,7 +118,7 @@ fn is_single(name: &str) -> bool {
     EntryName::parse(name.as_ref()).is_some_and(|name| name.kind == EntryKind::Single)
 }
 
-/// Formats ranges of lines for the log.
+/// Formats ranges of line numbers for the log, such as `1 to 3, 7`.
 fn format_ranges(ranges: &[[u64; 2]]) -> String {
     let range = |[from, to]: &[u64; 2]| {
         if from == to {

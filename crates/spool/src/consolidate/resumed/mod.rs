@@ -1,13 +1,16 @@
 //! Batches of an unfinished snapshot that were written before a crash.
 //!
-//! Some of these batches may have been delivered since. The entries may have changed, too: an entry
-//! was moved away, or a power failure has torn it. If the remaining records were divided into
-//! batches from the start, some of them would be in two batches with different keys. So a line in
-//! an earlier batch stays there, and new batches are made of the lines in between. If every entry
-//! is unchanged, these are the same batches as without a crash.
+//! The earlier batches of an unfinished snapshot may have been delivered since the crash. The
+//! entries may have changed, too: an entry was moved away, or a power failure has torn it. If
+//! consolidation divided the remaining records into batches from the start, some records would be
+//! in two batches with different keys, and the receiver would count them twice. So a line in an
+//! earlier batch stays there, and new batches are made of the lines in between. If every entry is
+//! unchanged, the new batches are the same as without a crash.
 //!
-//! Of a present batch, all lines and records are known. Of a batch that is gone, the first and the
-//! last line are known: it had all lines of the snapshot between them.
+//! Lines in earlier batches must be found, so that they do not go into new batches. A present batch
+//! is one whose file still exists: all of its lines can be read. A gone batch is one whose file has
+//! left the data directory, such as a delivered one: the batch journal names its first and its last
+//! line, and all lines of the snapshot between them were in the batch.
 
 mod missing_lines;
 
@@ -22,29 +25,36 @@ use crate::record::Record;
 use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
-/// A line: the index of its entry in the snapshot, and its number.
+/// Position of a line: the index of its entry in the snapshot, and the line number.
 type LinePosition = (usize, u64);
 
 /// Batches of the snapshot that were written before a crash.
 #[derive(Debug, Default)]
 pub(super) struct EarlierBatches {
-    /// Lines in present batches, by the index of their entry and their number.
+    /// Lines in batches whose files still exist, by the index of the entry in the snapshot and by
+    /// line number. These lines do not go into new batches.
     present: BTreeMap<usize, BTreeMap<u64, BatchedLine>>,
-    /// File names of the present batches.
+    /// File names of the batches that still exist. [`BatchedLine::batch`] is an index into this
+    /// list.
     names: Vec<String>,
-    /// Batches that are gone, in the order of their first lines.
+    /// Batches whose files have left the data directory, such as delivered ones, sorted by their
+    /// first lines. Lines of these batches do not go into new batches.
     gone: Vec<GoneBatch>,
-    /// Batches that cannot be read, in the order of their first lines.
+    /// Batches whose files exist but cannot be read now, sorted by their first lines, which are
+    /// known from the file names.
     unreadable: Vec<UnreadableBatch>,
-    /// Index of the first unreadable batch whose first record was not read yet.
+    /// Index in `unreadable` of the first batch whose first line was not found in the entries yet.
+    /// If the entries turn out not to have that line, the records of the batch stay unknown, and
+    /// consolidation fails.
     next_unreadable: usize,
-    /// Entries of the snapshot.
+    /// Entries of the snapshot, as they are after the crash.
     entries: Vec<ResumedEntry>,
-    /// The present batch that was loaded last, and its index.
+    /// Batch that was read last from its file, with its index in `names`. Consecutive lines are
+    /// mostly in the same batch, so that its file is not read again for each line.
     loaded: Option<(usize, Batch)>,
 }
 
-/// A line in a present batch.
+/// A line in a batch whose file still exists.
 #[derive(Debug)]
 pub(super) struct BatchedLine {
     pub(super) fingerprint: RecordFingerprint,
@@ -52,24 +62,28 @@ pub(super) struct BatchedLine {
     batch: usize,
     /// Index of the record in the batch.
     record: usize,
-    /// True if the entry still has the record.
+    /// True once the record was found in its entry. If the entry has lost the record since the
+    /// crash, journal and totals get the record from the batch.
     is_in_entry: bool,
 }
 
-/// A batch whose file is gone, such as one that was delivered.
+/// A batch whose file has left the data directory, such as one that was delivered.
 #[derive(Debug)]
 struct GoneBatch {
-    /// Known parts: index of the entry, first and last line.
+    /// Parts of the batch that the batch journal names: index of the entry, first line and last
+    /// line. Of more than two parts, the journal names only the first and the last.
     parts: Vec<(usize, u64, u64)>,
     start: LinePosition,
-    /// The last line. `None`: only the first line and the number of records are known.
+    /// Position of the last line of the batch. `None`: the journal names no parts, so that only the
+    /// first line and the number of records are known.
     end: Option<LinePosition>,
     records: u64,
-    /// Lines of the batch that the entries still have, in order.
+    /// Lines of the batch that the entries still have, in order. The other lines of the batch count
+    /// as lost by their entries.
     seen: Vec<LinePosition>,
 }
 
-/// A batch that exists but cannot be read. Its name tells its first line.
+/// A batch whose file exists but cannot be read. Its first line is known from the file name.
 #[derive(Debug)]
 struct UnreadableBatch {
     start: LinePosition,
@@ -81,13 +95,15 @@ struct UnreadableBatch {
 #[derive(Debug, Default)]
 struct ResumedEntry {
     name: String,
-    /// True if the end of the entry or all of it is missing.
+    /// True if the end of the entry, or the whole entry, is missing. Lost lines of a gone batch may
+    /// be assigned to the missing end.
     is_truncated: bool,
-    /// True if the entry is not read and stays in place.
+    /// True if the entry is excluded from the snapshot, because it cannot be read. Its file stays
+    /// for a later snapshot.
     is_excluded: bool,
-    /// Number of the last line that can be read.
+    /// Number of the last line that could be read, or that the seal counts.
     highest: u64,
-    /// Lines behind `highest` that are in batches.
+    /// Lines after `highest` that are in batches, although the entry has lost them.
     beyond: BTreeSet<u64>,
 }
 
@@ -104,8 +120,9 @@ pub(super) enum RecordPlacement {
 }
 
 impl EarlierBatches {
-    /// Finds the batches of a snapshot. `reused` are the entries whose names were in other
-    /// snapshots, too.
+    /// Finds the batches of an unfinished snapshot that were written before a crash. `reused` has
+    /// the names of entries that the journal also has with another snapshot: batches of the earlier
+    /// entries with these names must not count as batches of this snapshot.
     pub(super) fn read(
         spool: &SpoolManager,
         snapshot: &Snapshot,
@@ -134,8 +151,9 @@ impl EarlierBatches {
                     records,
                     at,
                 } => {
-                    // If the names of all its entries were reused, a batch from before this
-                    // snapshot was made of earlier entries with these names.
+                    // Skip a batch that left the data directory before this snapshot began, if all
+                    // of its entry names were reused: the batch was made of earlier entries with
+                    // the same names. Otherwise new records would count as delivered, and be lost.
                     let is_older = at.is_some_and(|at| Moment::from(at) < begun);
                     let is_reused = parts.iter().all(|part| reused.contains(&part.name));
                     if !(is_older && is_reused) {
@@ -151,8 +169,8 @@ impl EarlierBatches {
             },
         )?;
         found.gone.sort_by_key(|gone| gone.start);
-        // An unreadable batch may have been split, and its lines are in the halves. Such a batch
-        // need not be read.
+        // Ignore an unreadable batch that was split: its first line is in another batch, one of its
+        // halves. Otherwise consolidation would fail, although the halves have its lines.
         let mut unreadable = std::mem::take(&mut found.unreadable);
         unreadable
             .retain(|batch| !found.is_present(batch.start) && found.gone_at(batch.start).is_none());
@@ -220,21 +238,24 @@ impl EarlierBatches {
         lines.is_some_and(|lines| lines.contains_key(&line))
     }
 
-    /// Returns the index of the gone batch that had a line.
+    /// Returns the index in `gone` of the batch that had the line at `position`. The file of such a
+    /// batch has left the data directory.
     fn gone_at(&self, position: LinePosition) -> Option<usize> {
         let after = self.gone.partition_point(|gone| gone.start <= position);
         let index = after.checked_sub(1)?;
         self.gone[index].has(position).then_some(index)
     }
 
-    /// True if every record of an entry, according to the journal, is in a present batch.
+    /// True if every record of an entry, according to the journal, is in a batch whose file still
+    /// exists. Then the entry need not be read.
     pub(super) fn has_all(&self, place: usize, consolidated: &ConsolidatedEntry) -> bool {
         (1..=consolidated.lines)
             .all(|line| !consolidated.must_be_in_batch(line) || self.is_present((place, line)))
     }
 
-    /// True if the ids of all lines of an entry in batches are known. Only then can a later
-    /// snapshot skip these lines.
+    /// True if all lines of an entry that are in batches are known: every batch can be read, and no
+    /// batch that may have had lines of the entry has left the data directory. Only then may the
+    /// entry be excluded, since a later snapshot must skip exactly these lines.
     pub(super) fn has_ids_of(&self, place: usize) -> bool {
         let is_after = |end: LinePosition| end.0 >= place;
         let mut gone = self.gone.iter();
@@ -242,7 +263,8 @@ impl EarlierBatches {
             && !gone.any(|gone| gone.start.0 <= place && gone.end.is_none_or(is_after))
     }
 
-    /// Excludes an entry. Returns its lines that are in batches.
+    /// Marks an entry as excluded from the snapshot, because its file cannot be read. Returns the
+    /// numbers of the entry's lines that are in batches: a later snapshot must skip them.
     pub(super) fn exclude(&mut self, place: usize) -> Vec<u64> {
         if let Some(entry) = self.entries.get_mut(place) {
             entry.is_excluded = true;
@@ -251,8 +273,10 @@ impl EarlierBatches {
         lines.flat_map(|lines| lines.keys().copied()).collect()
     }
 
-    /// Looks up a record that an entry has, and marks it as seen. Records must come in the order of
-    /// their lines. Fails if the record may be in an unreadable batch.
+    /// Looks up a record of an entry in the batches from before the crash, and marks the record's
+    /// line as one that the entry still has. Records must be passed in the order of their lines: of
+    /// an unreadable batch only the first line is known, and a record after that line may be in the
+    /// batch. Fails if the record may be in an unreadable batch.
     pub(super) fn locate(
         &mut self,
         place: usize,
@@ -272,8 +296,9 @@ impl EarlierBatches {
             return Ok(RecordPlacement::InBatch);
         }
         match self.unreadable.get(self.next_unreadable) {
-            // The entries have lost the first record of the unreadable batch. Any later record may
-            // be in that batch, too.
+            // The entries have lost the first record of an unreadable batch, since the current
+            // record comes after it. The current record may be in that batch, too: a new batch with
+            // the record could deliver it twice.
             Some(batch) if batch.start < position => Err(batch.error.clone()),
             Some(batch) if batch.start == position => {
                 self.next_unreadable += 1;
@@ -284,8 +309,9 @@ impl EarlierBatches {
         }
     }
 
-    /// Removes and returns the lines of an entry in present batches that the entry does not have
-    /// any more.
+    /// Returns the lines of an entry that the entry has lost since the crash, and that are in
+    /// batches whose files still exist. The caller gets their records from the batches. Forgets all
+    /// batched lines of the entry, so that each line is returned only once.
     pub(super) fn take_missing_lines(&mut self, place: usize) -> Vec<(u64, BatchedLine)> {
         let lines = self.present.remove(&place).unwrap_or_default();
         let lines = lines.into_iter();
@@ -315,8 +341,8 @@ impl EarlierBatches {
         }
     }
 
-    /// Adds a line to the event of an entry that has lost this line. The line is in a present
-    /// batch.
+    /// Adds a line to the journal event of its entry: the entry has lost the line since the crash,
+    /// but a batch has the line. The line must not count as damaged (`aside`) as well.
     pub(super) fn add_missing_line(
         &mut self,
         place: usize,
@@ -332,7 +358,9 @@ impl EarlierBatches {
         consolidated.remove_from_aside(line);
     }
 
-    /// Returns the error of an unreadable batch whose first record was not read.
+    /// Returns an error if the entries have lost the first record of an unreadable batch. The
+    /// records of that batch are then unknown, so the snapshot must not be finished. All entries
+    /// must have been read.
     pub(super) fn check_unreadable(&self) -> Result<(), Error> {
         match self.unreadable.get(self.next_unreadable) {
             Some(batch) => Err(batch.error.clone()),

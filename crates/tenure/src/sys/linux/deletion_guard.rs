@@ -1,18 +1,20 @@
 //! The deletion guard: abstract sockets, whose names only one process at a time can bind.
 //!
-//! A lock file can be deleted, renamed or replaced while it is held, and another process would then
-//! lock the new file. The deletion guard refuses that process, because the names are bound. The
-//! kernel unbinds the names when their owner exits. Processes that wait for the key connect to a
-//! socket and are woken when it closes.
+//! A lock file can be deleted, renamed or replaced while it is held, and another process could then
+//! lock the new file and become a second owner. Each owner therefore also binds up to two abstract
+//! socket names that are derived from the directory and the file name. A process that finds a name
+//! bound by a living owner is refused. The kernel unbinds the names when the owner exits. Processes
+//! that wait for the key connect to one of the sockets and are woken when it closes.
 //!
 //! Abstract sockets belong to a network namespace. Between containers that share a directory but no
 //! network, only the lock file excludes a second owner.
 //!
-//! Any user may bind any name. A socket counts as an owner's only if its user could own the key:
-//! root, this user, the directory's owner, and every user if group or others may write the
-//! directory (they could lock the lock file itself). Sockets of other users are ignored, so that
-//! they cannot block a key. The guard then lacks that name, and a warning is logged if it lacks
-//! both.
+//! Any user may bind any abstract socket name. A socket with a name of the guard counts as an
+//! owner's only if its user could own the key: root, this user, the directory's owner, and every
+//! user if group or others may write the directory (they could lock the lock file itself). Sockets
+//! of other users are ignored, so that they cannot block a key. The owner then holds the key
+//! without the socket name that is taken. If both of its socket names are taken, a warning is
+//! logged.
 
 use std::ffi::OsStr;
 use std::io;
@@ -177,7 +179,8 @@ fn peer(address: &SocketAddrUnix, writers: Writers) -> io::Result<Peer> {
     let socket = stream(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     match rustix::net::connect(&socket, address) {
         Ok(()) => {}
-        // EAGAIN: the queue of the listening socket is full.
+        // EAGAIN: a process listens on the name, but its connection queue is full. Its user cannot
+        // be read from a connection and is looked up in the kernel's socket tables instead.
         Err(Errno::AGAIN) => return Ok(peer_with_full_queue(address, writers)),
         Err(Errno::CONNREFUSED) => return Ok(Peer::NotListening),
         Err(errno) => return Err(errno.into()),
@@ -186,8 +189,9 @@ fn peer(address: &SocketAddrUnix, writers: Writers) -> io::Result<Peer> {
     if !can_own(uid, writers) {
         return Ok(Peer::Unrelated);
     }
-    // The kernel reports the process that called `listen`. It may have exited and left the socket
-    // to its command, and its pid may belong to an unrelated process now.
+    // The kernel reports the pid of the process that called `listen`. That process may have exited
+    // and left the socket to its command, and the pid may belong to an unrelated process now. The
+    // pid is therefore used only if the process has the socket open.
     let inode = address
         .abstract_name()
         .and_then(socket_owner::listening_inode);

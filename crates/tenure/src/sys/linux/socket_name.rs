@@ -50,8 +50,9 @@ fn parent_address(parent: &Stat, dir: &Path, name: &OsStr) -> io::Result<Option<
     let Some(dir) = dir.file_name() else {
         return Ok(None);
     };
-    // A slash joins the names of the directory and the file. File names contain no slash, so the
-    // result never equals a name by inode.
+    // A slash joins the names of the directory and the file. A socket name by inode contains a file
+    // name without a slash in the same position, so the two kinds of names never collide. A
+    // collision would make two different keys exclude each other.
     let dir_and_name = [dir.as_encoded_bytes(), name.as_encoded_bytes()].join(&b'/');
     address(parent.st_dev, parent.st_ino, &dir_and_name).map(Some)
 }

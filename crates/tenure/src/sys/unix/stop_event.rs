@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-/// An event that is never set.
+/// Stop event that is never set. On Unix `stop` sends SIGTERM, so owners need no event, but
+/// [`StopRequest`](crate::StopRequest) has the same interface on every system.
 #[derive(Debug)]
 pub(crate) struct StopEvent;
 

@@ -49,7 +49,8 @@ impl DeletionGuard {
         self.0.is_some()
     }
 
-    /// Closes the handle, which would prevent the owner from removing its file.
+    /// Closes the guard's handle of the lock file. While the handle is open, Windows refuses to
+    /// delete the file, so the owner could not remove its own lock file on release.
     pub(crate) fn allow_removal(&mut self) {
         self.0 = None;
     }

@@ -296,7 +296,10 @@ fn owner(running: &RunningServer) -> Option<String> {
 fn health(running: &RunningServer) -> String {
     match &running.health {
         Health::Responded(_) if running.info.is_none() => {
-            format!("{} (not proven to be its response)", running.health.word())
+            format!(
+                "{} (responding process not proven to hold the lock)",
+                running.health.word()
+            )
         }
         Health::Responded(_) | Health::Draining { .. } => running.health.word().to_owned(),
         Health::WrongProcess { pid } => format!("another process responded (PID: {pid})"),

@@ -65,7 +65,7 @@ Server on port 32768
             "  uptime     9 min",
             "  version    0.1.1",
             "  owner      ann",
-            "  health     ok (not proven to be its response)",
+            "  health     ok (responding process not proven to hold the lock)",
         ]
     );
 }
@@ -117,10 +117,10 @@ fn several_servers_are_shown_as_a_table_with_stale_files_below() {
     assert_eq!(
         all(&found, now()),
         "\
-PORT  STATE                                PID   STARTED               UPTIME  VERSION  HEALTH                                    BACKENDS  IN FLIGHT
-80    running                              1234  2026-01-30T12:00:00Z  9 min   0.1.1    ok                                        1/2       3
-8000  running (suspended, lock file gone)  1234  2026-01-30T12:00:00Z  9 min   0.1.0    no response (the process is suspended)    -         -
-9000  running (owner unknown)              -     -                     9 min   0.1.1    draining (not proven to be its response)  1/2       3
+PORT  STATE                                PID   STARTED               UPTIME  VERSION  HEALTH                                                     BACKENDS  IN FLIGHT
+80    running                              1234  2026-01-30T12:00:00Z  9 min   0.1.1    ok                                                         1/2       3
+8000  running (suspended, lock file gone)  1234  2026-01-30T12:00:00Z  9 min   0.1.0    no response (the process is suspended)                     -         -
+9000  running (owner unknown)              -     -                     9 min   0.1.1    draining (responding process not proven to hold the lock)  1/2       3
 Port 81: /l/serve_81.lock is not a lock file (it is a directory); no server can start until it is removed"
     );
 }

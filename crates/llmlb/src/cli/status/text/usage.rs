@@ -44,7 +44,7 @@ pub(super) fn lines(usage: &UsageStatus, now: SystemTime) -> Vec<String> {
 /// Formats the time since an RFC 3339 timestamp.
 pub(super) fn ago(at: &str, now: SystemTime) -> String {
     let Ok(at) = at.parse::<jiff::Timestamp>() else {
-        return "at an unknown time".to_owned();
+        return "at a time that the server reported in an invalid format".to_owned();
     };
     match now.duration_since(at.into()).unwrap_or_default() {
         passed if passed < Duration::from_secs(1) => "just now".to_owned(),
@@ -95,7 +95,10 @@ mod tests {
         );
         assert_eq!(
             usage(r#"{"last_delivery":"long ago","waiting":1}"#),
-            ["  usage      kept in archive/, last archived at an unknown time, 1 batch pending"]
+            [
+                "  usage      kept in archive/, last archived at a time that the server reported in an \
+                 invalid format, 1 batch pending"
+            ]
         );
     }
 }

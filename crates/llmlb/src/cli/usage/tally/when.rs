@@ -11,12 +11,14 @@ use crate::config::span;
 
 const YEARS: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 
-/// A point in time, or a day or month.
+/// Parsed value of `--since` or `--until`: a point in time, or a day or month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli::usage) struct When {
-    /// Start of the report if given as `--since`.
+    /// Start of the report if the value belongs to `--since`: the point in time, or the start of
+    /// the day or month.
     pub(super) start: Timestamp,
-    /// End of the report if given as `--until`, exclusive.
+    /// End of the report, exclusive, if the value belongs to `--until`: the point in time, or the
+    /// end of the day or month.
     pub(super) end: Timestamp,
 }
 
