@@ -171,6 +171,11 @@ impl Sse {
                 continue;
             }
             let end = text.len() - lines.remaining();
+            // Comments may have arrived in an earlier chunk than their event, so they are not part of it.
+            begin += comments(&text[begin..end]);
+            if usage.is_some_and(|at| at < begin) {
+                usage = summary::next_usage(text, begin);
+            }
             if usage.is_some_and(|at| at < end) {
                 let is_usage_event = self.summary.usage(&text[begin..end]);
                 let is_short = end - begin <= MAX_HIDDEN;
@@ -186,7 +191,8 @@ impl Sse {
         }
     }
 
-    /// Removes a usage event, or only its `usage` field if the event has other fields for the client.
+    /// Removes a usage event, or only its `usage` field if the event has other fields for the client. `event`
+    /// has no comments at its start.
     fn hide(&self, event: &[u8], base: usize, edit: &mut ChunkEdit) {
         if let Some(splices) = usage_event::without_usage(self.summary.api(), event) {
             edit.splices.extend(splices.map(|splice| Splice {
@@ -194,7 +200,7 @@ impl Sse {
                 ..splice
             }));
         } else {
-            let range = base + comments(event)..base + event.len();
+            let range = base..base + event.len();
             edit.splices.push(Splice::removal(range));
         }
     }

@@ -161,14 +161,16 @@ fn facts(object: &[u8]) -> Facts {
     *finder.facts()
 }
 
-/// Returns the offset of the next `"usage"` after `from`. `"usage":null` is skipped.
+/// Returns the offset of the next `"usage"` after `from`. `"usage":null` is skipped if it is on one line. A
+/// `null` on a later line may belong to a comment or to another event.
 pub(super) fn next_usage(text: &[u8], mut from: usize) -> Option<usize> {
     const NAME: &str = "\"usage\"";
     static USAGE: LazyLock<Search<'static>> = LazyLock::new(|| Search::new(NAME));
     loop {
         let at = from + USAGE.find(&text[from..])?;
         from = at + NAME.len();
-        if !value_after(text, from).starts_with(b"null") {
+        let line = lines(&text[from..]).next().unwrap_or_default();
+        if !value_after(line, 0).starts_with(b"null") {
             return Some(at);
         }
     }

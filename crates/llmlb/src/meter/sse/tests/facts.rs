@@ -151,3 +151,29 @@ fn end_mark_must_be_on_a_data_line() {
         assert_eq!(summary.saw_end, is_end, "{stream:?}");
     }
 }
+
+#[test]
+fn usage_in_a_comment_in_front_of_an_event_does_not_count() {
+    let comment = ": \"usage\":{\"prompt_tokens\":9}\n";
+    let end = "data: {\"type\":\"message_stop\"}\n\n";
+    for usage_events in [Forward, Hide] {
+        let stream = [comment, comment, end].concat();
+        let summary = every_way(Api::Messages, usage_events, &stream, &stream);
+        // Events without `usage` are not parsed.
+        assert!(!summary.saw_end);
+    }
+    let stream = [comment, USAGE, comment, WORD].concat();
+    let expected = [comment, comment, WORD].concat();
+    let summary = every_way(Api::Chat, Hide, &stream, &expected);
+    let alone = every_way(Api::Chat, Hide, USAGE, "");
+    assert_eq!(tokens(&summary, Api::Chat), tokens(&alone, Api::Chat));
+}
+
+#[test]
+fn null_on_a_later_line_than_usage_is_not_its_value() {
+    let stream = "data: {\"type\":\"message_stop\",\"usage\"\n\n:null\n\n";
+    assert!(every_way(Api::Messages, Forward, stream, stream).saw_end);
+    let stream = "data: {\"choices\":[],\"usage\"\n:null\ndata: :{\"prompt_tokens\":5,\"completion_tokens\":2}}\n\n";
+    let summary = every_way(Api::Chat, Hide, stream, "");
+    assert_eq!(tokens(&summary, Api::Chat), Some((5, 2)));
+}
