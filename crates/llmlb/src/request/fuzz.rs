@@ -58,6 +58,15 @@ impl<'a> ReferenceObject<'a> {
         let fields = self.0.iter().filter(|(name, _)| is_variant(name));
         fields.map(|(name, value)| (&**name, *value)).collect()
     }
+
+    /// True if the object has a field with this name at most once, and in no other case.
+    fn is_plain(&self, name: &str) -> bool {
+        match self.variants(name).as_slice() {
+            [] => true,
+            [(found, _)] => *found == name,
+            _ => false,
+        }
+    }
 }
 
 fn folded(name: &str) -> String {
@@ -150,15 +159,16 @@ pub fn request_body(data: &[u8]) {
     let Some(object) = ReferenceObject::parse(body) else {
         return;
     };
-    let is_plain = |name: &str| match object.variants(name).as_slice() {
-        [] => true,
-        [(found, _)] => *found == name,
-        _ => false,
-    };
+    // A client could hide `include_usage` from llmlb, so this option must be plain too.
+    let options = object.variants("stream_options");
+    let options = options
+        .first()
+        .and_then(|(_, value)| ReferenceObject::parse(value.as_bytes()));
+    let is_unique = ["model", "stream", "stream_options"]
+        .into_iter()
+        .all(|name| object.is_plain(name))
+        && options.is_none_or(|options| options.is_plain("include_usage"));
     let Ok(mut parsed) = parsed else {
-        let is_unique = ["model", "stream", "stream_options"]
-            .into_iter()
-            .all(is_plain);
         let has_model = object
             .variants("model")
             .iter()
@@ -166,11 +176,7 @@ pub fn request_body(data: &[u8]) {
         assert!(!is_unique || !has_model || depth(body) > 128);
         return;
     };
-    assert!(
-        ["model", "stream", "stream_options"]
-            .into_iter()
-            .all(is_plain)
-    );
+    assert!(is_unique);
     let model = object.variants("model").first().map(|(_, value)| *value);
     let name: Option<String> = model.and_then(|value| serde_json::from_str(value).ok());
     assert_eq!(parsed.model, name.filter(|_| model != Some("null")));
