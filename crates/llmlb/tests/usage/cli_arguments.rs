@@ -1,7 +1,6 @@
 //! Arguments of `llmlb usage`, and the default data directory.
 
 use crate::support::UsageSandbox;
-use testkit::Finished;
 
 #[test]
 fn wrong_arguments_exit_2() {
@@ -122,7 +121,7 @@ fn hints_repeat_the_data_flag() {
 #[cfg(target_os = "linux")]
 #[test]
 fn data_directory_is_in_the_home_of_the_user_by_default() {
-    use Finished;
+    use testkit::Finished;
 
     let sandbox = UsageSandbox::new();
     let home = sandbox.file("x", "").parent().unwrap().join("home");

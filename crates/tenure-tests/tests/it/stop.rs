@@ -35,7 +35,7 @@ fn stop_event_ends_an_owner_that_waits_for_it_and_others_need_force() {
     let owner = fixture.owner();
     let error = fixture.store.stop(&fixture.key).run().unwrap_err();
     assert!(
-        error.is_stop_refused() && error.to_string().contains("force"),
+        error.is_stop_refused() && error.is_force_required(),
         "{error}"
     );
     assert!(tenure::process::is_running(owner.pid()));
