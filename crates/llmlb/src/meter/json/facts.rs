@@ -67,19 +67,20 @@ pub(super) enum NameMeaning {
 }
 
 impl NameMeaning {
-    /// Classifies a field name of the top-level object (`None`) or of a nested one. The name may contain
-    /// escapes.
+    /// Classifies a field name as it is written in JSON: `"us\u0061ge"` is `"usage"`.
+    pub(super) fn classify_escaped(parent: Option<Parent>, name: &[u8]) -> Self {
+        if !name.contains(&b'\\') {
+            return Self::classify(parent, name);
+        }
+        let quoted = [b"\"", name, b"\""].concat();
+        text(&quoted).map_or(Self::Other, |name| Self::classify(parent, name.as_bytes()))
+    }
+
+    /// Classifies a field name of the top-level object (`None`) or of a nested one. Escapes in the name are
+    /// already decoded.
     pub(super) fn classify(parent: Option<Parent>, name: &[u8]) -> Self {
         match (parent, name) {
             (_, b"usage") => Self::Field(ResponseField::Usage),
-            (_, name) if name.contains(&b'\\') => {
-                // JSON permits escapes in names: `"us\u0061ge"` is `"usage"`.
-                let quoted = [b"\"", name, b"\""].concat();
-                match text(&quoted) {
-                    Some(name) if !name.contains('\\') => Self::classify(parent, name.as_bytes()),
-                    _ => Self::Other,
-                }
-            }
             (None, b"response") => Self::Parent(Parent::Response),
             (None, b"message") => Self::Parent(Parent::Message),
             (None, b"choices") => Self::Field(ResponseField::Choices),

@@ -244,10 +244,10 @@ impl Finder {
     fn read_name(&mut self, piece: &[u8], at: usize) -> usize {
         let (end, is_closed) = self.string(piece, at);
         if is_closed && self.name.length == 0 {
-            self.meaning = NameMeaning::classify(self.parent, &piece[at..end - 1]);
+            self.meaning = NameMeaning::classify_escaped(self.parent, &piece[at..end - 1]);
         } else {
             self.name.push(&piece[at..end]);
-            self.meaning = NameMeaning::classify(self.parent, self.name.written());
+            self.meaning = NameMeaning::classify_escaped(self.parent, self.name.written());
         }
         if is_closed {
             self.state = ParserState::Colon;

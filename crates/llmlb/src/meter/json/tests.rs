@@ -134,6 +134,9 @@ fn usage_in_nested_objects_and_strings_is_ignored() {
     }
     let escaped = r#"{"us\u0061ge":{"prompt_tokens":1}}"#;
     assert_eq!(tokens(&every_way(escaped), Api::Chat), Some((1, 0, 0)));
+    // The name is decoded once: this one contains a backslash.
+    let backslash = r#"{"us\\u0061ge":{"prompt_tokens":1}}"#;
+    assert_eq!(tokens(&every_way(backslash), Api::Chat), None);
 }
 
 #[test]
