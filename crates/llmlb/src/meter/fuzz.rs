@@ -93,12 +93,14 @@ pub fn usage_report(data: &[u8]) {
     };
     assert!(whole.is_over());
     let mut expected = TokenCounts::default();
-    let inner = ["response", "message"].map(|name| field(data, name));
-    for place in [Some(data), inner[0], inner[1]].into_iter().flatten() {
-        if let Some(usage) = field(place, "usage") {
-            expected.merge(&TokenCounts::read(usage));
-        }
-    }
+    let usage = |object: Option<&[u8]>| {
+        let usage = object.and_then(|object| field(object, "usage"));
+        TokenCounts::read(usage.unwrap_or_default())
+    };
+    expected.merge(&usage(Some(data)));
+    expected.merge(&usage(field(data, "response")));
+    // Anthropic's first event has its usage in `message`. Its count of output tokens is preliminary.
+    expected.merge(&usage(field(data, "message")).as_first_event());
     let report = |counts: &TokenCounts| counts.report(Api::Embeddings).map(|report| report.prompt);
     if data.len() < 4 << 10
         && value
