@@ -30,9 +30,9 @@ pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 pub struct Part {
     /// The entry's file name.
     pub name: String,
-    /// Number of the first line in the entry, counted from 1.
+    /// Line number of the first of these records in the entry. Lines are counted from 1.
     pub from: u64,
-    /// Number of the last line in the entry.
+    /// Line number of the last of these records in the entry.
     pub to: u64,
 }
 
@@ -167,9 +167,9 @@ impl Batch {
                 .first_damaged()
                 .unwrap_or_else(|| BatchDamage::new(why)));
         }
-        let (head, lines) = (BatchHead::read(bytes)?, lines.records()?);
-        let mut records = Vec::with_capacity(lines.len());
-        for (place, json) in lines.iter().enumerate() {
+        let (head, texts) = (BatchHead::read(bytes)?, lines.records()?);
+        let mut records = Vec::with_capacity(texts.len());
+        for (place, json) in texts.iter().enumerate() {
             let record = Record::parse_stored(json).map_err(|bad| BatchDamage {
                 record: Some(place as u64 + 1),
                 ..BatchDamage::new(bad.to_string())
@@ -182,6 +182,13 @@ impl Batch {
         }
         if batch.records.is_empty() || count(&batch.parts) != Some(batch.records.len() as u64) {
             return Err(BatchDamage::new("its entries do not add up to its records"));
+        }
+        // A batch is always written as the same bytes. The comparison covers the checksums of the
+        // records, the count and the text around the records.
+        if batch.encode() != bytes {
+            return Err(lines.first_damaged().unwrap_or_else(|| {
+                BatchDamage::new("its text differs from the one that is written for its records")
+            }));
         }
         Ok(batch)
     }
@@ -212,8 +219,8 @@ impl BatchHead {
 }
 
 impl Part {
-    /// True if the name and the numbers are possible for an entry. Sums of such numbers do not
-    /// overflow.
+    /// True if an entry can have this file name and these line numbers. Sums of such line numbers
+    /// do not overflow.
     pub(crate) fn is_sound(&self) -> bool {
         self.from >= 1
             && self.from <= self.to
@@ -241,7 +248,7 @@ impl std::fmt::Display for BatchDamage {
     }
 }
 
-/// Lines of a batch's file.
+/// Lines of a batch's file, to parse its records and to locate a damaged one.
 struct BatchLines<'a> {
     lines: Vec<&'a [u8]>,
 }
@@ -444,6 +451,27 @@ mod tests {
             flipped[at] ^= 0x01;
             assert!(Batch::decode(&flipped).is_err(), "byte {at}");
             assert!(Batch::decode(&bytes[..at]).is_err(), "truncated at {at}");
+        }
+    }
+
+    #[test]
+    fn batch_that_contradicts_itself_is_rejected_although_its_file_checksum_matches() {
+        let batch = batch();
+        let bytes = batch.encode();
+        let text = std::str::from_utf8(&bytes).unwrap();
+        let end = text.rfind(r#","crc":"#).unwrap();
+        let second = batch.records()[1].json();
+        for (from, to, damaged) in [
+            (second, &*second.replace("]}", "}]"), Some(2)),
+            (r#""count":2"#, r#""count":3"#, None),
+            (r#""version":1"#, r#""version": 1"#, None),
+            ("},\n", "}\n", None),
+            ("\n],", "\n],\"other\":1,", None),
+        ] {
+            let changed = text[..end].replacen(from, to, 1);
+            assert_ne!(changed, text[..end], "{from}");
+            let damage = Batch::decode(&line::with_checksum(changed.into_bytes())).unwrap_err();
+            assert_eq!(damage.record, damaged, "{from}: {damage}");
         }
     }
 }

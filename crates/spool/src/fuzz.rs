@@ -5,9 +5,11 @@
     reason = "a panic is how a fuzz target reports a broken property"
 )]
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::batch::Batch;
 use crate::entry_journal::{ConsolidatedEntry, EntrySums};
@@ -17,8 +19,8 @@ use crate::line::{self, Line, PreparedLine};
 use crate::manager::{BatchEvent, OutcomeSums};
 use crate::record::Record;
 
-/// Checks that a parsed record is a JSON object on one line with its id. Parsing its text again
-/// must give the same record.
+/// Checks that a parsed record is a JSON object on one line with its id, and that its fields are
+/// unchanged. Parsing its text again must give the same record.
 pub fn record(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -28,12 +30,47 @@ pub fn record(data: &[u8]) {
     };
     assert!(!record.json().contains('\n'), "{:?}", record.json());
     assert_eq!(Record::parse(record.json()).as_ref(), Ok(&record));
-    let value: Value = serde_json::from_str(record.json()).expect("a record is JSON");
-    let id = value["id"].as_str().expect("a record has an id");
+    let fields: BTreeMap<String, &RawValue> =
+        serde_json::from_str(record.json()).expect("a record is JSON");
+    let id: String = serde_json::from_str(fields["id"].get()).expect("a record has an id");
     assert_eq!(id.parse(), Ok(record.id()));
-    let mut original: Value = serde_json::from_str(text).expect("the original is JSON");
-    original["id"] = value["id"].clone();
-    assert_eq!(original, value, "a field was changed");
+    let mut original: BTreeMap<String, &RawValue> =
+        serde_json::from_str(text).expect("the original is JSON");
+    original.insert("id".to_owned(), fields["id"]);
+    assert!(original.keys().eq(fields.keys()), "a field was renamed");
+    for (name, value) in original {
+        assert_same(value, fields[&name]);
+    }
+}
+
+/// Panics unless both JSON values have the same meaning, and every string in them is Unicode.
+/// Numbers are compared as text: a `Value` rounds long ones and rejects those like 1e400, which a
+/// record preserves.
+fn assert_same(a: &RawValue, b: &RawValue) {
+    let (a, b) = (a.get(), b.get());
+    let both = "both values have the same type and are valid";
+    match a.as_bytes().first() {
+        Some(b'{') => {
+            let a: BTreeMap<String, &RawValue> = serde_json::from_str(a).expect(both);
+            let b: BTreeMap<String, &RawValue> = serde_json::from_str(b).expect(both);
+            assert!(a.keys().eq(b.keys()), "a field was renamed");
+            a.values()
+                .zip(b.values())
+                .for_each(|(a, b)| assert_same(a, b));
+        }
+        Some(b'[') => {
+            let a: Vec<&RawValue> = serde_json::from_str(a).expect(both);
+            let b: Vec<&RawValue> = serde_json::from_str(b).expect(both);
+            assert_eq!(a.len(), b.len(), "an element was added or removed");
+            a.iter().zip(&b).for_each(|(a, b)| assert_same(a, b));
+        }
+        Some(b'"') => {
+            let a: String = serde_json::from_str(a).expect(both);
+            let b: String = serde_json::from_str(b).expect(both);
+            assert_eq!(a, b, "a string was changed");
+        }
+        _ => assert_eq!(a, b, "a number or a literal was changed"),
+    }
 }
 
 /// Checks that a parsed line of an entry is the same after it is written and parsed again, and that

@@ -7,7 +7,7 @@ use uuid::{Uuid, Version};
 use crate::fields::{Fields, text};
 use crate::time::new_id;
 
-/// Maximum length of a record.
+/// Maximum length of a record's JSON text in bytes. Longer records are rejected.
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 
 /// A JSON object with an `id`. Its text is kept: unknown fields, the order of fields, Unicode and
@@ -45,8 +45,7 @@ impl Record {
     }
 
     fn parse_or(json: &str, id: impl FnOnce() -> Uuid) -> Result<Self, BadRecord> {
-        let found =
-            Fields::read(json, |name| name == "id").map_err(|error| bad(error.to_string()))?;
+        let found = read_fields(json, |name| name == "id")?;
         let (id_found, is_empty) = (id_in(&found)?, found.is_empty);
         let mut json = without_space(json)?;
         let id = if let Some(id) = id_found {
@@ -114,7 +113,7 @@ impl Record {
     /// created with [`Record::from_trusted`] and is not valid.
     pub(crate) fn fields(&self, is_wanted: impl Fn(&str) -> bool) -> Result<Fields<'_>, BadRecord> {
         let is_wanted = |name: &str| name == "id" || is_wanted(name);
-        let fields = Fields::read(&self.json, is_wanted).map_err(|error| bad(error.to_string()))?;
+        let fields = read_fields(&self.json, is_wanted)?;
         if id_in(&fields)? != Some(self.id) {
             let id = self.id;
             return Err(bad(format!(
@@ -124,7 +123,7 @@ impl Record {
         Ok(fields)
     }
 
-    /// Returns a field whose value is a string that is not empty.
+    /// Returns the text of the field with this name, if its value is a string that is not empty.
     #[cfg(feature = "http")]
     pub(crate) fn text(&self, name: &str) -> Option<String> {
         let fields = self.fields(|field| field == name).ok()?;
@@ -145,6 +144,37 @@ pub(crate) fn parse_id(text: &str) -> Result<Uuid, BadRecord> {
         Ok(_) => Err(bad(format!("its id {text:?} is not a UUID of version 7"))),
         Err(_) => Err(bad(format!("its id {text:?} is not a UUID"))),
     }
+}
+
+/// Parses a JSON object that receivers can parse, and returns the fields that `is_wanted` selects.
+fn read_fields(json: &str, is_wanted: impl Fn(&str) -> bool) -> Result<Fields<'_>, BadRecord> {
+    let fields = Fields::read(json, is_wanted).map_err(|error| bad(error.to_string()))?;
+    // `Fields` does not decode the strings in values. A receiver does, and many parsers reject the
+    // whole batch if a string in it is not Unicode.
+    match lone_surrogate(json) {
+        Some(escape) => Err(bad(format!("lone surrogate {escape} in a string"))),
+        None => Ok(fields),
+    }
+}
+
+/// Finds an escaped UTF-16 surrogate that is not part of a pair. `json` must be valid JSON.
+fn lone_surrogate(json: &str) -> Option<&str> {
+    let code_unit = |text: &str| {
+        let digits = text.strip_prefix(r"\u")?.get(..4)?;
+        u16::from_str_radix(digits, 16).ok()
+    };
+    let mut rest = json;
+    while let Some(start) = rest.find('\\') {
+        rest = &rest[start..];
+        let length = match code_unit(rest) {
+            Some(0xD800..=0xDBFF) if matches!(code_unit(&rest[6..]), Some(0xDC00..=0xDFFF)) => 12,
+            Some(0xD800..=0xDFFF) => return Some(&rest[..6]),
+            Some(_) => 6,
+            None => 2,
+        };
+        rest = &rest[length..];
+    }
+    None
 }
 
 /// Returns the id among the fields of an object, if it has one.
@@ -180,7 +210,9 @@ fn without_space(json: &str) -> Result<String, BadRecord> {
                 _ => {}
             }
             if depth > MAX_DEPTH {
-                return Err(bad(format!("nested more than {MAX_DEPTH} deep")));
+                return Err(bad(format!(
+                    "its JSON is nested more than {MAX_DEPTH} deep"
+                )));
             }
         }
         kept.push(char);
@@ -245,6 +277,13 @@ mod tests {
                 "duplicate field",
             ),
             ("{\"a\":\"\n\"}", "control character"),
+            (r#"{"a":"\ude00"}"#, r"lone surrogate \ude00"),
+            (r#"{"a":[{"b":"\\\uD83D"}]}"#, r"lone surrogate \uD83D"),
+            (r#"{"a":"\ud83d\n\ude00"}"#, r"lone surrogate \ud83d"),
+            (
+                r#"{"a":{"\ud83d\ud83d\ude00":1}}"#,
+                r"lone surrogate \ud83d",
+            ),
             (
                 &format!("{{\"a\":{}{}}}", "[".repeat(100), "]".repeat(100)),
                 "nested",
@@ -267,5 +306,22 @@ mod tests {
             assert_eq!(Record::parse_stored(record.json()), Ok(record), "{text}");
         }
         assert!(Record::parse_stored("{}").is_err());
+    }
+
+    #[test]
+    fn escaped_surrogate_pairs_and_text_that_resembles_an_escape_are_accepted() {
+        for text in [
+            r#"{"a":"\ud83d\ude00\uD83D\uDE00"}"#,
+            r#"{"a":"\\ude00\u00e9\""}"#,
+        ] {
+            assert!(Record::parse(text).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn trusted_record_with_a_lone_surrogate_is_rejected_when_its_fields_are_read() {
+        let json = format!(r#"{{"id":"{ID}","a":"\ude00"}}"#);
+        let record = Record::trusted(Uuid::try_parse(ID).unwrap(), json);
+        assert!(record.fields(|_| false).is_err());
     }
 }

@@ -1,17 +1,17 @@
 //! Acquiring a key: at once, or after waiting for its owner to release it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::error::{Error, Kind};
 use crate::holder::Holder;
 use crate::key::Key;
 use crate::process::Identity;
-use crate::record::{Record, VERSION};
+use crate::record::{ExtraField, Record, VERSION};
 use crate::store::{self, Attempt, Held, Previous, Store};
 use crate::sys;
 use crate::sys::deletion_guard::Waiter;
@@ -41,7 +41,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "a claim does nothing until it is acquired"]
+#[must_use = "a claim does nothing until `try_acquire`, `acquire` or `acquire_within` is called"]
 pub struct Claim {
     store: Store,
     key: Key,
@@ -50,7 +50,7 @@ pub struct Claim {
     stop: Option<String>,
     keep_file: bool,
     inherited: Vec<String>,
-    extra: Map<String, Value>,
+    extra: BTreeMap<String, ExtraField>,
 }
 
 impl Claim {
@@ -63,7 +63,7 @@ impl Claim {
             stop: None,
             keep_file: false,
             inherited: Vec::new(),
-            extra: Map::new(),
+            extra: BTreeMap::new(),
         }
     }
 
@@ -89,12 +89,13 @@ impl Claim {
     /// Adds a field to the lock record. Its value must not be secret: `tenure status` and refusals
     /// show it.
     pub fn field(mut self, name: impl Into<String>, value: impl Into<Value>) -> Self {
-        self.extra.insert(name.into(), value.into());
+        self.extra
+            .insert(name.into(), ExtraField::from(value.into()));
         self
     }
 
-    /// Keeps the lock file on release and marks it as released. Network file systems always do
-    /// this.
+    /// Keeps the lock file on release and marks it as released, instead of removing it. A lock file
+    /// on a network file system is always kept.
     ///
     /// A kept file is a multiple of 4 KiB long, and its lock record is rewritten in place. Owners
     /// can therefore acquire the key and write their lock record on a full disk. Tokens keep
@@ -225,8 +226,8 @@ impl Claim {
             && record.released_at.is_none()
         {
             for name in &self.inherited {
-                if let Some(value) = record.extra.get(name) {
-                    self.extra.insert(name.clone(), value.clone());
+                if let Some(field) = record.extra.get(name) {
+                    self.extra.insert(name.clone(), field.clone());
                 }
             }
         }

@@ -5,9 +5,11 @@
 //! checksum is accepted, because any program may have written it. The record is informational and
 //! never proof of ownership. Every text that is read from a file is made safe to print.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::checksum::checksum;
@@ -46,7 +48,16 @@ pub struct Record {
     pub(crate) token: u64,
     pub(crate) version: u64,
     pub(crate) released_at: Option<SystemTime>,
-    pub(crate) extra: Map<String, Value>,
+    pub(crate) extra: BTreeMap<String, ExtraField>,
+}
+
+/// Field of a lock record that the owner added, or that this library does not know.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ExtraField {
+    value: Value,
+    /// JSON text of the value in the file, if the value has a number that is not stored as an
+    /// integer. `Value` may round such a number, so a rewrite of the record writes this text.
+    json: Option<String>,
 }
 
 /// Command that the owner runs under its tenure and that has inherited the lock.
@@ -136,7 +147,7 @@ impl Record {
 
     /// Value of a field that the owner added, or that this library does not know.
     pub fn field(&self, name: &str) -> Option<&Value> {
-        self.extra.get(name)
+        self.extra.get(name).map(|field| &field.value)
     }
 
     /// All fields of the record as they are stored in the file, without the checksum.
@@ -164,10 +175,12 @@ impl Record {
     pub(crate) fn sanitize_foreign(&mut self) {
         self.user = None;
         self.stop = None;
-        let mut extra = Value::Object(std::mem::take(&mut self.extra));
+        let extra = std::mem::take(&mut self.extra).into_iter();
+        let mut extra = Value::Object(extra.map(|(name, field)| (name, field.value)).collect());
         text::sanitize_json(&mut extra);
         if let Value::Object(extra) = extra {
-            self.extra = extra;
+            let extra = extra.into_iter();
+            self.extra = extra.map(|(name, value)| (name, value.into())).collect();
         }
     }
 
@@ -202,9 +215,12 @@ impl Record {
         out.number("token", Some(self.token));
         out.number("version", Some(self.version));
         out.time("released_at", self.released_at);
-        for (name, value) in &self.extra {
+        for (name, field) in &self.extra {
             out.name(name);
-            out.0.extend_from_slice(value.to_string().as_bytes());
+            match &field.json {
+                Some(json) => out.0.extend_from_slice(json.as_bytes()),
+                None => out.0.extend_from_slice(field.value.to_string().as_bytes()),
+            }
         }
         let crc = checksum(&out.0);
         out.0
@@ -223,17 +239,18 @@ impl Record {
         // Only the first line is the record. If it is shorter than the record that it overwrote,
         // the end of the old record follows until the file is truncated.
         let line = text.split(|byte| *byte == b'\n').next().unwrap_or(text);
-        let fields = parse(line).or_else(|error| {
+        let (fields, text) = parse(line).or_else(|error| {
             if line.len() < text.len() {
                 parse(text)
             } else {
                 Err(error)
             }
         })?;
-        Self::from_fields(fields)
+        Self::from_fields(fields, text)
     }
 
-    fn from_fields(mut fields: Map<String, Value>) -> Result<Self, Unreadable> {
+    /// Creates a record from the fields that were parsed from `text`.
+    fn from_fields(mut fields: Map<String, Value>, text: &[u8]) -> Result<Self, Unreadable> {
         let Some(Value::Number(pid)) = fields.remove("pid") else {
             return Err(Unreadable::NoPid);
         };
@@ -255,9 +272,15 @@ impl Record {
                 .unwrap_or(0),
             version: take_number(&mut fields, "version").unwrap_or(0),
             released_at: take_time(&mut fields, "released_at"),
-            extra: fields,
+            extra: extra_fields(fields, text),
         };
         Ok(record)
+    }
+}
+
+impl From<Value> for ExtraField {
+    fn from(value: Value) -> Self {
+        Self { value, json: None }
     }
 }
 
@@ -297,7 +320,8 @@ fn parse_rfc3339(text: &str) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(u64::try_from(millis).ok()?))
 }
 
-fn parse(text: &[u8]) -> Result<Map<String, Value>, Unreadable> {
+/// Parses the text of a record. Returns its fields without the checksum, and the text.
+fn parse(text: &[u8]) -> Result<(Map<String, Value>, &[u8]), Unreadable> {
     let found = find_last(text, CHECKSUM.as_bytes());
     if let Some(start) = found {
         let (body, tail) = text.split_at(start);
@@ -322,7 +346,37 @@ fn parse(text: &[u8]) -> Result<Map<String, Value>, Unreadable> {
         return Err(Unreadable::Torn);
     }
     fields.remove("crc32");
-    Ok(fields)
+    Ok((fields, text))
+}
+
+/// Returns the extra fields of a lock record, which was parsed from `text`. A field with a number
+/// that `Value` may round keeps its JSON text, so that a rewrite of the record does not change the
+/// number.
+fn extra_fields(fields: Map<String, Value>, text: &[u8]) -> BTreeMap<String, ExtraField> {
+    // Few lock records have a number that may be rounded. Only their text is parsed a second time.
+    let texts: BTreeMap<String, &RawValue> = if fields.values().any(may_be_rounded) {
+        serde_json::from_slice(text).unwrap_or_default()
+    } else {
+        BTreeMap::new()
+    };
+    let exact = |(name, value): (String, Value)| {
+        let json = texts.get(&name).filter(|_| may_be_rounded(&value));
+        // A lock record is one line, so line breaks are removed. JSON strings contain no line
+        // breaks, so only white space between JSON tokens is lost.
+        let json = json.map(|json| json.get().replace(['\n', '\r'], ""));
+        (name, ExtraField { value, json })
+    };
+    fields.into_iter().map(exact).collect()
+}
+
+/// True if the value has a number that is not stored as an integer.
+fn may_be_rounded(value: &Value) -> bool {
+    match value {
+        Value::Number(number) => number.is_f64(),
+        Value::Array(values) => values.iter().any(may_be_rounded),
+        Value::Object(fields) => fields.values().any(may_be_rounded),
+        _ => false,
+    }
 }
 
 pub(crate) fn find_last(text: &[u8], part: &[u8]) -> Option<usize> {
@@ -456,7 +510,7 @@ mod tests {
             token: 9,
             version: VERSION,
             released_at: None,
-            extra: [("pod_name".to_owned(), Value::from("pod-1"))]
+            extra: [("pod_name".to_owned(), Value::from("pod-1").into())]
                 .into_iter()
                 .collect(),
         }
@@ -572,7 +626,9 @@ mod tests {
     #[test]
     fn foreign_record_is_stripped_of_its_user_and_stop_command() {
         let mut record = full();
-        record.extra.insert("pod".into(), "\u{1b}]0;x\u{7}".into());
+        record
+            .extra
+            .insert("pod".into(), Value::from("\u{1b}]0;x\u{7}").into());
         record.sanitize_foreign();
         assert_eq!((record.user(), record.stop_command()), (None, None));
         assert_eq!(record.field("pod"), Some(&Value::from("?]0;x?")));
@@ -589,5 +645,27 @@ mod tests {
                 ..Record::default()
             }
         );
+    }
+
+    #[test]
+    fn number_that_a_value_rounds_is_unchanged_after_a_rewrite() {
+        let text = "{\"pid\":9,\"list\":[1,\n {\"n\": 33833333333333333333333333333333000}],\
+            \"ratio\":3.3833333333333326e+52,\"zero\":-0}";
+        let mut record = Record::decode(text.as_bytes()).unwrap();
+        let written = String::from_utf8(record.encode()).unwrap();
+        for field in [
+            r#""list":[1, {"n": 33833333333333333333333333333333000}],"#,
+            r#""ratio":3.3833333333333326e+52,"#,
+            r#""zero":-0,"#,
+        ] {
+            assert!(written.contains(field), "{field} in {written}");
+        }
+        assert_eq!(written.find('\n'), Some(written.len() - 1));
+        assert_eq!(Record::decode(written.as_bytes()), Ok(record.clone()));
+        assert_eq!(record.field("ratio"), record.to_json().get("ratio"));
+
+        record.extra.insert("ratio".into(), Value::from(0.5).into());
+        let written = String::from_utf8(record.encode()).unwrap();
+        assert!(written.contains(r#""ratio":0.5,"#), "{written}");
     }
 }

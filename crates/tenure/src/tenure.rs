@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::Key;
 use crate::error::Error;
 use crate::process::Identity;
-use crate::record::{self, Record};
+use crate::record::{self, ExtraField, Record};
 use crate::store::{Held, LossCheck, Store};
 use crate::sys::inherit;
 
@@ -50,8 +50,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Detaches the background processes of a command that has exited from this process, so that
-    /// they keep running. (On Windows they would otherwise be killed with this process.)
+    /// Lets background processes of the command keep running after the command has exited. On
+    /// Windows they are killed if this value is dropped without calling `finish`.
     pub fn finish(self) {
         self.job.release();
     }
@@ -128,7 +128,8 @@ impl Tenure {
         name: impl Into<String>,
         value: impl Into<Value>,
     ) -> Result<(), Error> {
-        self.record.extra.insert(name.into(), value.into());
+        let field = ExtraField::from(value.into());
+        self.record.extra.insert(name.into(), field);
         self.rewrite()
     }
 
@@ -155,8 +156,8 @@ impl Tenure {
         Ok(Running { child, job })
     }
 
-    /// Names the event in the lock record through which `stop` asks this owner to exit on systems
-    /// without signals.
+    /// Adds the name of the stop event to the lock record. On systems without signals, `stop` sets
+    /// this event to ask the owner to exit.
     pub(crate) fn announce_stop_event(&mut self, name: String) -> Result<(), Error> {
         self.record.stop_event = Some(name);
         self.rewrite()
@@ -187,8 +188,8 @@ impl Tenure {
             return Ok(());
         };
         if let Ok(written) = held.read()? {
-            for (name, value) in written.extra {
-                self.record.extra.entry(name).or_insert(value);
+            for (name, field) in written.extra {
+                self.record.extra.entry(name).or_insert(field);
             }
         }
         held.write(&self.record)?;
