@@ -95,7 +95,7 @@ fn websocket(target: &Target) -> Outcome {
     }
     let prompt = "y".repeat(1_000_000);
     let other = server.send(&Request::chat("m", &prompt))?.status();
-    // If the server has reset the connection, the next write fails.
+    // Write once more, which fails if the server has reset the WebSocket since the last write.
     is_open &= client.send(&piece).is_ok();
     let word = if is_open { "open" } else { "reset" };
     let evidence = format!(

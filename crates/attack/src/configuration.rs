@@ -10,8 +10,9 @@ use testkit::{FakeLlm, Request, Sandbox};
 
 use crate::{Attack, Outcome, Target, Verdict, verdict};
 
-/// Ids of users without accounts: the user that runs llmlb, and the user that wrote the file.
+/// Id of the user that runs llmlb. The user has no account.
 const OPERATOR: u32 = 54_001;
+/// Id of the user that wrote the configuration file. The user has no account.
 const STRANGER: u32 = 54_002;
 const SECRET: &str = "secret-of-the-environment";
 

@@ -66,7 +66,9 @@ fn hold(server: &LlmlbServer) -> Result<Vec<TcpStream>, Box<dyn Error>> {
     Ok(held)
 }
 
-/// Sends requests of clients that connected before the flood, and counts their records.
+/// Sends requests on connections that were opened before a flood of connections used up the
+/// server's descriptors. llmlb must serve some of the requests, and every served request must have
+/// a usage record.
 fn unrecorded(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", |_| {
         // The delay is long enough that every client uses a backend connection of its own.
@@ -188,7 +190,7 @@ fn backend_connections(target: &Target) -> Outcome {
         }
         clients.push(client);
     }
-    // Every request is in flight at a backend, or was rejected.
+    // Wait until every request is in flight at a backend or was rejected.
     is_reached(Duration::from_secs(10), || {
         let is_rejected = |(number, stream): &&(usize, u32)| {
             let client: &Http2 = &clients[*number];

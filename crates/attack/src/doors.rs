@@ -129,7 +129,7 @@ fn own_names(target: &Target) -> Outcome {
     verdict(rejected.is_empty(), evidence)
 }
 
-/// Sends requests that contain two different host names.
+/// Sends requests that contain two different host names. llmlb must reject all of them.
 fn two_names(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
@@ -168,7 +168,8 @@ fn two_names(target: &Target) -> Outcome {
     verdict(accepted.is_empty(), evidence)
 }
 
-/// Requests `/status` with header fields that a reverse proxy adds.
+/// Requests `/status` with header fields that a reverse proxy adds. llmlb must reject these requests,
+/// and respond to a request without such fields.
 fn status_through_proxy(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
@@ -199,11 +200,13 @@ fn status_through_proxy(target: &Target) -> Outcome {
     verdict(shown.is_empty() && direct == 200, evidence)
 }
 
-/// Ids of users without accounts: the user that runs llmlb, and another user.
+/// Id of the user that runs llmlb. The user has no account.
 const OPERATOR: u32 = 54_001;
+/// Id of another user, whose LLM server llmlb must not use. The user has no account.
 const STRANGER: u32 = 54_002;
-/// Ports on which llmlb discovers LLM servers: those of Ollama and vLLM.
+/// Port of the other user's LLM server: Ollama's port, on which llmlb discovers servers.
 const STRANGE_PORT: u16 = 11_434;
+/// Port of the operator's own LLM server: vLLM's port, on which llmlb discovers servers.
 const OWN_PORT: u16 = 8000;
 
 /// Runs an LLM server of another user on a port that llmlb probes. The attack uses a network namespace, since
@@ -218,7 +221,8 @@ fn port_of_another_user(target: &Target) -> Outcome {
     }
     let sandbox = target.sandbox()?;
     fs::set_permissions(sandbox.path("."), Permissions::from_mode(0o755))?;
-    // Other users may not have access to the directory in which the programs were built.
+    // Run copies of the programs: other users may not have access to the directory in which the
+    // programs were built.
     let (llmlb, helper) = (sandbox.path("llmlb-copy"), sandbox.path("attack-copy"));
     testkit::copy_program(sandbox.llmlb(), &llmlb)?;
     testkit::copy_program(std::env::current_exe()?, &helper)?;

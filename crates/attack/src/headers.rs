@@ -5,7 +5,8 @@ use testkit::{FakeLlm, Reply, Request, chat_completion};
 
 use crate::{Attack, Outcome, Target, listed, verdict};
 
-/// Groups of request fields that must not reach a backend.
+/// Request fields with credentials, which must not reach a backend. Each group of fields has a name
+/// and is one attack.
 const CREDENTIALS: &[(&str, &[&str])] = &[
     (
         "authorization",
@@ -86,7 +87,8 @@ const CREDENTIALS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Fields by which a client claims another address, method or path.
+/// Request fields by which a client claims another address, method or path. These fields must not
+/// reach a backend. Each group of fields has a name and is one attack.
 const FORGED: &[(&str, &[&str])] = &[
     (
         "forwarded",

@@ -165,7 +165,7 @@ fn rapid_resets(target: &Target) -> Outcome {
         bytes.extend(Frame::new(FrameKind::Data, Frame::END_STREAM, stream, body).to_bytes());
         bytes.extend(Frame::new(FrameKind::Reset, 0, stream, 8_u32.to_be_bytes()).to_bytes());
     }
-    // The server may close the connection during the attack.
+    // Ignore a write error: the server may close the connection during the attack.
     let _ = client.send_bytes(&bytes);
     is_reached(Duration::from_secs(1), || client.is_closed());
     gate.open();
@@ -244,7 +244,8 @@ fn header_bytes(target: &Target) -> Outcome {
         let _ = write!(head, "x-field-{number}: {value}\r\n");
     }
     head.push_str("\r\n");
-    // The server may respond and close the connection before it has read the whole head.
+    // Ignore a write error: the server may respond and close the connection before it has read the
+    // whole head.
     let _ = client.send(&head);
     let status = client.response().map_or(0, |response| response.status());
     let evidence = format!("client got {status} for a head of {} kB", head.len() / 1000);

@@ -163,7 +163,8 @@ enum Filling {
 fn beyond_body_memory(target: &Target, filling: Filling) -> Outcome {
     let connections: u32 = match filling {
         Filling::Bodies | Filling::Headers => 60,
-        // Two connections are enough, since each response has 1 MB.
+        // Two connections are enough to exceed the bound if the server buffers all responses: each
+        // connection requests 190 responses of 1 MB.
         Filling::Responses => 2,
     };
     let bound = (16 + 48) * MIB + u64::from(connections) * (32 << 10);

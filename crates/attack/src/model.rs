@@ -21,7 +21,8 @@ type Reader = fn(&Received) -> Option<String>;
 /// A request whose body has two models, of which parsers find different ones.
 struct Variation {
     name: &'static str,
-    /// Values of the `Content-Type` fields.
+    /// Values of the request's `Content-Type` header fields. A request may have several such
+    /// fields.
     content_types: &'static [&'static str],
     body: String,
     reader: Reader,

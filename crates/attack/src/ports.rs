@@ -98,7 +98,8 @@ fn wait_until_busy(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An exchange after which the backend connection cannot be reused.
+/// Function that sends a request through a server to a backend, such that the server cannot reuse
+/// the backend connection afterwards.
 type UnreusableExchange = fn(&LlmlbServer) -> Result<(), Box<dyn Error>>;
 
 fn time_wait(target: &Target) -> Outcome {
@@ -158,7 +159,8 @@ fn cancel(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
     } else {
         wait_until_busy(server)?;
     }
-    // The client's own port must not stay in TIME_WAIT, since it would be counted too.
+    // Reset the client connection instead of closing it, so that the client itself leaves no port
+    // in TIME_WAIT. The attack is about ports that the server's backend connections leave.
     client.reset()?;
     wait_until_idle(server)
 }

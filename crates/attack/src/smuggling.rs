@@ -339,7 +339,7 @@ fn early_response(target: &Target) -> Outcome {
         let (head, body) = bytes.split_at(bytes.len() - hidden().len());
         client.send(head)?;
         let status = client.response_head().map(|head| head.status())?;
-        // The server may have closed the connection already.
+        // Ignore a write error: the server may have closed the connection already.
         let _ = client.send(body);
         Ok(Some(status))
     });

@@ -7,8 +7,9 @@ use testkit::{FakeLlm, Http2, Reply, Request, chat_completion, is_reached};
 
 use crate::{Attack, Outcome, Target, rejected, verdict};
 
-/// Tokens that the backend reports for every request.
+/// Number of prompt tokens that the backend reports for every request.
 const PROMPT: u64 = 100;
+/// Number of completion tokens that the backend reports for every request.
 const COMPLETION: u64 = 50;
 
 /// Names and targets of requests that some backend serves as a chat completion. Flask, nginx, uvicorn, gin

@@ -37,7 +37,7 @@ impl Target {
         self.is_isolated
     }
 
-    /// Returns an empty sandbox for this program.
+    /// Returns a new sandbox, in which an attack runs this llmlb program with empty directories.
     pub(crate) fn sandbox(&self) -> io::Result<Sandbox> {
         Sandbox::try_new(&self.llmlb)
     }

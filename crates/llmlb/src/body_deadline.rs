@@ -15,14 +15,16 @@ const MIN_TIMER: Duration = Duration::from_millis(1);
 /// per second must arrive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyPace {
-    /// `server.body_timeout`
+    /// Time within which the bytes of the minimum rate must arrive (`server.body_timeout`).
     pub(crate) window: Duration,
-    /// `server.min_body_rate`
+    /// Minimum rate at which the client must send a request body, in bytes per second
+    /// (`server.min_body_rate`).
     pub(crate) rate: u64,
 }
 
 impl BodyPace {
-    /// Minimum number of bytes that must arrive within this time.
+    /// Minimum number of body bytes that the client must send within `time` to keep the minimum
+    /// rate.
     fn min_in(self, time: Duration) -> u64 {
         Self::min_bytes(self.rate, time)
     }
@@ -44,10 +46,11 @@ pub(crate) struct BodyDeadline {
     /// Set for a body that is streamed to a backend and holds a slot meanwhile: the limit is shorter while
     /// other requests wait for a slot.
     contention: Option<Contention>,
-    /// Bytes that arrived in the current window, and the time spent waiting for them.
+    /// Number of body bytes that arrived in the current window.
     arrived: u64,
+    /// Time spent waiting for the client in the current window, without the wait that began at `since`.
     waited: Duration,
-    /// Start of the current wait.
+    /// Time since which the server waits for bytes of the client. `None` while it does not wait.
     since: Option<Instant>,
     /// Timer that is reused by all waits. Created on demand, since most bodies arrive together with the head.
     timer: Option<Pin<Box<Sleep>>>,
@@ -77,7 +80,7 @@ impl BodyDeadline {
         }
     }
 
-    /// True while the body waits for the client.
+    /// True while the server waits for the client to send more bytes of the body.
     pub(crate) fn is_waiting(&self) -> bool {
         self.since.is_some()
     }

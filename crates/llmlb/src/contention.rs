@@ -29,8 +29,8 @@ impl Contention {
         }
     }
 
-    /// Returns the interval at which a stalled client is checked. It is the shorter limit, since requests
-    /// may start to wait at any time.
+    /// Returns the interval at which a stalled client is checked: the shorter of `usual` and
+    /// `server.stall_timeout`, since requests may start to wait for a slot at any time.
     pub(crate) fn interval(&self, usual: Duration) -> Duration {
         usual.min(self.limit)
     }
@@ -38,7 +38,8 @@ impl Contention {
 
 #[cfg(test)]
 impl Contention {
-    /// Contention without waiting requests.
+    /// Returns a contention in which no request ever waits for a slot, so that tests get the usual
+    /// time limits.
     pub(crate) fn none() -> Self {
         Self::new(&Arc::default(), Duration::MAX)
     }

@@ -20,12 +20,14 @@ const ASSUMED_OPEN: usize = 16;
 /// Descriptors of one worker: the event loop (twice), its wake-up, the signal socket, the listener,
 /// and a connection that is accepted only to be rejected.
 const PER_WORKER: usize = 6;
-/// Descriptors of staging: the open entry, the previous entry while it is sealed, their directory.
+/// Descriptors of staging: the open entry, the previous entry while it is sealed, their directory,
+/// and one in reserve.
 const STAGING: usize = 4;
 /// Descriptors of the exporter: two locks of four descriptors each, two journals, a batch, its
-/// directory, an entry, the connection to the receiver, and a DNS lookup or the CA certificates.
+/// directory, an entry, the connection to the receiver, two for a DNS lookup or the CA
+/// certificates, and two in reserve.
 const EXPORTER: usize = 18;
-/// Listeners of the demo's backends.
+/// Descriptors of the demo: one listener for each of its backends.
 const DEMO: usize = 3;
 /// Probes that can connect while requests hold every backend connection. Without them a busy
 /// server could not detect that a backend is down.
@@ -51,7 +53,8 @@ const MIN_USABLE: usize = 8;
 /// Default limit of one client address: a quarter of all connections.
 const PER_ADDRESS_PART: usize = 4;
 
-/// Maximum number of descriptors for each purpose.
+/// Result of the division of descriptors: the maximum number of connections and DNS lookups for
+/// each purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
     /// Maximum number of client connections.
@@ -66,7 +69,7 @@ pub(crate) struct Division {
     pub(crate) lookups: usize,
 }
 
-/// Inputs of the division: the system's limits and the settings.
+/// Inputs of the division of descriptors: the system's limits and the settings.
 #[derive(Clone, Copy, Debug)]
 struct DivisionInputs {
     /// Descriptor limit of the process.

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::quality::RandomState;
 
-/// Maximum number of names with a counter of their own, and maximum length of such a name. Clients choose
-/// the names, so without a limit they could exhaust memory.
+/// Maximum number of names with a counter of their own. Clients choose the names, so without a
+/// limit they could exhaust memory.
 const MAX_NAMES: usize = 64;
+/// Maximum length in bytes of a name with a counter of its own. Longer names are counted together.
 const MAX_NAME: usize = 64;
 /// Number of cells in the hash table. Half of them stay empty, so that a search is short.
 const CELLS: usize = 2 * MAX_NAMES;

@@ -122,7 +122,8 @@ fn is_forwarded(name: &str) -> bool {
     is_listed || (has_sdk_prefix() && !may_be_credential(name))
 }
 
-/// True for `Range` and the `If-` fields of conditional requests.
+/// True for `Range` and the `If-` fields of conditional requests. They are forwarded with GET only,
+/// where they select a part or a version of a stored object.
 fn is_conditional(name: &str) -> bool {
     name == "range" || name.starts_with("if-")
 }
@@ -207,7 +208,8 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
     }
 }
 
-/// True for names under which services report the rate limits of an account.
+/// True for names of response fields that report the rate limits of the operator's account at a
+/// backend. They are not sent to clients.
 fn is_rate_limit(name: &str) -> bool {
     ["ratelimit", "rate-limit", "tokenlimit"]
         .iter()

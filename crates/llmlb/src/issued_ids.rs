@@ -11,7 +11,8 @@ use crate::json;
 
 /// Maximum number of bytes of a response that are searched. Backends put ids at the beginning.
 const MAX_SEARCHED: usize = 16 << 10;
-/// Maximum length of an id.
+/// Maximum length of an id in bytes. Longer ids are ignored: requests that name them are not routed
+/// by the id.
 const MAX_ID: usize = 256;
 
 /// Finds the ids at the beginning of a response.
@@ -28,8 +29,9 @@ pub(crate) struct IssuedIdFinder {
 }
 
 impl IssuedIdFinder {
-    /// Returns `None` if the endpoint issues no ids that clients can use. Completions are frequent,
-    /// and their ids can be used only if the request has `"store": true`.
+    /// Returns a finder for one response; `None` if the response contains no ids that later
+    /// requests can name. The id of a completion can be named only if its request has `"store":
+    /// true`.
     pub(crate) fn new(issues: IssuedIds, is_stored: bool) -> Option<Self> {
         let has_ids = match issues {
             IssuedIds::None => false,

@@ -215,7 +215,8 @@ impl BodyShare {
         is_alone
     }
 
-    /// Attaches the share to a body. Its bytes stay charged until the last clone of it is dropped.
+    /// Attaches the share to a body. The bytes of the body stay charged until its last clone is
+    /// dropped.
     pub(crate) fn attach(mut self, body: Bytes) -> Bytes {
         self.0.shrink_to(body.len());
         Bytes::from_owner(ChargedBody { body, _share: self })

@@ -115,7 +115,8 @@ fn balancing_does_no_io() {
     };
     let io = ["::net", "::fs", "::io", "hyper"];
     assert_eq!(of_balance(&io), [""; 0]);
-    // Only the wait for a slot is asynchronous.
+    // The wait for a slot is the only asynchronous operation in `balance`, so only these two files
+    // have `async` code.
     let waiting = of_balance(&["async ", ".await"]);
     assert_eq!(waiting, ["balance/pool.rs", "balance/queue.rs"]);
 }
@@ -172,7 +173,8 @@ fn rank(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| *layer == module)
 }
 
-/// Returns the imports of higher layers.
+/// Returns descriptions of a source file's imports that violate the order of [`LAYERS`], because
+/// the imported module is in a higher layer. A module that is not in the list is reported, too.
 fn back_edges(name: &str, text: &str) -> Vec<String> {
     let module = name.split('/').next().unwrap().trim_end_matches(".rs");
     let Some(own) = rank(module) else {

@@ -25,14 +25,14 @@ pub(crate) const VERSION: u32 = 1;
 /// an unfinished snapshot into the same batches.
 pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 
-/// Consecutive records of one entry that are in a batch, by their line numbers.
+/// Consecutive records of one entry that are in a batch, by their numbers in the entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The entry's file name.
     pub name: String,
-    /// Line number of the first of these records in the entry. Lines are counted from 1.
+    /// Number of the part's first record in the entry. The records of an entry are numbered from 1.
     pub from: u64,
-    /// Line number of the last of these records in the entry.
+    /// Number of the part's last record in the entry.
     pub to: u64,
 }
 
@@ -219,8 +219,8 @@ impl BatchHead {
 }
 
 impl Part {
-    /// True if an entry can have this file name and these line numbers. Sums of such line numbers
-    /// do not overflow.
+    /// True if an entry can have this file name and these record numbers. Sums of such numbers do
+    /// not overflow.
     pub(crate) fn is_sound(&self) -> bool {
         self.from >= 1
             && self.from <= self.to
@@ -248,7 +248,8 @@ impl std::fmt::Display for BatchDamage {
     }
 }
 
-/// Lines of a batch's file, to parse its records and to locate a damaged one.
+/// Lines of a batch's file, from which the records are parsed and by which a damaged record is
+/// located.
 struct BatchLines<'a> {
     lines: Vec<&'a [u8]>,
 }

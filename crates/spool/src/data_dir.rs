@@ -140,7 +140,7 @@ fn copy(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
         .and_then(|()| disk.sync(&file))
         .and_then(|()| disk.rename(&temporary, to));
     if copied.is_err() {
-        // The unfinished file would take space on a full disk.
+        // Remove the unfinished file, which would take space on a full disk.
         let _ = disk.remove(&temporary);
     }
     copied
@@ -180,7 +180,7 @@ pub(crate) fn write_atomically(
         .and_then(|()| disk.sync(&file))
         .and_then(|()| disk.rename(&temporary, &path));
     if placed.is_err() {
-        // The unfinished file would take space on a full disk.
+        // Remove the unfinished file, which would take space on a full disk.
         let _ = disk.remove(&temporary);
     }
     placed.map_err(failed)

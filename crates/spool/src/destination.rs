@@ -90,7 +90,8 @@ pub(crate) fn claim(disk: &dyn Disk, data: &Path, to: Option<&str>) -> Result<()
         && let Some(to) = to
     {
         match write(disk, data, to) {
-            // Delivery frees space on a full disk, so it continues. The next run writes the file.
+            // Continue without `destination.json` if the disk is full, because delivery frees
+            // space. The next run writes the file.
             Err(error) if error.is_full() => tracing::debug!(%error, "destination not written"),
             written => written.map_err(RunError::Disk)?,
         }

@@ -95,7 +95,7 @@ impl<R: Read> EntryReader<R> {
             Ok(Line::Record { number, .. } | Line::Sealed { records: number })
                 if number > MAX_RECORDS =>
             {
-                Err("its record number or count is above the maximum of an entry")
+                Err("its record number or record count is above the maximum of an entry")
             }
             Ok(Line::Record { number, .. }) if number <= *highest => {
                 Err("its record number is not higher than that of an earlier line")
@@ -151,8 +151,8 @@ impl SingleRecordFile {
 /// Reads an entry as consolidation will read it, and returns its length. Returns `None` if the
 /// entry does not exist.
 ///
-/// This finds an I/O error in the middle of an entry while the entry can still be left out of the
-/// snapshot. Consolidation then reads the content from the page cache.
+/// Reading the whole entry finds an I/O error in its middle while the entry can still be left out
+/// of the snapshot. Consolidation then reads the content from the page cache.
 pub(crate) fn probe(
     disk: &dyn Disk,
     staging: &Path,

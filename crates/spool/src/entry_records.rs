@@ -18,8 +18,8 @@ pub(crate) struct EntryRecords<'a> {
     name: &'a str,
     path: PathBuf,
     source: Source<'a>,
-    /// Number of the line in the file that was read last. It is given in the reason for a rejected
-    /// record.
+    /// Number of the line in the file that was read last. The reason for a rejected record names
+    /// this line.
     place: u64,
     /// Highest record number so far, also according to the seal. Numbers that no valid record has
     /// are added to `aside`.
@@ -103,8 +103,8 @@ impl<'a> EntryRecords<'a> {
                     self.add_gap_up_to(records);
                 }
                 Err(_) if is_first && !has_valid_line(self.disk, &self.path)? => {
-                    let why = "it has the name of an entry, but it is not one; lines of JSON must be \
-                               staged, not copied into the directory";
+                    let why = "the file has the name of an entry, but is not one; lines of JSON must \
+                               be staged, not copied into the directory";
                     move_aside(self.disk, &self.path, &self.data.failed, self.name, why)?;
                     return Ok(None);
                 }

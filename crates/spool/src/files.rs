@@ -1,8 +1,8 @@
 //! Files of the data directory that are written as a whole: on the disk or, while the disk is full,
 //! in the reserve.
 //!
-//! A file in the reserve takes precedence over a file with the same name on the disk, until
-//! [`flush`] writes it to the disk.
+//! A file in the reserve takes precedence over a file with the same name on the disk, which is
+//! older. [`flush`] writes the files in the reserve to the disk and removes them from the reserve.
 
 use std::io;
 use std::path::Path;
@@ -23,8 +23,8 @@ pub(crate) fn write_atomically(
     write_for(disk, dir, name, bytes, ReserveUse::NewFile)
 }
 
-/// Writes a batch as [`write_atomically`] does, but leaves room in the reserve for the notes about
-/// its delivery.
+/// Writes a batch as [`write_atomically`] does, but leaves room in the reserve for what delivery
+/// stores later, such as the note that the batch was delivered.
 pub(crate) fn write_batch(
     disk: &dyn Disk,
     dir: &Path,
@@ -112,7 +112,7 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     let [source, target] = [from, to].map(ReserveFile::new);
     let store_in_reserve = || {
-        let too_long = || io::Error::other("longer than any file that spool writes");
+        let too_long = || io::Error::other("the file is longer than any file that spool writes");
         let bytes = read_bounded(disk, from)?.ok_or_else(too_long)?;
         target.store(disk, &bytes, ReserveUse::NewFile)
     };

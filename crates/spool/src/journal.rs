@@ -29,7 +29,7 @@ pub(crate) const NO_HEAD: &str = "its first line is not the head of a journal";
 /// Maximum length of the first line of a file.
 const MAX_HEAD_BYTES: u64 = 256 * 1024;
 
-/// The journals of a data directory.
+/// Kind of a journal. A data directory has one journal of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JournalKind {
     /// Consolidated entries; written by the consolidator.
@@ -50,7 +50,8 @@ struct JournalHead<T> {
     before: T,
 }
 
-/// The version field, which every file with a version has.
+/// Version of a file, parsed alone, so that a file of another version is recognized, and not taken
+/// for a damaged one, even if its other fields differ.
 #[derive(Deserialize)]
 struct VersionField {
     version: u32,
@@ -67,7 +68,8 @@ pub(crate) enum JournalLine<'a, T> {
     Damaged(&'static str),
 }
 
-/// Position of a line in a journal.
+/// Position of a line in a journal: its file, the number of that file (generation) and the number
+/// of the line. Messages about a damaged line name the file and the line.
 pub(crate) struct Position<'a> {
     pub(crate) path: &'a Path,
     pub(crate) generation: u64,
@@ -168,7 +170,7 @@ impl JournalKind {
         let file = DiskReader::open(&*data.disk, &path);
         let file = file.map(|file| BufReader::new(file).take(MAX_HEAD_BYTES));
         match file.and_then(|mut file| file.read_until(b'\n', &mut line)) {
-            // The writer has removed this generation since it was listed.
+            // The writer has removed this generation since it was listed, so there is no head.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             read => read.map_err(|error| Error::read(&path, error))?,
         };
@@ -232,7 +234,7 @@ impl JournalKind {
             let path = self.dir(data).join(self.file_name(generation));
             let failed = |error| Error::read(&path, error);
             let file = match DiskReader::open(&*data.disk, &path) {
-                // The writer has removed this generation since it was listed.
+                // Skip a generation that the writer has removed since it was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(failed)?,
             };
@@ -306,7 +308,8 @@ impl Journal {
             return Self::begin(disk, dir, kind, 1, &T::default());
         };
         for old in generations.iter().filter(|old| **old + 1 < generation) {
-            // A crash or an error kept the last writer from removing this generation.
+            // Remove an old journal file (generation) that the last writer could not remove because
+            // of a crash or an error.
             remove_old(&**disk, &kind.path(data, *old));
         }
         restore_durable(&**disk, dir, &kind.file_name(generation))?;
@@ -503,7 +506,7 @@ impl Journal {
         }
         if let Err(error) = self.disk.sync(&self.file) {
             failed_syncs().insert((self.disk.process(), self.path.clone()), self.synced);
-            // Other processes must not read the events whose sync has failed.
+            // Truncate the file: other processes must not read the events whose sync has failed.
             let _ = self.disk.truncate(&self.file, self.synced);
             return Err(Error::new("sync", &self.path, error));
         }

@@ -4,7 +4,8 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use crate::record;
 
-/// Maximum length of a line of an entry: a record, its id, its number and its checksum.
+/// Maximum length of a line of an entry: a record, its id, its number and its checksum. A longer
+/// line is read in pieces, to bound the memory.
 const MAX_LENGTH: u64 = record::MAX_BYTES as u64 + 1024;
 
 /// Reader of lines. A line that is too long is returned in pieces, none of which has a valid
@@ -36,7 +37,8 @@ impl<R: Read> Lines<R> {
         Ok((read > 0).then_some((&*self.text, self.end)))
     }
 
-    /// Reads the rest of the file, and returns the length of the file.
+    /// Reads the rest of the file without dividing it into lines, to find I/O errors. Returns the
+    /// length of the file.
     pub(crate) fn skip_to_end(&mut self) -> io::Result<u64> {
         loop {
             let read = match self.reader.fill_buf() {

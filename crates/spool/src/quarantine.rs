@@ -104,9 +104,11 @@ pub(crate) struct QuarantineBuffer {
     count: u64,
 }
 
-/// Length at which the lines in memory are written.
+/// Number of bytes of damaged lines in memory at which they are written to `failed/`. Bounds
+/// memory.
 const MAX_BUFFERED: usize = 4 << 20;
-/// Maximum number of lines whose damage the reason names; the others are counted.
+/// Maximum number of damaged lines that the reason file describes one by one; the others are only
+/// counted.
 const MAX_REASONS: usize = 20;
 
 impl QuarantineBuffer {
@@ -217,7 +219,8 @@ impl Reason {
         let path = failed.join(&self.name);
         tracing::warn!(path = %path.display(), reason = self.why, "set aside");
         write_atomically(disk, failed, &Self::file_name(&self.name), &encode(self))?;
-        // The reason must be durable when its file appears in `failed/`.
+        // The reason file must be on the disk before the file that it explains appears in
+        // `failed/`.
         disk.sync_dir(failed)
             .map_err(|error| Error::new("sync", failed, error))
     }

@@ -43,16 +43,16 @@ impl Destination<'_> {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Run {
-    /// Entries and records that were consolidated.
+    /// Numbers of entries, records and batches that the run consolidated.
     pub consolidated: Consolidated,
-    /// Batches and records that were delivered or failed.
+    /// Numbers of batches and records that the run delivered, split or moved to `failed/`.
     pub delivered: Delivered,
     /// Errors of staged entries that cannot be read or have a newer version, at most 100. The
     /// entries stay in place, and every run tries them again.
     pub unreadable: Vec<crate::Error>,
     /// Number of records that were archived.
     pub archived: u64,
-    /// Error that kept the run from completing its work.
+    /// First error that kept the run from consolidating or delivering everything.
     pub trouble: Option<Arc<RunError>>,
     /// Error of creating the reserve for a full disk. Staging fails until the reserve exists.
     pub no_reserve: Option<crate::Error>,
@@ -83,7 +83,7 @@ pub struct Runner {
     pub(crate) reserve: usize,
 }
 
-/// Inputs of one run.
+/// Arguments of one run, which its steps share.
 struct RunInputs<'a> {
     clock: &'a dyn Clock,
     options: &'a Options,
@@ -95,7 +95,8 @@ struct RunInputs<'a> {
     id: Uuid,
 }
 
-/// Result of consolidating one snapshot.
+/// Result of consolidating one snapshot: the number of its entries, and the error if the disk was
+/// full.
 struct ConsolidationStep {
     entries: usize,
     disk_full: Option<LockError>,
@@ -345,7 +346,7 @@ impl Run {
         all.last_error = more.last_error.or(all.last_error.take());
     }
 
-    /// Adds an error, unless there is one already.
+    /// Stores the error of a step of the run, unless an earlier error is stored already.
     fn add_trouble(&mut self, error: RunError) {
         self.trouble.get_or_insert_with(|| Arc::new(error));
     }

@@ -43,7 +43,8 @@ const WRITTEN_NOTE: &str = "written";
 pub(crate) struct Snapshot {
     version: u32,
     pub(crate) id: Uuid,
-    /// Number of records in a batch.
+    /// Maximum number of records in each batch of the snapshot. Stored, so that a repetition after
+    /// a crash writes the same batches.
     pub(crate) batch_size: usize,
     pub(crate) entries: Vec<String>,
     /// Entries of the snapshot that became unreadable after some of its batches were written. They
@@ -157,7 +158,8 @@ impl Snapshot {
         }
     }
 
-    /// Paths of the snapshot's file: unfinished, and written.
+    /// Paths of the two names of the snapshot file: while the snapshot is unfinished, and after it
+    /// is marked as written.
     pub(crate) fn paths(staging: &Path) -> [PathBuf; 2] {
         [UNFINISHED_FILE, WRITTEN_FILE].map(|name| staging.join(name))
     }

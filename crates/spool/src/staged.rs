@@ -7,10 +7,12 @@ use crate::entry::EntryName;
 use crate::entry_reader::probe;
 use crate::error::Error;
 
-/// Maximum number of files that are named; the others are only counted.
+/// Maximum number of foreign files that are named and of unreadable entries whose errors are kept.
+/// All others are only counted.
 const MAX_NAMED: usize = 100;
 
-/// Content of a staging directory.
+/// Numbers of entries and foreign files in a staging directory, and the entries that cannot be
+/// read.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Staged {

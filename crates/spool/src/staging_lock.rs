@@ -89,7 +89,7 @@ pub enum LockError {
         /// Pod of the owner, if its lock record names one.
         pod_name: Option<String>,
     },
-    /// The lock could not be acquired for another reason.
+    /// The lock could not be acquired, and not because another process has it.
     Lock(tenure::Error),
     /// An entry, the snapshot or the lock record could not be read or written.
     Disk(Error),
@@ -200,7 +200,7 @@ impl StagingLock {
         Store::default().read_lock(&key).map_err(lock_error)
     }
 
-    /// Lock record of this owner.
+    /// Description of this owner that the lock file shows to other processes.
     pub fn record(&self) -> &LockRecord {
         &self.record
     }

@@ -181,7 +181,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
         .parse()
         .map_err(|_| format!("`{text}` is not a number of seconds"))?;
     Duration::try_from_secs_f64(number)
-        .map_err(|_| format!("`{text}` seconds are negative or too long"))
+        .map_err(|_| format!("the number of seconds `{text}` is negative or too large"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Keys and stores from the command line.
+//! Converts arguments of the command line to the key and the store (where the lock files are), and
+//! a key back to a command line for hints.
 
 use std::ffi::OsString;
 use std::path::Path;

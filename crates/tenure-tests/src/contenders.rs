@@ -22,7 +22,7 @@ pub enum Contender {
     FlockUnlink,
 }
 
-/// Outcome of an attempt.
+/// Outcome of an attempt to acquire the contended key with one of the lock algorithms.
 #[derive(Debug)]
 pub enum Outcome {
     /// The key is owned until the ownership is released.
@@ -40,7 +40,8 @@ pub enum Outcome {
 pub enum Ownership {
     /// A tenure.
     Tenure(Box<Tenure>),
-    /// A locked file and its path.
+    /// Ownership through [`Contender::PidFile`] or [`Contender::FlockUnlink`]: the locked file, and
+    /// its path, which is removed on release.
     File(File, PathBuf),
 }
 
@@ -109,7 +110,8 @@ fn pid_file(path: &Path) -> Outcome {
         let _ = file.read_to_string(&mut text);
         match text.trim().parse::<u32>() {
             Ok(pid) if tenure::process::is_running(pid) => return Outcome::Refused(Some(pid)),
-            // The process is dead or the file is unreadable, so the file is stale.
+            // No running process has the pid in the pid file, or the file contains no pid. This
+            // algorithm then treats the file as stale.
             _ => {
                 let _ = fs::remove_file(path);
             }

@@ -1,4 +1,5 @@
-//! Another process that owns a key and executes requests.
+//! Handle with which a test controls a process of the `owner` program. That process acquires a key
+//! and executes the requests that the test writes to its stdin.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

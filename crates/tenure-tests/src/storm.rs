@@ -40,7 +40,8 @@ pub struct StormReport {
     pub doubles: u64,
     /// Number of times that no process acquired the key within the limit of a stuck key (`STUCK`).
     pub stuck: u64,
-    /// Number of attempts that failed.
+    /// Number of attempts to acquire the key that failed with an error. Refusals because another
+    /// process owns the key are not counted.
     pub errors: u64,
     /// Number of owners that found their lock file gone.
     pub lost: u64,
@@ -125,7 +126,8 @@ impl Storm {
     }
 }
 
-/// Loop of each process until it is killed.
+/// Acquires and releases the key in a loop and counts the outcomes in the witness file. Each
+/// process of a storm runs this loop until it is killed.
 pub fn worker(contender: Contender, dir: &Path, slot: u64, slots: u64) -> ! {
     let witness = Witness::open(&dir.join("witness"), slots);
     let mut random = Random::new(u64::from(std::process::id()) << 8 | slot);

@@ -11,8 +11,8 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Size in bytes of the slot of one process: the three bytes below, and from byte 8 on the
-/// [`Counter`]s of eight bytes each.
+/// Size in bytes of the slot of one process. A slot consists of the bytes at [`IN`], [`CONDEMNED`]
+/// and [`GENERATION`], and from byte 8 on of the [`Counter`]s of eight bytes each.
 const SLOT: u64 = 64;
 /// Offset of the byte that is 1 while the process of the slot owns the key.
 const IN: u64 = 0;
@@ -109,7 +109,8 @@ impl Witness {
             .expect("the witness writes");
     }
 
-    /// Returns the value of a counter in the slot of one process.
+    /// Returns the current value of one counter, or other number of [`Counter`], in the slot of one
+    /// process.
     pub fn value(&self, slot: u64, counter: Counter) -> u64 {
         let mut bytes = [0; 8];
         let offset = slot * SLOT + counter as u64;

@@ -54,7 +54,8 @@ pub(crate) enum Kind {
     },
     /// The lock was released, but its file could not be removed.
     Leftover { path: PathBuf, source: io::Error },
-    /// `stop` signalled no process.
+    /// `stop` did not stop the owner, for the reason `why`. Usually no process was signalled,
+    /// because none was proven to be the owner.
     StopRefused { key: String, why: String },
     /// The owner accepts no stop requests (Windows) and was not killed, because `force` is off.
     ForceRequired { key: String, why: String },

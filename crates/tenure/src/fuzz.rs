@@ -51,7 +51,8 @@ pub fn lock_record(data: &[u8]) {
     assert_safe(&record.to_json());
 }
 
-/// Panics if a name or text in the value could control a terminal.
+/// Panics if a field name or text in the JSON of a lock record contains a character that is unsafe
+/// to print, such as a terminal control character.
 fn assert_safe(value: &Value) {
     match value {
         Value::String(text) => assert!(!text.contains(text::is_unsafe), "{text:?}"),

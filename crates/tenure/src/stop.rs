@@ -46,7 +46,8 @@ pub struct Stop {
     ask: bool,
 }
 
-/// Outcome of `stop`. In every case the owner that it found has released the key.
+/// Outcome of a successful `stop`: no process owned the key, or the owner that `stop` found has
+/// released the key.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Stopped {

@@ -9,7 +9,7 @@ use crate::tenure::Tenure;
 
 /// Thread that checks the lock file of a tenure. Dropping the watch ends the thread.
 #[derive(Debug)]
-#[must_use = "the watch ends when it is dropped"]
+#[must_use = "the lock file is no longer checked once the watch is dropped"]
 pub struct Watch {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

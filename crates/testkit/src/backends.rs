@@ -58,7 +58,8 @@ pub fn backend_at(
     })
 }
 
-/// Returns an address that stays free between two servers that use it one after the other.
+/// Returns a loopback address with a free port. The system assigns that port to no connection, so
+/// the port stays free while a test stops one server and starts another at the address.
 pub fn address() -> SocketAddr {
     ([127, 0, 0, 1], free_port()).into()
 }
@@ -149,7 +150,8 @@ pub struct Occupied {
 }
 
 impl Occupied {
-    /// Starts the backend. Its responses begin and do not end.
+    /// Starts the backend. Its responses begin and do not end, so the request that
+    /// [`Occupied::beside`] sends keeps the slot occupied.
     #[track_caller]
     pub fn new() -> Self {
         let backend = backend(|_, stream| {

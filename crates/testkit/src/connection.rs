@@ -14,7 +14,7 @@ use crate::message::Head;
 /// A response, complete or not.
 #[derive(Clone)]
 pub struct Answer {
-    /// Status line and fields.
+    /// Status line and header fields of the response.
     pub head: Head,
     /// Body without its framing; `Err` with the part that was received if it is incomplete.
     pub body: Result<Vec<u8>, Vec<u8>>,

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use crate::random::Random;
 
-/// Bytes that parsers treat as special.
+/// Bytes that parsers treat as special. [`replay`] puts them into fuzz inputs at random places, so
+/// that the variations reach more code of the parsers.
 const SPECIAL: &[u8] = b"\"{\\\r\n%\0\xFF";
 
 /// Directory of the fuzz targets and their corpora.
@@ -14,7 +15,8 @@ pub fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// Names of the entries of a directory, sorted.
+/// Names of the entries of a directory, such as the inputs in a corpus. They are sorted, so that
+/// every run has the same order.
 #[must_use]
 pub fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).expect("the directory is readable");

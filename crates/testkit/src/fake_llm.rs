@@ -108,7 +108,7 @@ impl Deref for FakeLlm {
 }
 
 impl FakeLlmBuilder {
-    /// Sets the address; the default is a free loopback port.
+    /// Sets the address on which the fake server listens; the default is a free loopback port.
     #[must_use]
     pub fn at(mut self, address: SocketAddr) -> Self {
         self.address = address;

@@ -192,7 +192,7 @@ impl Request {
 /// A response received by a client.
 #[derive(Clone, Debug)]
 pub struct Response {
-    /// Status line and fields.
+    /// Status line and header fields of the response.
     pub head: Head,
     /// Body without its framing.
     pub body: Vec<u8>,

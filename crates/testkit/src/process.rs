@@ -180,7 +180,7 @@ impl Finished {
         output.into()
     }
 
-    /// Checks the exit code.
+    /// Panics unless the program exited with this code.
     #[track_caller]
     pub fn assert_code(&self, code: i32) {
         assert_eq!(self.code, Some(code), "{self:#?}");

@@ -66,7 +66,8 @@ impl UsageReceiver {
         self.distinct().1
     }
 
-    /// Values of the field `n` of all records, sorted.
+    /// Values of the field `n` of all records received so far, sorted. Tests number their records
+    /// in `n`, so a missing or repeated number shows a lost or repeated record.
     pub fn numbers(&self) -> Vec<u64> {
         let records = self.records();
         let mut numbers: Vec<_> = records.iter().filter_map(|one| one["n"].as_u64()).collect();

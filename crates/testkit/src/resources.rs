@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
-/// Returns the resident memory in bytes.
+/// Returns the resident memory of a process, in bytes.
 pub fn resident_memory(pid: u32) -> io::Result<u64> {
     status_field(pid, "VmRSS")
 }
 
-/// Returns the largest resident memory so far, in bytes.
+/// Returns the largest resident memory that a process has had so far, in bytes.
 pub fn peak_memory(pid: u32) -> io::Result<u64> {
     status_field(pid, "VmHWM")
 }
 
-/// Returns the number of open descriptors.
+/// Returns the number of open descriptors of a process.
 pub fn open_descriptors(pid: u32) -> io::Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/fd"))?.count())
 }

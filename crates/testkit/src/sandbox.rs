@@ -131,7 +131,8 @@ impl Sandbox {
         Process::start(command, &stdout, &stderr)
     }
 
-    /// Runs llmlb with these words to its end.
+    /// Runs llmlb with these arguments, which are separated by spaces, and waits until it has
+    /// exited.
     #[track_caller]
     pub fn run(&self, words: &str) -> Finished {
         self.start(&mut self.command(words)).finish()
@@ -147,7 +148,8 @@ impl Sandbox {
         self.try_start(command)?.try_finish()
     }
 
-    /// Starts `llmlb serve` with these words on a free port and waits until it serves.
+    /// Starts `llmlb serve` on a free port, with these further arguments, which are separated by
+    /// spaces. Waits until the server serves.
     #[track_caller]
     pub fn serve(&self, words: &str) -> LlmlbServer {
         self.serve_with(&mut self.command(&format!("serve -p 0 {words}")))

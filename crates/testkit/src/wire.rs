@@ -15,7 +15,7 @@ pub fn json(stream: &mut TcpStream, status: u16, body: &str) {
     );
 }
 
-/// Sends the head of an event stream in chunks.
+/// Sends the head of an event stream whose body is sent with chunked transfer encoding.
 pub fn begin_stream(stream: &mut TcpStream) {
     let _ = stream.write_all(
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
@@ -29,7 +29,7 @@ pub fn chunk(stream: &mut TcpStream, data: &str) -> bool {
         .is_ok()
 }
 
-/// Sends the last chunk.
+/// Sends the last chunk, which has no data and ends the body of a chunked response.
 pub fn end_stream(stream: &mut TcpStream) {
     let _ = stream.write_all(b"0\r\n\r\n");
 }

@@ -22,7 +22,7 @@ impl BackendEpoch {
         Self(u32::from(backend.stats.epoch()) << 16 | u32::from(backend.id.0))
     }
 
-    /// Id of the backend.
+    /// Id of the backend, without the number of times that the backend came up.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "the id is in the lower half"

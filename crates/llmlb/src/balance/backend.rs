@@ -28,7 +28,9 @@ pub(crate) struct Backend {
     /// Number of a [`Kind`]. `u8::MAX` means that the kind is not known.
     kind: AtomicU8,
     current: Mutex<StateAndModels>,
-    /// The backend has reported its models at least once.
+    /// True if the backend has reported its models at least once. Its models then count as known,
+    /// even while the backend is down. Until all models are known, a request for an unknown model
+    /// gets 503 instead of 404.
     has_reported_models: AtomicBool,
     pub(crate) health: BackendHealth,
     pub(super) learned: Learned,
@@ -50,9 +52,10 @@ pub(crate) struct BackendSettings {
     pub(crate) weight: u32,
     /// Maximum number of concurrent requests: `max_concurrent`.
     pub(crate) limit: Option<u32>,
-    /// Connections are reused after error responses too.
+    /// True if backend connections are also reused after an error response to a request with a body
+    /// (`backend.reuse_after_errors`). Only safe for backends that always read the whole request.
     pub(crate) reuse_after_errors: bool,
-    /// The configuration names the kind of the backend.
+    /// True if the configuration names the kind of the backend. Probes then never replace the kind.
     is_kind_given: bool,
 }
 
@@ -79,7 +82,7 @@ impl Learned {
     }
 }
 
-/// Result of the last probe of a backend.
+/// State of a backend, as the last probe or the last failed connection showed it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum BackendState {
     /// The backend responds and serves these models.
@@ -304,7 +307,8 @@ impl Backend {
     }
 }
 
-/// True if the list of patterns has the name. Without a list every name is allowed.
+/// True if a model name matches one of the patterns in `only_models`. Without `only_models` every
+/// name is allowed.
 fn is_allowed(only: Option<&[String]>, name: &str) -> bool {
     only.is_none_or(|only| config::is_among(only, name))
 }

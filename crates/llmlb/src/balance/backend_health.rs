@@ -12,7 +12,9 @@ use tokio::sync::Notify;
 pub(crate) struct BackendHealth {
     /// The backend accepts connections and does not respond.
     is_hung: AtomicBool,
-    /// The backend is down because it refused a connection. Trying it again fails fast.
+    /// True if the backend is down because it refused a connection. A request still tries such a
+    /// backend if no other backend is left: the backend may be up again, and if it is not, the
+    /// attempt fails at once.
     refuses_connections: AtomicBool,
     /// Status with which the backend rejected our key in the last probe, or 0.
     rejected_key: AtomicU16,
@@ -80,7 +82,8 @@ impl BackendHealth {
         self.refuses_connections.store(refuses, Ordering::Relaxed);
     }
 
-    /// Status with which the backend, which is down, rejects our key.
+    /// Status with which the backend rejected our key in the last probe, if the backend is down for
+    /// this reason. `None` otherwise.
     pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
         StatusCode::from_u16(self.rejected_key.load(Ordering::Relaxed)).ok()
     }

@@ -27,8 +27,9 @@ const MAX_STEPS: u8 = 3;
 pub(super) struct Breaker {
     /// Number of consecutive failures.
     failures: u8,
-    /// Number of ejections since the last response, which determines the duration of the next one.
-    /// 0 if the backend is not ejected.
+    /// Number of ejections since a response last proved the backend healthy, at most [`MAX_STEPS`].
+    /// The number determines the duration of the next ejection. 0 means that the backend gets
+    /// requests; otherwise it is ejected or needs a trial.
     steps: u8,
     /// The trial, the single request after an ejection, was sent and its outcome is not known yet.
     /// Failures of other requests do not prolong the ejection.

@@ -124,7 +124,8 @@ impl Selection<'_> {
         }
     }
 
-    /// Time at which the first ejected candidate may be tried again.
+    /// Earliest time at which an ejected candidate may be tried again, so that a waiting request
+    /// wakes then. `None` if no usable candidate is ejected, and for requests without a model.
     pub(super) fn recovery(&self) -> Option<Moment> {
         if self.route.is_in_order() {
             return None; // Requests without a model use ejected backends too.

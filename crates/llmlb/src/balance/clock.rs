@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use tokio::time::{Duration, Instant};
 
 static START: LazyLock<Instant> = LazyLock::new(|| {
-    // The real clock, even if a test has paused tokio's.
+    // Read the real clock. A test that has paused tokio's clock may have advanced it, and all tests
+    // of the process share this start: for other tests the start would lie in the future.
     Instant::from_std(std::time::Instant::now())
 });
 
@@ -29,7 +30,7 @@ impl Moment {
         Duration::from_millis(self.0.saturating_sub(earlier.0)).as_secs_f32()
     }
 
-    /// The moment as an instant of a timer.
+    /// Returns the moment as a tokio [`Instant`], the type that tokio's timers need.
     pub(super) fn instant(self) -> Instant {
         *START + Duration::from_millis(self.0)
     }

@@ -23,7 +23,8 @@ impl Current {
         self.0.store(Arc::new(table));
     }
 
-    /// Calls `look_up` with the table.
+    /// Calls `look_up` with the current table of backends, routes and models, and returns the
+    /// result.
     pub(super) fn with<T>(&self, look_up: impl FnOnce(&Table) -> T) -> T {
         look_up(&self.0.load())
     }

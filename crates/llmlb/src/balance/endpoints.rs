@@ -25,7 +25,8 @@ const PROBES: usize = 16;
 /// Lower half of a cell whose endpoint the backend has served.
 const SERVED: u32 = u32::MAX;
 
-/// An endpoint: its path, without an id in it.
+/// Key of an endpoint in the table [`Endpoints`], which notes whether a backend serves the
+/// endpoint. The key is a hash of the endpoint's path, which contains no id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointKey {
     hash: u64,

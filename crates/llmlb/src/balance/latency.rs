@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use super::clock::Moment;
 
-/// Half-life of the average, in milliseconds.
+/// Half-life of a backend's average latency, in milliseconds. An average of this age is read as
+/// half its value, so that a slow backend gets requests again, and has half the weight when a new
+/// response is added.
 const HALF_LIFE: u32 = 10_000;
 /// Minimum weight of a new response in the average. Without a minimum, responses in quick
 /// succession would hardly change the average.

@@ -75,7 +75,8 @@ pub(crate) struct SelectHints<'a> {
     pub(crate) blocks: &'a [u64],
     /// Hash of an id that a backend issued and that the request names.
     pub(crate) issued: Option<u64>,
-    /// The sender, for fairness and for failures that a client may provoke.
+    /// Sender of the request. The queue serves senders in turn. Errors that a client may provoke
+    /// eject a backend only if they come from two client addresses or three different prompts.
     pub(crate) client: ClientKey,
     /// Endpoint of a POST whose path has no id. Backends that lack this endpoint are avoided.
     pub(crate) endpoint: Option<EndpointKey>,

@@ -31,9 +31,12 @@ pub(crate) struct Pool {
     aliases: Vec<Alias>,
     queue: Arc<Queue>,
     affinity: Affinity,
-    /// Backends by the hashes of ids that they issued.
+    /// Backends by the hashes of ids that they issued, such as file ids. A request that names such
+    /// an id is sent to the backend that issued the id, since no other backend knows it.
     issued: LossyCache,
-    /// Held while a new table is built, so that no change is lost.
+    /// Lock held while a changed table of backends, routes and models is built and stored.
+    /// Otherwise two concurrent changes could start from the same old table, and one of them would
+    /// be lost.
     changing: Mutex<()>,
     /// Held while a backend is ejected that must not be the last one of a model. Otherwise two
     /// threads could eject both backends of a model, each relying on the other backend.
@@ -344,7 +347,8 @@ impl Pool {
         Ok(slot)
     }
 
-    /// Notes that a backend issued the id with this hash.
+    /// Notes that a backend issued the id with this hash, such as a file id. Later requests that
+    /// name the id are sent to this backend.
     pub(crate) fn note_issued(&self, id: u64, backend: &Backend) {
         self.issued.put(id, u32::from(backend.id.0));
     }

@@ -109,7 +109,8 @@ impl Queue {
         Ok(waiter)
     }
 
-    /// Offers a slot that became free at a backend.
+    /// Gives a slot that became free at a backend to the next waiting request that can use this
+    /// backend.
     pub(super) fn slot_freed(&self, backend: &Backend) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.serve(
@@ -119,7 +120,8 @@ impl Queue {
         }
     }
 
-    /// Offers the slots of an ejected backend that has recovered.
+    /// Gives free slots to waiting requests, after an ejected backend has recovered and its slots
+    /// can be used again.
     pub(super) fn backend_recovered(&self) {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.serve_matching(|_| true);
@@ -216,8 +218,9 @@ impl Waiter<'_> {
         }
     }
 
-    /// Time at which the first of the ejected backends may be tried again, so that the waiting
-    /// request can use it.
+    /// Time at which the waiting request wakes to use an ejected backend: just after the earliest
+    /// time at which one of its ejected backends may be tried again. `None` if there is no such
+    /// backend.
     fn recovery(&self) -> Option<Instant> {
         let mut waiters = self.queue.lock();
         let key = waiters.lanes().find(|one| **one == self.key)?;

@@ -29,15 +29,17 @@ pub(crate) struct Route {
     pub(super) kind: Option<Kind>,
     /// The model; `None` for requests without one.
     pub(super) name: Option<Arc<str>>,
-    /// Sorted by the backends' ids. Includes backends that are down.
+    /// Backends that may serve the route's model, also those that are down. Sorted by the backends'
+    /// ids, because [`Self::index_of`] does a binary search.
     pub(super) candidates: Vec<Candidate>,
     /// Indices of the candidates that were up when the route was built.
     pub(super) up: Vec<usize>,
-    /// Shares of the candidates in `up`.
+    /// Shares of the candidates in `up` in the random draws that select a backend.
     pub(super) shares: Shares,
     pub(super) queue: Arc<Queue>,
-    /// A packed [`Average`], and the time at which it was computed.
+    /// Cached average load of the candidates, as a packed [`Average`].
     average: AtomicU64,
+    /// Time at which the cached average was computed.
     average_at: AtomicU64,
 }
 
@@ -165,8 +167,9 @@ impl Route {
 }
 
 impl Average {
-    /// True if a backend's load is at most a quarter above the average, plus one request. The limit is
-    /// proportional to the weight.
+    /// True if a backend is not overloaded: its number of outstanding requests is at most a quarter
+    /// above the average for its weight, plus one request. Overloaded backends are selected only if
+    /// no other backend could be selected.
     pub(super) fn allows(self, outstanding: u32, weight: u32) -> bool {
         let total = u64::from(self.weight);
         let average = u64::from(self.outstanding) * u64::from(weight);

@@ -11,7 +11,7 @@ use super::route::Route;
 #[derive(Debug)]
 pub(crate) struct Slot {
     route: Arc<Route>,
-    /// Index of the route's candidate.
+    /// Index, in the candidates of `route`, of the backend that the slot belongs to.
     index: usize,
     /// A response that does not count as a failure has begun. Only then does its complete end clear
     /// the backend's failures, and its early end count as a failure.

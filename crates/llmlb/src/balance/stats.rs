@@ -79,8 +79,9 @@ impl BackendStats {
 
     /// Acquires a slot. False if `limit` slots are in use.
     pub(super) fn try_acquire(&self, limit: u32) -> bool {
-        // Sequentially consistent with `release` and the check for waiting requests behind it. Otherwise a
-        // request could start to wait while the thread that releases a slot sees no waiting request.
+        // Sequentially consistent, like `release`, which is followed by a check for waiting requests.
+        // With weaker ordering, a request could see no free slot and start to wait, while the thread
+        // that releases a slot sees no waiting request: the free slot would not be used.
         let taken = self
             .outstanding
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {

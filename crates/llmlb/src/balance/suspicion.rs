@@ -20,11 +20,12 @@ const EVIDENCE_NEEDED: usize = 3;
 pub(crate) struct Evidence {
     pub(crate) fault: Fault,
     pub(crate) client: ClientKey,
-    /// Hash of the request's body.
+    /// Hash of the request's body, by which different prompts are counted: one prompt of one client
+    /// must not eject a backend.
     pub(crate) prompt: u64,
 }
 
-/// The fault of a response.
+/// Reason why a response counts as evidence against its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The response had this status.
@@ -33,7 +34,9 @@ pub(crate) enum Fault {
     Cut,
 }
 
-/// The suspicion against one backend.
+/// Evidence against one backend: its responses since the last success that a client may have
+/// provoked. Three such responses eject the backend if they belong to two clients or to three
+/// different prompts.
 #[derive(Debug, Default)]
 pub(super) struct Suspicion {
     /// Fast path: false while nothing is recorded, so that a success takes no lock.
@@ -52,7 +55,8 @@ struct Run {
     /// backend.
     prompts: Vec<u64>,
     is_key_rejected: bool,
-    /// At least one response ended early.
+    /// True if at least one of the responses ended early. Then only a complete success clears the
+    /// suspicion: a success that has only begun may end early too.
     has_cut: bool,
 }
 
@@ -88,7 +92,8 @@ impl Suspicion {
         }
     }
 
-    /// Notes that the backend rejected our key. True if that is new.
+    /// Notes that the backend rejected our key. True for the first rejection since the last success, so that
+    /// the caller logs it once.
     pub(super) fn note_rejected_key(&self) -> bool {
         let mut run = self.lock();
         self.any.store(true, Ordering::Relaxed);

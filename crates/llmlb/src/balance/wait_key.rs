@@ -11,7 +11,8 @@ use super::random::Random;
 use super::route::Route;
 use crate::backend_id::BackendId;
 
-/// Backends that can serve a waiting request.
+/// Key by which the queue groups waiting requests. The key determines the backends that can serve a
+/// request. Requests with equal keys wait in one lane.
 #[derive(Clone, Debug)]
 pub(super) struct WaitKey {
     /// Route with the backends that may serve the request. It is replaced when the backends change.
@@ -86,7 +87,8 @@ impl WaitKey {
         self.route.index_of(backend.id).is_some()
     }
 
-    /// Time at which the first ejected candidate may be tried again.
+    /// Earliest time at which an ejected candidate may be tried again, so that a waiting request
+    /// wakes then. `None` if no usable candidate is ejected, and for requests without a model.
     pub(super) fn recovery(&self, now: Moment) -> Option<Moment> {
         self.selection(now).recovery()
     }

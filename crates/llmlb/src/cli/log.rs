@@ -53,7 +53,8 @@ pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
         // must keep running.
         .log_internal_errors(false)
         .event_format(line);
-    // Events of other crates, such as the HTTP library's, are not for operators.
+    // Log only the events of our own crates: those of other crates, such as the HTTP library, do not
+    // help operators.
     let own_targets = Targets::new()
         .with_target("llmlb", level)
         .with_target("spool", level)

@@ -81,7 +81,8 @@ pub(super) fn clear() {
 }
 
 fn draw(text: &str) {
-    // A line that wraps could not be overwritten.
+    // Truncate the line to less than 80 columns, the usual width of a terminal: a line that wraps
+    // could not be overwritten.
     let text: String = text.chars().take(78).collect();
     let width = text.chars().count();
     let before = SHOWN.swap(width, Ordering::Relaxed);

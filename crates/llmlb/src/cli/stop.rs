@@ -248,7 +248,8 @@ fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
         )],
         Stopped::Cleaned { record } => {
             let pid = record.as_ref().map(|record| record.pid());
-            // A zombie has no identity, so it does not count as a new process with the same PID.
+            // `Identity::from_pid` returns `None` for a zombie. A zombie of the crashed server is
+            // thus not reported as another process that has the PID now.
             let reused = pid.is_some_and(|pid| Identity::from_pid(pid).is_some());
             vec![nothing, cleaned(pid, reused)]
         }

@@ -143,7 +143,8 @@ impl<'a> TomlDocument<'a> {
                 let line = self.line(at);
                 self.guessed.insert(line);
                 if self.is_header(line) && !is_duplicate(message) {
-                    // Without a valid header, the section of the keys below it is unknown.
+                    // Report no problems of the keys below an invalid section header, since the
+                    // section of these keys is unknown.
                     let below = line + 1..=self.line_ends.len() + 1;
                     let section = below.take_while(|line| !self.is_header(*line));
                     let section: Vec<usize> = section.collect();
@@ -224,8 +225,8 @@ fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
     )
 }
 
-/// Collects the start and end of the outermost lists. `[[backend]]` tables are not lists in this
-/// sense, but their values may be.
+/// Collects the start and end of the outermost lists, so that all syntax errors within one list are
+/// reported as one. `[[backend]]` tables do not count as lists, but their values may be lists.
 fn collect_lists(table: &DeTable<'_>, lists: &mut Vec<(usize, usize)>) {
     for value in table.values() {
         let span = value.span();

@@ -68,7 +68,7 @@ pub(crate) struct Config {
     pub(crate) aliases: Vec<Alias>,
     /// Path of the configuration file that was read, as the flag or variable names it, or the default.
     pub(crate) file: Option<PathBuf>,
-    /// Origin of each value.
+    /// Origin of each value (file and line, variable or flag), shown by `llmlb check`.
     pub(crate) origins: Origins,
 }
 
@@ -85,7 +85,8 @@ pub(crate) struct Backend {
     /// Configured models, used instead of the backend's own list.
     pub(crate) models: Option<Vec<String>>,
     pub(crate) api_key: Option<Secret>,
-    /// `None`: detected by the first probe.
+    /// Program or service that runs at the backend. `None` if the configuration names no kind:
+    /// probes then detect the kind.
     pub(crate) kind: Option<Kind>,
     /// Share of requests, relative to the other backends.
     pub(crate) weight: u32,
@@ -93,7 +94,8 @@ pub(crate) struct Backend {
     pub(crate) max_concurrent: Option<u32>,
     /// Models of the backend that are used. A `*` at the end of a name matches any rest.
     pub(crate) only_models: Option<Vec<String>>,
-    /// True if connections are reused after error responses too.
+    /// True if backend connections are also reused after an error response to a request with a body
+    /// (`backend.reuse_after_errors`). Only safe for backends that always read the whole request.
     pub(crate) reuse_after_errors: bool,
 }
 
@@ -115,7 +117,8 @@ impl Backend {
     }
 }
 
-/// Flags of the command line. A missing flag is empty.
+/// Flags of the command line that override settings. A flag that is not given is `None`, false or an
+/// empty list.
 #[derive(Debug, Default)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
@@ -195,7 +198,8 @@ pub(crate) fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// Rejects a public address without `allow_public`: closed by default (L11).
+/// Rejects a listen address that is not loopback, unless `server.allow_public` is set. By default only
+/// this machine can reach the server (L11).
 fn check_reach(server: &ServerConfig, layers: &mut Layers<'_>) {
     let is_known = layers.is_valid(&settings::HOST) && layers.is_valid(&settings::ALLOW_PUBLIC);
     if !is_known || server.allow_public || is_loopback(server.host) {

@@ -14,7 +14,7 @@ pub(crate) struct Setting<T: 'static> {
     pub(crate) variable: Option<&'static str>,
     pub(crate) flag: Option<Flag>,
     pub(super) default: DefaultValue<T>,
-    /// Type with its range and unit.
+    /// Type of the setting's value, with range and unit.
     pub(super) value: &'static dyn ValueType<T>,
     pub(super) about: &'static str,
 }
@@ -126,8 +126,8 @@ pub(super) fn key_of(name: &str) -> &str {
 
 /// Source of a section's values: layers, or a table of the file.
 pub(super) trait Source {
-    /// Returns the value of a setting. The default stands for an invalid value, after its problem was
-    /// added.
+    /// Returns the value of a setting. For an invalid value it adds a problem to the list that is
+    /// reported, and returns the default.
     fn get<T>(&mut self, setting: &'static Setting<T>) -> T;
 }
 

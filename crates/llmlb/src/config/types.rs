@@ -101,7 +101,7 @@ where
     }
 }
 
-/// A time in milliseconds to hours.
+/// Type of a setting that is a duration, written in milliseconds, seconds, minutes or hours.
 pub(super) struct TimeSpan {
     pub(super) range: RangeInclusive<Duration>,
 }
@@ -363,7 +363,7 @@ impl VariableName {
     pub(super) fn not_set(variable: &str) -> String {
         if Self::may_be_secret(variable) {
             let allowed = Self.allowed();
-            format!("the variable that this names is not set, or empty; allowed: {allowed}")
+            format!("the variable that this setting names is not set, or empty; allowed: {allowed}")
         } else {
             format!("the variable {variable} is not set, or empty")
         }

@@ -90,7 +90,8 @@ impl OnFailure {
 }
 
 impl UsageConfig {
-    /// Returns the bounds of `archive/`.
+    /// Returns the maximum age and total size of the files in `archive/`. Files beyond them are
+    /// deleted.
     pub(crate) fn archive(&self) -> Keep {
         Keep {
             max_age: self.archive_max_age,
@@ -98,7 +99,8 @@ impl UsageConfig {
         }
     }
 
-    /// Returns the bounds of `failed/`.
+    /// Returns the maximum age and total size of the files in `failed/`. Files beyond them are
+    /// deleted.
     pub(crate) fn failed(&self) -> Keep {
         Keep {
             max_age: self.failed_max_age,
@@ -154,7 +156,8 @@ impl UsageConfig {
     }
 }
 
-/// Reads the bounds of `archive/` and `failed/` from the environment only, for `usage deliver`.
+/// Reads the maximum age and total size of the files in `archive/` and in `failed/`, for `usage
+/// deliver`. They come from the environment only, without a configuration file.
 pub(super) fn read_bounds(env: &Environment) -> Result<(Keep, Keep), Problems> {
     let mut problems = ProblemList::default();
     let flags = Flags::default();
@@ -171,7 +174,7 @@ pub(super) fn read_bounds(env: &Environment) -> Result<(Keep, Keep), Problems> {
     Ok((archive, failed))
 }
 
-/// Validates a URL without sending a request.
+/// Validates the URL of the receiver of usage records, without sending a request.
 fn validate_url(url: &str, allow_http: bool) -> Result<Http, HttpError> {
     let mut options = HttpOptions::default();
     options.allow_plain_http = allow_http;

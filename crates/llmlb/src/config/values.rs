@@ -12,7 +12,7 @@ use super::problems::quoted;
 #[derive(Clone, Copy)]
 pub(super) enum RawSetting<'a> {
     Toml(&'a DeValue<'a>),
-    /// Text of a variable or a flag.
+    /// Text of an environment variable or a command-line flag.
     Text(&'a str),
 }
 

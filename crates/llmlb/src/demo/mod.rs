@@ -1,8 +1,9 @@
 //! Built-in LLM servers for `llmlb serve --demo`. They generate sample responses without a model.
 //!
-//! `llmlb serve --demo` starts three of them in its own process, with different speeds, so that a
-//! new user sees balancing, streaming and metering within a minute. They are real HTTP/1.1 servers
-//! on 127.0.0.1 with an OpenAI-compatible API, so the balancer treats them like any other backend.
+//! `llmlb serve --demo` starts three demo servers in its own process, with different speeds, so
+//! that a new user sees balancing, streaming and metering within a minute. The demo servers are
+//! real HTTP/1.1 servers on 127.0.0.1 with an OpenAI-compatible API, so the balancer treats them
+//! like any other backend.
 //!
 //! A request passes [`server`] -> [`routes`] -> [`fields`] -> [`prompt`] -> [`generate`] ->
 //! [`completions`], which returns a whole response after a delay, or [`events`] paced by [`pace`].

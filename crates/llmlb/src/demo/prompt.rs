@@ -6,8 +6,9 @@ use super::error::DemoError;
 use super::fields::RequestFields;
 use super::{hash, pieces};
 
-/// Tokens of a message besides its text, and tokens that start the response, as OpenAI counts them.
+/// Tokens that a message counts in addition to its text, as OpenAI counts them.
 const TOKENS_PER_MESSAGE: usize = 4;
+/// Tokens that every chat prompt counts once for the start of the response, as OpenAI counts them.
 const TOKENS_TO_START: usize = 3;
 
 /// Tokens of a part that is not text, such as a small image.
@@ -19,7 +20,7 @@ pub(super) struct Prompt {
     /// Last text of the user, which the response quotes.
     pub(super) question: String,
     pub(super) tokens: usize,
-    /// Hash of the whole prompt.
+    /// Hash of the whole prompt, which determines the text and the timing of the response.
     pub(super) seed: u64,
 }
 

@@ -39,7 +39,8 @@ impl Shape {
         whole
     }
 
-    /// Returns the chunk in front of the first token. Plain completions have none.
+    /// Returns the first chunk of a streamed chat, which contains the role and no text. `None` for
+    /// plain completions, whose streams begin with the first token.
     pub(super) fn opening(&self) -> Option<Value> {
         match self.form {
             Form::Chat => Some(self.chat_chunk(
@@ -58,7 +59,7 @@ impl Shape {
         }
     }
 
-    /// Returns the chunk after the last token.
+    /// Returns the chunk after the last token, which contains the finish reason and no text.
     pub(super) fn closing(&self, finish_reason: &str) -> Value {
         match self.form {
             Form::Chat => self.chat_chunk(&json!({}), Some(finish_reason)),

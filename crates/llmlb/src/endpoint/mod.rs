@@ -25,6 +25,7 @@ pub(crate) struct Endpoint {
     /// Format of error responses.
     pub(crate) dialect: Dialect,
     /// The request runs a model and changes nothing else, so it can be retried on another backend.
+    /// False for audio and image endpoints.
     pub(crate) is_inference: bool,
     /// False for paths that are forwarded without knowledge of their meaning.
     pub(crate) is_known: bool,
@@ -229,7 +230,8 @@ impl Endpoint {
         }
     }
 
-    /// Audio and image endpoints, whose requests are never retried.
+    /// Returns an audio or image endpoint. It does not count as inference, so its POST requests are
+    /// not retried once a backend has received them.
     const fn media(api: Api) -> Self {
         Self {
             body: BodyFormat::MultipartOrJson,

@@ -221,7 +221,8 @@ impl ExportWorker {
         self.state.update(|report| {
             (report.waiting, report.failed) = (waiting, failed);
             match &run {
-                // The process that holds the lock delivers our records too.
+                // The process that holds the delivery lock also delivers the records of this
+                // server, so the failure is not reported as a problem.
                 Err(RunError::Busy { pid, .. }) => {
                     tracing::debug!(?pid, "another process delivers the usage records");
                     return RunAttempt::Busy;

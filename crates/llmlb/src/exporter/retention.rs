@@ -9,8 +9,8 @@ use spool::{DeliveryLock, FileTotals, Keep, KeptIn, RunError, SpoolManager};
 
 use crate::sys;
 
-/// Minimum time between two runs. Listing a large directory takes a while, and its size changes
-/// slowly.
+/// Minimum time between two runs of the retention. Listing a large directory takes a while, and its
+/// size changes slowly.
 const INTERVAL: Duration = Duration::from_secs(3600);
 /// A directory counts as large from this size, or from a tenth of its disk if that is less.
 const LARGE: u64 = 1 << 30;
@@ -136,8 +136,8 @@ impl RetainedDir {
         }
     }
 
-    /// Returns the message about a large directory. Logs it once, and again whenever the size has
-    /// doubled.
+    /// Returns the message for `/status` that this directory is large; `None` if it is not. Logs
+    /// the message once, and again whenever the size has doubled.
     fn report(&mut self, kept: FileTotals, limit: u64) -> Option<String> {
         if kept.bytes < limit {
             self.reported = 0;

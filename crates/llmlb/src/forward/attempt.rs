@@ -146,7 +146,8 @@ fn note_fault(slot: &Slot, error: UpstreamError) -> UpstreamError {
     error
 }
 
-/// Returns the bytes of this attempt; `None` if the body was sent already and cannot be sent again.
+/// Returns the head and body to send to the backend of this slot. `None` if the client's body was
+/// streamed to an earlier backend and cannot be sent again.
 fn upload(
     context: &ForwardContext,
     slot: &Slot,

@@ -21,12 +21,13 @@ pub(crate) struct ForwardContext {
     pub(crate) accounting: Arc<Accounting>,
     pub(crate) pool: Arc<Pool>,
     pub(crate) connector: Connector,
-    /// Idle connections of this worker.
+    /// Idle connections of this worker to backends, kept for further requests.
     pub(crate) idle: Arc<IdlePool>,
     pub(crate) timeouts: ForwardTimeouts,
     pub(crate) contention: Contention,
     pub(crate) budget: Arc<Budget>,
-    /// Entry that is added to the field `Via`.
+    /// This server's entry, which is added to the field `Via` of every forwarded request to detect
+    /// loops.
     pub(crate) via: Via,
     /// Client header fields that are forwarded in addition to the default ones.
     pub(crate) forward_headers: HeaderPatterns,

@@ -78,7 +78,8 @@ impl Course {
         }
     }
 
-    /// Counts a response of the backend with this slot, and returns the next step.
+    /// Notes that the backend of this slot responded with `status`. Returns the next step: whether
+    /// the client gets the response, or another backend is tried.
     pub(super) fn note_response(
         &mut self,
         slot: &Slot,
@@ -170,7 +171,7 @@ impl Course {
             | UpstreamError::HostUnreachable(ref reason)
             | UpstreamError::ConnectFailed(ref reason) => {
                 // Ignore the failure if the backend has responded to any request since this attempt
-                // started. DNS errors are often transient and do not mark it down.
+                // started. DNS errors are often transient and do not mark the backend down.
                 let is_down = !matches!(error, UpstreamError::ConnectFailed(_));
                 if is_down && backend.health.responses() == responses {
                     backend.set_refuses_connections(matches!(
@@ -226,7 +227,8 @@ impl Course {
         }
     }
 
-    /// Returns the held response, or the reason why there is none.
+    /// Returns the response for the client after the last attempt: the held response, or the error
+    /// of the attempts if no response is held.
     pub(super) fn end(self) -> Result<UpstreamResponse, ForwardError> {
         self.held.map(|held| *held).ok_or(self.error)
     }

@@ -15,9 +15,11 @@ use crate::headers::{self, HeaderAction, HeaderPatterns, REQUEST_ID, RequestCont
 pub(super) struct ProxyHeaders<'a> {
     pub(super) via: &'a Via,
     pub(super) id: &'a HeaderValue,
-    /// The protocol that the client wants to switch to.
+    /// Protocol that the client requests to switch to, such as `websocket`. `None` if the request
+    /// has no upgrade.
     pub(super) upgrade: Option<&'a HeaderValue>,
-    /// Names that are forwarded in addition to the default ones.
+    /// Names of client header fields that are forwarded in addition to the default ones
+    /// (`upstream.forward_headers`).
     pub(super) extra: &'a HeaderPatterns,
     /// Counts the fields that are not forwarded.
     pub(super) dropped: &'a DroppedHeaders,
@@ -82,7 +84,8 @@ pub(super) fn write(
         None => field(&mut out, "transfer-encoding", b"chunked"),
     }
     if has_body && head.method == Method::DELETE {
-        // Many servers do not read the body of a DELETE, and would parse it as the next request.
+        // Many servers do not read the body of a DELETE, and would parse the body as the next
+        // request on the connection. So the connection is not used again.
         field(&mut out, "connection", b"close");
     }
     if let Some(protocol) = proxy.upgrade {
@@ -96,7 +99,7 @@ pub(super) fn write(
     out.into()
 }
 
-/// Head of a probe: a request of llmlb's own for this path.
+/// Returns the head of a GET request for this path that llmlb itself sends to probe a backend.
 pub(crate) fn probe_head(backend: &Backend, path: &str) -> Bytes {
     let mut out = Vec::with_capacity(256);
     line(&mut out, &Method::GET, backend, path);
@@ -137,7 +140,8 @@ fn without_key(protocols: &[u8]) -> Vec<u8> {
         .join(&b", "[..])
 }
 
-/// True if a protocol of a WebSocket is a key. Browsers have no other field for it.
+/// True if an entry of `Sec-WebSocket-Protocol` contains the client's API key. Browsers cannot set
+/// other header fields of a WebSocket request, so OpenAI's clients put the key there.
 fn is_key(protocol: &[u8]) -> bool {
     const PREFIX: &[u8] = b"openai-insecure-api-key.";
     let begin = protocol.get(..PREFIX.len());

@@ -1,4 +1,5 @@
-//! The effect of a response's head on its backend.
+//! Effect of a response on the health and latency of its backend: success, failure, or suspicion
+//! that needs further evidence.
 
 use std::time::{Duration, SystemTime};
 

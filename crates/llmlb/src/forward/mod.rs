@@ -53,11 +53,15 @@ pub(crate) struct Outbound<'a> {
     pub(crate) hints: &'a SelectHints<'a>,
     /// True if the request may be sent twice: its body is kept, and a second execution changes nothing.
     pub(crate) repeatable: bool,
-    /// The current backend has received the request, or a part of it.
+    /// True if the current backend has received the request, or a part of it. A failed attempt then
+    /// counts as a delivery: the number of deliveries is limited, because the request may have
+    /// crashed the backend.
     pub(crate) is_delivered: bool,
-    /// Backends that were tried.
+    /// Backends that the request was tried on. They are not tried again, and their number is
+    /// limited to `MAX_ATTEMPTS`.
     pub(crate) tried: Vec<BackendId>,
-    /// The client wants to switch protocols on its connection.
+    /// The client's connection after a switch of protocols, such as to WebSocket. `None` if the
+    /// client does not request a switch.
     pub(crate) upgrade: Option<OnUpgrade>,
 }
 

@@ -39,8 +39,8 @@ pub(super) struct UpstreamResponse {
 }
 
 impl UpstreamResponse {
-    /// Converts the response for the client. If it is complete already, its guard is returned too: the
-    /// record must be persisted before the response is sent.
+    /// Converts the response for the client. If the body has arrived completely, the guard of the
+    /// request is returned too: the caller persists the usage record before the response is sent.
     pub(super) fn into_client_response(
         mut self,
         context: &Arc<ForwardContext>,

@@ -19,7 +19,7 @@ use crate::balance::Slot;
 use crate::request::{End, RequestGuard};
 use crate::upstream::{Exchange, Stream};
 
-/// Adds the two header fields that a client requires to switch protocols.
+/// Adds `Connection` and `Upgrade` to the response, which a client requires to switch protocols.
 pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
@@ -78,7 +78,8 @@ pub(super) fn open(
         {
             slot.backend().health.note_error(None, "it cut a WebSocket");
         }
-        // The record is persisted before the client's connection is closed.
+        // The usage record is persisted before the client's connection is closed, because a client
+        // takes the close for the end of the response.
         client.guard.persisted().await;
     });
 }
@@ -115,7 +116,8 @@ async fn limited<T>(
 /// Progress of both sides of a tunnel.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Number of reads from either side.
+    /// Number of reads from the client and the backend together. While the number does not change,
+    /// the tunnel is idle.
     reads: AtomicU64,
     /// True if the client or the backend has ended its side. `upstream.idle_timeout` then limits
     /// the tunnel too.
@@ -148,7 +150,8 @@ struct ClientSide<'a> {
     guard: Box<RequestGuard>,
     stream: TokioIo<Upgraded>,
     progress: &'a Progress,
-    /// The client's connection failed.
+    /// True if a read or write on the client's connection failed. The error of the tunnel then does
+    /// not count as a cut by the backend.
     has_failed: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Detects responses which show that a backend does not serve an endpoint.
+//! Detects responses which show that a backend does not serve an endpoint, so that later requests
+//! to the endpoint can be routed to other backends.
 
 use std::time::Duration;
 

@@ -50,7 +50,8 @@ pub(super) async fn discover(
     let Ok(response) = probed else {
         return Discovery::Nothing;
     };
-    // Another llmlb may have discovered this one: requests would be forwarded in a loop.
+    // Do not use another llmlb as a backend. It may have discovered this server as its own backend,
+    // and requests would be forwarded in a loop.
     if is_llmlb(&response) {
         return Discovery::Nothing;
     }
@@ -85,7 +86,9 @@ pub(super) fn check_owner(port: u16) -> Result<bool, String> {
                 "it belongs to {user}, neither to this user nor to root"
             ))
         }
-        ListenerOwner::None => Err("no listening socket is visible on its port".to_owned()),
+        ListenerOwner::None => Err(
+            "no listening socket is visible on its port, so its owner cannot be checked".to_owned(),
+        ),
     }
 }
 

@@ -31,7 +31,7 @@ const DOWN_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_FAILED_PROBES: u32 = 3;
 /// Maximum time that the start waits for the first probes.
 const STARTUP_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Interval between discovery rounds.
+/// Interval between searches for LLM servers on the default ports of this machine.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Probes backends and keeps their state in the pool up to date.

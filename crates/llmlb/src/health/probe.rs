@@ -99,8 +99,8 @@ pub(super) async fn probe(
             return Err(ProbeError::HostUnreachable(why));
         }
         Ok(Err(UpstreamError::Closed(why))) => return Err(ProbeError::Closed(why)),
-        // DNS and TLS errors end here too. They are often transient, so they do not count as a refused
-        // connection.
+        // All other errors, including DNS and TLS errors, count as an invalid response. They are
+        // often transient, so they do not count as a refused connection.
         Ok(Err(error)) => return Err(ProbeError::InvalidResponse(error.to_string())),
         Err(_) => {
             let seconds = limits.timeout.as_secs_f32();
@@ -125,7 +125,7 @@ pub(super) async fn probe(
         _ if rejects_credential(got.status) && backend.settings.credential.is_some() => {
             let status = got.status;
             let why = format!(
-                "{} it rejects the key that its api_key_env names",
+                "{} the backend rejects the key that its api_key_env names",
                 responded(status)
             );
             return Err(ProbeError::KeyRejected(status, why));
@@ -158,7 +158,7 @@ fn models(status: StatusCode, body: &[u8], max: usize) -> Result<ModelList, Stri
     if rejects_credential(status) {
         let responded = responded(status);
         return Err(format!(
-            "{responded} it requires a key; set its api_key_env"
+            "{responded} the backend requires a key; set its api_key_env"
         ));
     }
     if !status.is_success() {

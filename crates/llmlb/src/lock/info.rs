@@ -19,7 +19,8 @@ pub(super) const DRAINING: &str = "draining";
 
 /// Data about a server, from its lock record.
 ///
-/// Only the first three fields are always present. Unknown fields are ignored.
+/// `pid`, `started_at` and `port` are always set. The other fields are `None` if the lock record
+/// lacks them. Unknown fields of the lock record are ignored.
 ///
 /// ```
 /// use llmlb::lock::LockInfo;
@@ -81,7 +82,7 @@ impl LockInfo {
     /// with an invalid value counts as missing, as in tenure.
     pub(crate) fn from_record(record: &Record, port: u16) -> Result<Self, &'static str> {
         let Some(started_at) = record.started_at() else {
-            return Err("it has no valid `started_at`");
+            return Err("the field `started_at` is missing or invalid");
         };
         let own = |text: Option<&str>| text.map(str::to_owned);
         let field = |name| record.field(name).and_then(Value::as_str);

@@ -123,7 +123,8 @@ impl ServerLock {
         self.tenure.set_field(info::DRAINING, in_flight)
     }
 
-    /// Returns the underlying tenure, for operations that only servers need: stop requests, the token.
+    /// Returns the underlying tenure, for operations that only servers need: reading stop requests,
+    /// and the token that distinguishes this server's `Via` entry.
     pub(crate) fn tenure_mut(&mut self) -> &mut Tenure {
         &mut self.tenure
     }
@@ -183,7 +184,7 @@ pub(crate) fn store() -> Store {
     }
 }
 
-/// Returns the key that a server of this port owns.
+/// Returns the key of a port's lock, which names the lock file in the store.
 pub(crate) fn key(port: u16) -> Key {
     // The fallback is never used: `serve` is a valid name of a service.
     Key::service("serve", port).unwrap_or_else(|_| Key::port(port))

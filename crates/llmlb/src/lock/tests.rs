@@ -164,7 +164,10 @@ fn invalid_record_is_corrupted_and_does_not_block_acquire() {
             &whole[..whole.len() / 2],
             "it was only partly written (its checksum does not match)",
         ),
-        (b"{\"pid\":7,\"port\":8000}", "it has no valid `started_at`"),
+        (
+            b"{\"pid\":7,\"port\":8000}",
+            "the field `started_at` is missing or invalid",
+        ),
     ];
     for (content, reason) in cases {
         leave(&store, 8000, content);

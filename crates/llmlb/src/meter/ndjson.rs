@@ -32,12 +32,12 @@ impl Ndjson {
         }
     }
 
-    /// Facts of the stream so far.
+    /// Returns the usage, the errors and the end of the stream, as far as they have arrived.
     pub(crate) fn summary(&self) -> &StreamSummary {
         &self.summary
     }
 
-    /// Reads the next chunk.
+    /// Reads the next chunk of the stream, which may end within a line.
     pub(crate) fn read(&mut self, mut data: &[u8]) {
         while let Some(end) = memchr(b'\n', data) {
             let (line, rest) = data.split_at(end);

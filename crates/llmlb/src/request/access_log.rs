@@ -13,8 +13,9 @@ use crate::meter::usage::UsageSource;
 /// Size of the buffer, in bytes, at which it is flushed at once.
 const FLUSH_AT: usize = 16 << 10;
 
-/// Maximum number of characters of a text that a client chose, as in a record. Such texts can be
-/// megabytes long, and the buffer never frees its memory.
+/// Maximum number of characters of a path, model name, error or request id in a log line; the rest
+/// is omitted. Clients choose most of these texts and can make them very long, and the line buffer
+/// never shrinks.
 const MAX_TEXT: usize = 200;
 
 /// Function that writes the text of whole log lines, for example to stderr.
@@ -37,7 +38,8 @@ struct LineBuffer {
 }
 
 impl AccessLog {
-    /// A log that writes to `to`. `None` turns it off.
+    /// Returns an access log that writes its lines to `to`. With `None` no lines are logged.
+    /// `timed` is true if each line begins with the time.
     pub(crate) fn new(to: Option<LogSink>, timed: bool) -> Self {
         Self {
             to,

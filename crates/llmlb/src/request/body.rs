@@ -116,7 +116,8 @@ pub(crate) async fn expect_none(
 struct FrameTimeout {
     pace: BodyPace,
     deadline: BodyDeadline,
-    /// Number of bytes that had arrived before the last call of `wait_for`.
+    /// Number of body bytes that had arrived at the last call of `wait_for`. The difference at the
+    /// next call is the client's progress, which extends the deadline.
     length: usize,
 }
 

@@ -9,7 +9,9 @@ use http::{HeaderValue, StatusCode, header, request};
 use super::Refusal;
 use crate::text::{plain, shortened};
 
-/// Names and addresses of this server, besides `localhost` and the address of the connection.
+/// Names and addresses of a private server that are allowed in `Host` and `Origin`, in addition to
+/// `localhost` and the address of the connection. A request with another host name may come from a
+/// foreign web page and is rejected.
 #[derive(Debug, Default)]
 pub(crate) struct KnownHosts {
     names: Vec<String>,

@@ -20,12 +20,13 @@ use crate::client_network::ClientNetwork;
 const CONNECTIONS: u32 = 10;
 /// Size of a burst: an address may cancel as many requests at once as its limit allows in this time.
 const BURST: Duration = Duration::from_secs(6);
-/// Maximum delay of a request.
+/// Maximum delay of a request whose client address has cancelled too many requests.
 const MAX_DELAY: Duration = Duration::from_secs(1);
 /// Number of counters. Addresses that share a counter are delayed together, which is rare and harmless.
 const CELLS: usize = 1024;
 
-/// Counters of cancelled requests, for all addresses.
+/// Rate limit on cancelled requests for each client address. An address that exceeds the limit is
+/// not rejected, but its next requests are delayed.
 #[derive(Debug)]
 pub(crate) struct Cancelled {
     /// Time that one cancelled request uses up: the reciprocal of the limit per address. Zero if there
@@ -40,7 +41,9 @@ pub(crate) struct Cancelled {
 }
 
 impl Cancelled {
-    /// `per_minute` is the limit of one connection; 0 is no limit.
+    /// Returns counters for the setting `server.max_resets` (`per_minute`), the number of requests
+    /// that one connection may cancel per minute. An address may cancel [`CONNECTIONS`] times as
+    /// many. 0 means no limit.
     pub(crate) fn new(per_minute: u32) -> Self {
         let interval = Duration::from_secs(60).checked_div(per_minute.saturating_mul(CONNECTIONS));
         Self {

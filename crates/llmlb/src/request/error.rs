@@ -56,7 +56,8 @@ impl Refusal {
         self
     }
 
-    /// Returns the response in the format of this dialect.
+    /// Returns the error response in the JSON format that clients of this vendor's API parse:
+    /// OpenAI, Anthropic or Ollama.
     pub(crate) fn into_response(self, dialect: Dialect, id: &HeaderValue) -> Response<Full<Bytes>> {
         let body = match dialect {
             Dialect::Anthropic => json!({

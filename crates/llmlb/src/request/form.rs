@@ -12,9 +12,11 @@ use memchr::memmem;
 use super::case_variant::is_variant;
 use crate::headers::is_token;
 
-/// Maximum number of parts of a form, of header lines in a part, and of bytes in a header line.
+/// Maximum number of parts of a form. A form with more parts is rejected.
 const MAX_PARTS: usize = 1000;
+/// Maximum number of header lines of one part.
 const MAX_LINES: usize = 16;
+/// Maximum length of one header line of a part, in bytes.
 const MAX_LINE: usize = 4 << 10;
 /// RFC 2046, section 5.1.1.
 const MAX_BOUNDARY: usize = 70;
@@ -296,7 +298,7 @@ fn extends_ascii(charset: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// A part with this head and this content.
+    /// Returns a part of a multipart form with the boundary `x1`, this head and this content.
     fn part(head: &str, content: &str) -> String {
         format!("--x1\r\n{head}\r\n\r\n{content}\r\n")
     }

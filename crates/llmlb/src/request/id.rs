@@ -1,4 +1,5 @@
-//! Ids of requests, and keys of their clients.
+//! Ids that identify requests in responses, logs and usage records. Also keys that identify clients
+//! for fair queueing and for ejection.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -68,8 +69,9 @@ pub(super) fn request_id(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
     })
 }
 
-/// Returns the key of the client with this address. Clients choose the credential freely, so it only
-/// distinguishes clients that share an address.
+/// Returns the key by which the queue serves clients in turn: the client's address and a hash of
+/// its credential. Clients choose the credential freely, so it only distinguishes clients that
+/// share an address.
 pub(crate) fn client_key(address: IpAddr, headers: &HeaderMap) -> ClientKey {
     let credential = headers
         .get(header::AUTHORIZATION)

@@ -1,4 +1,5 @@
-//! Counts the requests in flight.
+//! Counts the requests in flight and in total, for `/status` and for draining: a connection with
+//! requests in flight is not closed before they end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +19,8 @@ struct Counts {
 pub(crate) struct InFlight([Counter; 2]);
 
 impl InFlight {
-    /// Counts a request of the server and of the connection.
+    /// Counts a request as in flight in two counters: that of the whole server and that of its
+    /// client connection.
     pub(crate) fn new(server: &Counter, connection: &Counter) -> Self {
         let counters = [server.clone(), connection.clone()];
         for counter in &counters {

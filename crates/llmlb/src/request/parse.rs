@@ -40,7 +40,8 @@ pub(crate) struct ParsedRequest {
     pub(crate) blocks: Vec<u64>,
     /// Hash of an id that a backend issued and that the request names.
     pub(crate) issued: Option<u64>,
-    /// The client asks the backend to store the response.
+    /// True if the client asks the backend to store the response (`"store": true`). Later requests
+    /// can then name the id of the response and must go to the same backend.
     pub(crate) is_stored: bool,
     pub(crate) payload: Payload,
 }
@@ -53,7 +54,8 @@ pub(crate) enum Payload {
     Passing(Option<Incoming>),
 }
 
-/// Encoding of the model's name.
+/// Encoding of the model's name in the request. If a backend uses another name for the model, the
+/// new name is written in the same encoding.
 #[derive(Clone, Copy, Debug)]
 enum Spelling {
     /// The model's name is a JSON string, with its quotation marks.
@@ -110,7 +112,8 @@ impl ParsedRequest {
         }
     }
 
-    /// A request whose body names no model. Its query may name one.
+    /// Returns a request whose body names no model. The model comes from the parameter `model` of
+    /// the URL's query, if there is one.
     fn from_query(query: Option<&str>, payload: Payload) -> Result<Self, Refusal> {
         let named = query.map_or(Ok(None), query::model)?;
         let named = named.filter(|(name, _)| !name.is_empty());

@@ -5,7 +5,8 @@ use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::FixedState;
 
-/// Size of a block in bytes. A shorter prompt has no hash, because affinity is not worth the effort.
+/// Number of bytes of a prompt that each further hash adds to the hash before it. A prompt shorter
+/// than one block has no hash, because its prefix in a backend's cache would save too little.
 const BLOCK: usize = 1 << 10;
 /// Maximum number of blocks of a prompt. With more, one long prompt would displace many others in the
 /// affinity cache.

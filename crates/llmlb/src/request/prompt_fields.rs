@@ -26,7 +26,8 @@ enum Part {
     System,
     Tools,
     Functions,
-    /// The format of the response.
+    /// Description of the format that the response must have, such as a JSON schema. It counts
+    /// because the model reads it as text.
     Schema,
     Template,
     /// Variables of a template.
@@ -35,7 +36,8 @@ enum Part {
     Suffix,
     /// Images in a field of their own, next to the text of the prompt.
     Images,
-    /// The tokens of an earlier conversation.
+    /// Field `context` of Ollama's API: the token ids of an earlier conversation, which the model
+    /// reads again.
     Context,
     Embedded,
     /// Texts that a query is compared with.
@@ -110,7 +112,8 @@ impl Part {
     }
 }
 
-/// Parts of one request's prompt.
+/// Positions and estimated tokens of the fields of one request that form its prompt. The positions
+/// are used for affinity hashes, the tokens for the estimated usage.
 #[derive(Debug, Default)]
 pub(super) struct PromptFields {
     /// Range of the conversation or text in the body, for its affinity hashes.
@@ -236,7 +239,7 @@ fn elements(value: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// The estimate of a request.
+    /// Returns the estimated number of prompt tokens of a request with this body.
     fn of(api: Api, body: &str) -> u64 {
         read(api, body).tokens(api)
     }

@@ -20,13 +20,16 @@ pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refus
         match decoded(field.name).as_deref() {
             Some("model") if found.is_none() => {
                 let value = &query[field.value.clone()];
-                let value =
-                    decoded(value).ok_or_else(|| refused("is not valid percent-encoded UTF-8"))?;
+                let value = decoded(value).ok_or_else(|| {
+                    refused("the value of the parameter `model` is not valid percent-encoded UTF-8")
+                })?;
                 found = Some((value, field.value));
             }
-            Some("model") => return Err(refused("is there twice")),
+            Some("model") => return Err(refused("the parameter `model` is there twice")),
             Some(other) if is_variant("model", other) => {
-                return Err(refused("is not in lower case"));
+                return Err(refused(
+                    "the name of the parameter `model` is not in lower case",
+                ));
             }
             _ => {}
         }
@@ -79,7 +82,7 @@ fn refused(why: &str) -> Refusal {
     Refusal::new(
         StatusCode::BAD_REQUEST,
         "bad_query",
-        format!("The query names the model in a way that can be misread: `model` {why}."),
+        format!("The query names the model in a way that can be misread: {why}."),
     )
     .param("model")
 }

@@ -112,7 +112,8 @@ fn usage(shared: &Shared) -> Option<Value> {
     let mut usage = shared.usage.as_ref()?.report().json();
     usage["recorded"] = shared.meter.persisted().into();
     usage["lost"] = shared.meter.lost().into();
-    // Errors of staging are shown in front of errors of consolidation and delivery.
+    // If both exist, `error` contains the error of staging first, then the error of consolidation
+    // or delivery.
     if let Some(mut error) = shared.meter.error() {
         if let Some(other) = usage["error"].as_str() {
             error = format!("{error}; {other}");

@@ -31,7 +31,8 @@ const PER_PIECE: usize = 4 << 10;
 /// the end of a response is held back until the client has read almost everything.
 const BEFORE_END: usize = 16 << 10;
 
-/// The backlog in which a response is counted.
+/// Backlog in which the unsent bytes of a response are counted, and the protocol of the connection.
+/// Over HTTP/2 the end of a response is held back while its backlog is large.
 #[derive(Debug)]
 pub(crate) enum ResponseBacklog {
     /// The backlog of an HTTP/1.1 connection.
@@ -50,7 +51,9 @@ pub(crate) struct Backlog {
     pieces: AtomicUsize,
     /// Memory that is charged to the budget.
     charged: AtomicUsize,
-    /// Total number of bytes that were written or dropped.
+    /// Total number of response bytes that have left the backlog, because they were written to the
+    /// client or dropped with their response. Its growth is the progress of a client that reads
+    /// slowly.
     written: AtomicU64,
     /// True if the client had read all response bytes at some time since the last call of
     /// [`Backlog::take_was_empty`]. The time limit for a slow client then starts again.
@@ -87,7 +90,9 @@ impl Backlog {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Total number of bytes that were written or dropped.
+    /// Total number of response bytes that have left the backlog, because they were written to the
+    /// client or dropped with their response. Its growth is the progress of a client that reads
+    /// slowly.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
@@ -255,7 +260,8 @@ pub(crate) struct Outgoing {
     is_http2: bool,
     /// The body is shared by all clients, and not charged.
     is_shared: bool,
-    /// Trailers that are held back because they end the HTTP/2 stream.
+    /// Trailers that are held back until the client has read almost the whole body. Trailers end
+    /// the HTTP/2 stream, and h2 cannot reset a stream whose end is queued.
     trailers: Option<Frame<Bytes>>,
     /// Memory charge of the request, released when the response is dropped.
     _memory: Option<RequestMemory>,

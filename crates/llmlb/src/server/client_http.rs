@@ -28,8 +28,10 @@ pub(crate) struct HttpLimits {
 
 /// Maximum number of fields in an HTTP/1.1 head. hyper parses up to this many without an allocation.
 const MAX_FIELDS: usize = 100;
-/// Interval of PING frames, which detect clients that vanished, and the time limit for the response.
+/// Time between two PING frames on an HTTP/2 connection. They detect clients that vanished without
+/// closing the connection.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
+/// Maximum time until a client acknowledges a PING frame. After that time the connection is closed.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// Maximum number of streams that the client resets before they are accepted ("rapid reset"). Beyond it the
 /// connection is closed.

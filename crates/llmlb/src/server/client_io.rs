@@ -24,9 +24,11 @@ use crate::short_writes;
 /// Idle time before the first TCP keep-alive probe.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
-/// Maximum time, and maximum pause, of reading and discarding the rest of a rejected request. If a socket is
-/// closed with unread data, the kernel resets the connection and the client might not receive the response.
+/// Maximum time for which the rest of a rejected request is read and discarded before the
+/// connection is closed. If a socket is closed with unread data, the kernel resets the connection
+/// and the client might not receive the response.
 const LINGER: Duration = Duration::from_secs(5);
+/// Maximum time to wait for further bytes of a rejected request before the connection is closed.
 const LINGER_PAUSE: Duration = Duration::from_secs(1);
 /// Size of reads that discard the rest of a request.
 const SCRATCH: usize = 4 << 10;
@@ -51,7 +53,8 @@ pub(crate) struct ClientIo {
     go_away: GoAwayReason,
 }
 
-/// True while a response cannot be written because the client does not read.
+/// Flag that is true while a response cannot be written because the client does not read. A
+/// draining server does not close such a connection as idle.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WriteBlocked(Arc<AtomicBool>);
 

@@ -23,7 +23,8 @@ use crate::episode::{Episode, Event};
 /// data, the kernel resets the connection and the client might not receive the response.
 const READ_BEFORE_CLOSE: usize = 4 << 10;
 
-/// Connections of all clients.
+/// Counts the open client connections and limits their number, in total (`server.max_connections`)
+/// and per address (`server.max_connections_per_address`).
 #[derive(Debug)]
 pub(crate) struct ClientConnections {
     max: usize,
@@ -236,7 +237,8 @@ fn log_accept_failure(event: Option<Event>, error: Option<&io::Error>) {
     }
 }
 
-/// Returns an error response in OpenAI's format.
+/// Returns the HTTP response with which a connection beyond a connection limit is rejected. The
+/// body is an error in OpenAI's format.
 fn response(status: &str, kind: &str, message: &str) -> String {
     let code = "too_many_connections";
     let error = json!({ "message": message, "type": kind, "param": null, "code": code });

@@ -10,7 +10,8 @@ use tokio::time::sleep;
 /// Number of checks within the idle time. Checks are cheaper than a timestamp for every stream.
 const CHECKS: u32 = 4;
 
-/// Number of streams of one connection.
+/// Counts the streams of one HTTP/2 connection that were opened and closed. A connection without an
+/// open stream for the idle time is closed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenStreams(Arc<StreamCounts>);
 

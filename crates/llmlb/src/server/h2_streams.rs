@@ -19,7 +19,8 @@ use crate::body_deadline::BodyPace;
 use crate::contention::Contention;
 use crate::memory_budget::Budget;
 
-/// Number of checks of a response within the time limit for its client.
+/// Number of times that a stream is checked within `server.send_timeout`. Each check tests if the
+/// client reads the response of the stream fast enough.
 const CHECKS: u32 = 4;
 /// Number of check intervals by which the time limit is longer for a response whose end is queued.
 /// Such a response may be blocked by another response that is about to be reset. Without the
@@ -27,7 +28,8 @@ const CHECKS: u32 = 4;
 const CHECKS_AFTER_END: u32 = 2;
 /// Minimum length of the list of streams at which ended streams are removed from it.
 const SWEEP_FROM: usize = 64;
-/// Fraction of a minute whose quota of cancelled requests a client may use at once.
+/// Fraction of the requests allowed per minute (`server.max_resets`) that a client may cancel at
+/// once: 0.1 allows a tenth of them, and always at least one request.
 const BURST: f64 = 0.1;
 
 /// Runs the tasks of the streams of a connection.
@@ -59,7 +61,9 @@ where
     }
 }
 
-/// Limits on the streams of one connection.
+/// Enforces two limits on an HTTP/2 connection. A stream whose response the client reads too slowly
+/// is reset (`server.send_timeout`). A connection that cancels too many requests is closed
+/// (`server.max_resets`).
 #[derive(Debug)]
 pub(crate) struct StreamWatch {
     budget: Arc<Budget>,

@@ -76,7 +76,7 @@ fn truncated(name: &str) -> String {
     name.chars().take(200).collect()
 }
 
-/// Returns the models of an alias as text.
+/// Returns the models that an alias stands for as text for an error message: "`a` or `b`".
 fn alias_targets(alias: &Alias) -> String {
     let models: Vec<_> = alias
         .models

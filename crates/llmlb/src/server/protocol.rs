@@ -16,8 +16,10 @@ pub(crate) enum Protocol {
 
 /// Connection preface of HTTP/2. No HTTP/1.1 request begins with it.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// First and longest pause between two peeks at a connection that sends byte by byte.
+/// First pause before the bytes of a new connection are peeked at again, if they are only the
+/// beginning of the HTTP/2 preface. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
+/// Maximum pause between two peeks at a connection that sends the HTTP/2 preface byte by byte.
 const MAX_PAUSE: Duration = Duration::from_millis(250);
 
 /// Detects the protocol. The bytes stay in the socket for the HTTP library.

@@ -31,12 +31,14 @@ use crate::request::{
 #[derive(Debug)]
 pub(crate) struct ConnectionContext {
     pub(crate) worker: Arc<Worker>,
-    /// Addresses of the two ends of the connection.
+    /// Address of the client, or of the reverse proxy in front of it.
     pub(crate) peer: SocketAddr,
+    /// Address of this server that the peer connected to.
     pub(crate) local: SocketAddr,
     /// The peer is a reverse proxy that is trusted to report its clients' addresses.
     pub(crate) is_proxy: bool,
-    /// Number of requests on this connection.
+    /// Counts the requests of this connection, in flight and in total. A draining server does not
+    /// close the connection while requests are in flight.
     pub(crate) requests: Counter,
     pub(crate) memory: Arc<ClientMemory>,
 }
@@ -67,7 +69,8 @@ pub(crate) fn serve(
     let memory = RequestMemory::new(&caller.memory, version, uri, headers, request.body());
     let admitted = match memory {
         Some(memory) => Ok((request, memory)),
-        // Drops the request, which frees its memory.
+        // Reject the request here, not in the future: the request is dropped at once, which frees
+        // the memory of its head.
         None => Err(reject_without_memory(&caller, request)),
     };
     async move {
@@ -228,7 +231,8 @@ async fn prepare<'a>(
     }))
 }
 
-/// Finds the backends of a model, only those of this kind if one is given.
+/// Returns the backends that serve a model. If `kind` is given, such as Ollama for requests to
+/// Ollama's own API, only backends of that kind are used.
 fn find_route(pool: &Pool, kind: Option<Kind>, model: Option<&str>) -> Result<Arc<Route>, Refusal> {
     pool.route_for_kind(kind, model).map_err(|error| {
         let name = model.unwrap_or_default();

@@ -33,7 +33,8 @@ pub(crate) struct Shared {
     pub(crate) max_body: usize,
     /// Memory budget for request heads, request bodies and unsent responses (`server.body_memory`).
     pub(crate) budget: Arc<Budget>,
-    /// Host names of a server that is bound to loopback. `None` if the server is public.
+    /// Host names of a private server, which rejects requests of foreign web pages. `None` if the
+    /// server is public: not bound to loopback, or with `server.allow_public`.
     pub(crate) private_hosts: Option<KnownHosts>,
     pub(crate) unknown_endpoints: UnknownEndpoints,
     /// Reverse proxies that are trusted to report their clients' addresses.

@@ -36,7 +36,8 @@ pub(crate) struct WorkerConfig {
     pub(crate) abort: CancellationToken,
     pub(crate) connector: Connector,
     pub(crate) ids: Arc<Ids>,
-    /// Entry that is added to the field `Via`.
+    /// This server's entry in the header field `Via` of every forwarded request. A request that
+    /// arrives with this entry has already passed through this server and is rejected as a loop.
     pub(crate) via: Via,
     /// Client header fields that are forwarded in addition to the default ones.
     pub(crate) forward_headers: HeaderPatterns,

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-/// Another user who could have written or replaced a file.
+/// Reason why another user could have written or replaced a configuration file, so that the file is
+/// rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(unix),

@@ -13,7 +13,8 @@ use crate::config::{self, Networks};
 use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
 
-/// Number of shards of the table. Each has its own lock, so workers seldom wait for one another.
+/// Number of shards of the table that counts the backend connections in use by each client address.
+/// Each shard has its own lock, so workers seldom wait for one another.
 const SHARDS: usize = 64;
 
 /// Number of connections to backends in use by each client address.
@@ -92,7 +93,8 @@ impl AddressLimit {
         self.beyond_max.total()
     }
 
-    /// Logs the end of rejections. To be called periodically.
+    /// Logs when no more requests are rejected because of the limit of one client address. To be
+    /// called periodically.
     pub(crate) fn check_end(&self) {
         self.log(self.beyond_max.check_end(Instant::now()), None);
     }

@@ -52,7 +52,7 @@ impl Connector {
         }
     }
 
-    /// All connections to backends.
+    /// Returns the counter and limit of the connections to all backends.
     pub(crate) fn connections(&self) -> &Arc<BackendConnections> {
         &self.connections
     }

@@ -19,7 +19,7 @@ pub(crate) enum UpstreamError {
     /// This machine has no free local port for the backend's address, or no route to it. Nothing was
     /// sent.
     NoLocalPort(String),
-    /// The backend closed the connection.
+    /// The connection to the backend was closed or failed before the end of the response.
     Closed(String),
     /// Probes found the backend down while the request waited for its response.
     Hung(String),
@@ -97,7 +97,7 @@ fn describe(error: &io::Error) -> String {
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
         io::ErrorKind::TimedOut => "timed out".to_owned(),
         io::ErrorKind::AddrNotAvailable => {
-            "no local port is free to connect to its address".to_owned()
+            "no local port is free to connect to the backend's address".to_owned()
         }
         _ => {
             let text = error.to_string();

@@ -16,9 +16,11 @@ use super::framing::{Framing, Piece};
 use super::{Head, Stream, Upload, UpstreamError, head};
 use crate::memory_budget::{Budget, Share};
 
-/// Size of the first read of a response.
+/// Size in bytes of the buffer for the first read of a response, and the minimum for later reads.
+/// It is small because each forwarded frame keeps the whole buffer that it was read into.
 const FIRST_READ: usize = 4 << 10;
-/// Maximum size of a read without an additional memory charge.
+/// Maximum size in bytes of a read from a backend, unless the memory budget is charged for larger
+/// reads.
 const USUAL_READ: usize = 8 << 10;
 /// Maximum size of a read while the backend sends fast. The additional memory is charged.
 const MAX_READ: usize = 64 << 10;
@@ -52,7 +54,8 @@ pub(crate) struct Exchange {
     was_sent_first: bool,
     /// True if at least one byte of a response has arrived. The connection was then not stale.
     received_any: bool,
-    /// Number of informational (1xx) responses.
+    /// Number of informational (1xx) responses received so far. More than [`MAX_INFORMATIONAL`] are
+    /// an error, so that a backend cannot send them forever.
     informational: u32,
 }
 

@@ -7,13 +7,14 @@ use super::head;
 
 /// Maximum length of a line with the size of a chunk. Chunk extensions on it are ignored.
 const MAX_SIZE_LINE: usize = 1024;
-/// Maximum number of bytes of trailers.
+/// Maximum number of bytes that are buffered while the end of a chunked response's trailers is
+/// awaited. Beyond it the response is invalid.
 const MAX_TRAILERS: usize = 16 << 10;
 
 /// Rule for the end of a body, and the state of reading it.
 #[derive(Debug)]
 pub(super) enum Framing {
-    /// This many bytes remain.
+    /// The body has a Content-Length. The number is the count of body bytes that are not read yet.
     Length(u64),
     Chunked(Chunk),
     /// The body ends when the backend closes the connection.
@@ -31,7 +32,7 @@ pub(super) enum Chunk {
     Trailers,
 }
 
-/// Result of a parsing step.
+/// Next piece of a response body, parsed from the bytes that were received so far.
 #[derive(Debug)]
 pub(super) enum Piece {
     Data(Bytes),
@@ -46,7 +47,8 @@ impl Framing {
         matches!(self, Self::Ended | Self::Length(0))
     }
 
-    /// Number of remaining bytes; `None` if the length is not known.
+    /// Returns the number of body bytes that are not read yet; `None` if the length of the body is
+    /// not known in advance.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Length(left) => Some(*left),

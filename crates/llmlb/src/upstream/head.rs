@@ -90,7 +90,8 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
     }))
 }
 
-/// Fields of a head that concern the connection.
+/// Values of the fields `Connection` and `Transfer-Encoding` of a response head. They determine
+/// where the body ends, and if the connection may be reused.
 #[derive(Debug, Default)]
 struct ConnectionFields {
     close: bool,

@@ -56,7 +56,8 @@ impl IdlePool {
         }
     }
 
-    /// Closes connections that exceed the maximum idle time. Returns the number of the others.
+    /// Closes connections that exceed the maximum idle time. Returns the number of idle connections
+    /// that stay open.
     pub(crate) fn sweep(&self) -> usize {
         let mut all = self.lock();
         for idle in all.iter_mut() {

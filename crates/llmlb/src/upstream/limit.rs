@@ -19,7 +19,7 @@ use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
 use crate::short_writes;
 
-/// Connections to all backends, in use or idle.
+/// Counts the connections to all backends, in use or idle, and limits their number.
 #[derive(Debug)]
 pub(crate) struct BackendConnections {
     max: usize,
@@ -31,7 +31,8 @@ pub(crate) struct BackendConnections {
     beyond_max: Episode,
 }
 
-/// Permission to open one connection. Released on drop.
+/// Permission to open one connection to a backend. Dropping the permit lets another connection be
+/// opened.
 #[derive(Debug)]
 pub(crate) struct Permit {
     /// The limit that includes the connection; `None` for an additional connection of a probe.
@@ -100,7 +101,8 @@ impl BackendConnections {
         pools.iter().any(|idle| idle.close_one())
     }
 
-    /// Logs the end of rejections. To be called periodically.
+    /// Logs when no more requests are rejected because all connections to backends are in use. To
+    /// be called periodically.
     pub(crate) fn check_end(&self) {
         self.log(self.beyond_max.check_end(Instant::now()));
     }
@@ -146,7 +148,8 @@ impl Drop for Permit {
     }
 }
 
-/// A connection together with its permit.
+/// A connection to a backend that counts towards the limit on backend connections until it is
+/// closed.
 #[derive(Debug)]
 pub(crate) struct CountedStream {
     // Fields are dropped in this order: the connection is closed before its permit is released.

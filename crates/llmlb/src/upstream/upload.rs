@@ -17,7 +17,8 @@ use crate::contention::Contention;
 /// The part of a request that is not sent yet.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    /// The head, then the current frame of a streamed body.
+    /// Bytes to write next: first the head of the request, later the current frame of a streamed
+    /// body.
     out: Bytes,
     /// A buffered body: the current piece, and the pieces after it in reverse order.
     buffered: Bytes,
@@ -43,7 +44,8 @@ struct StreamedBody {
 }
 
 impl Upload {
-    /// A request with a buffered body, whose length is in `head`.
+    /// Returns the upload of a request whose body was read completely. `head` must contain the
+    /// length of the body.
     pub(crate) fn buffered(head: Bytes, body: BodyPieces) -> Self {
         Self {
             out: head,
@@ -57,8 +59,9 @@ impl Upload {
         }
     }
 
-    /// A request whose body is streamed from the client. The client must send at least at `pace`; while
-    /// other requests wait for a slot, a slower client is aborted sooner. `head` announces chunks or a length.
+    /// Returns the upload of a request whose body is streamed from the client. The client must send
+    /// at least at `pace`; while other requests wait for a slot, a slower client is aborted sooner.
+    /// `head` must announce chunks if `chunked` is true, and the length of the body otherwise.
     pub(crate) fn streamed(
         head: Bytes,
         body: Incoming,
@@ -213,7 +216,8 @@ impl StreamedBody {
         }
     }
 
-    /// Bytes that end the body.
+    /// Returns the bytes that mark the end of the body: the last chunk of a chunked body, nothing
+    /// for a body with a known length.
     fn end_mark(&self) -> Bytes {
         if self.chunked {
             Bytes::from_static(b"0\r\n\r\n")

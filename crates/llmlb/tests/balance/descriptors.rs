@@ -15,7 +15,8 @@ use testkit::{
     until, wire,
 };
 
-/// Limit of open files.
+/// Maximum number of open files (`ulimit -n`) of the llmlb process under test. It is so small that
+/// a test can use up all descriptors.
 const LIMIT: usize = 128;
 
 /// Returns the command `llmlb` with these arguments, two workers and a limit of open files.

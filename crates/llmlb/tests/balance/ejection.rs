@@ -361,7 +361,8 @@ fn rejected_backend_key_is_a_502_when_probes_are_rejected_too() {
         let mut command = sandbox.command("serve -p 0");
         let server = sandbox.serve_with(command.env("CLOUD_KEY", "sk-secret"));
         let up = || server.status()["backends"][0]["up"].clone();
-        // In the case of 401 the key is accepted first, so that the models are known.
+        // With 401 the backend accepts the key at first, so its models are known when it begins to
+        // reject the key. With 403 the backend rejects the key from the start.
         until("the first probe has its result", || up() == (status == 401));
         is_rejected.store(true, Ordering::Relaxed);
         until("the backend is marked down", || up() == false);

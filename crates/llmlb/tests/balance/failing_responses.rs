@@ -13,8 +13,9 @@ use testkit::{
     read_chunk, until, wire,
 };
 
-/// Sends 200 different requests one after the other, to this backend and a slower one that works.
-/// Returns the responses of the bad backend.
+/// Sends 200 different requests one after the other to a server with two backends: `bad`, and a
+/// slower one that works. Returns the responses that clients got from `bad`, so that tests can
+/// count them.
 fn send_200_requests(bad: &FakeLlm) -> Vec<Answer> {
     let sandbox = testkit::sandbox!();
     let good = backend(|request, stream| {

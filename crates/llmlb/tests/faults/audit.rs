@@ -209,8 +209,8 @@ fn failures(world: &World) -> Vec<Failure> {
     let mut found = Vec::new();
     for failed in &listed {
         let name = failed["name"].as_str().unwrap();
-        // Files that cannot be read or parsed are junk and are skipped. Acknowledged records in them count as
-        // lost.
+        // Skip a file in `failed/` that cannot be read or parsed: such a file is junk. Acknowledged
+        // records in it count as lost.
         let text = fs::read(world.data().join("failed").join(name)).unwrap_or_default();
         let ids = match serde_json::from_slice(&text) {
             Ok(File::Batch { records }) => records.into_iter().map(|record| record.id).collect(),

@@ -27,12 +27,13 @@ pub(crate) struct Posted {
     pub(crate) key: String,
     pub(crate) records: Vec<Arrived>,
     bytes: u64,
-    /// Number of records that differ from the staged ones.
+    /// Number of records whose content differs from that of the staged records, which is a defect.
     mangled: u64,
 }
 
 impl Posted {
-    /// Parses a request's body. Reads only the ids if `is_brief`, for a test that measures the sender.
+    /// Parses the body of a delivery request. With `is_brief`, reads only the ids of the records,
+    /// so that the receiver does not slow down a test that measures the sender.
     pub(crate) fn read(body: &[u8], is_brief: bool) -> Option<Self> {
         #[derive(Deserialize)]
         struct Body<'a> {

@@ -37,7 +37,7 @@ pub(crate) enum Fault {
     CutBody,
     /// 413 if the batch has more records than this.
     TooLarge(usize),
-    /// 401 for a fifth of a second.
+    /// 401 to this request and to all requests within the next fifth of a second.
     Unauthorized,
 }
 

@@ -244,7 +244,8 @@ fn junk_in_every_directory_is_preserved_and_does_not_stop_delivery() {
     Audit::among_junk(&title, &world).print_and_assert_clean();
 }
 
-/// Files of spool that the tests replace.
+/// Files of spool that the tests replace, one at a time, with garbage, an empty file, other JSON or
+/// a directory. Staged records must still be delivered once.
 const SPOOL_FILES: [&str; 9] = [
     "_staging/.consolidation.written",
     "_staging/.reserve",

@@ -99,7 +99,7 @@ pub(crate) fn noted(acks: &Path) -> Vec<(String, bool)> {
     found
 }
 
-/// Returns the records as lines.
+/// Returns the records as lines of JSON, the input of `llmlb usage stage`.
 pub(crate) fn lines(samples: &[Sample]) -> Vec<u8> {
     let lines = samples.iter().map(|sample| sample.text() + "\n");
     lines.collect::<String>().into_bytes()

@@ -64,7 +64,8 @@ pub(crate) struct Tally {
     pub(crate) unreadable: u64,
 }
 
-/// Pause that the receiver requested.
+/// Pause that the receiver requested with `Retry-After`. A request before the end of the pause
+/// counts as early.
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     requested_at: Instant,

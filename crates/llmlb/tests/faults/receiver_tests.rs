@@ -9,7 +9,8 @@ use crate::fault::{Commit, Fault, Mix};
 use crate::receiver::{Receiver, TOKEN};
 use crate::sample::Sample;
 
-/// Result that a client gets.
+/// Result of a request as its client sees it: the text that was received, which may be cut short, a
+/// reset connection, or no byte before the timeout.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Text(String),

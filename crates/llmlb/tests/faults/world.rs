@@ -64,7 +64,8 @@ pub(crate) fn storm_time() -> Duration {
     Duration::from_secs(from_env("FAULT_SECONDS").unwrap_or(3))
 }
 
-/// Returns a number from the environment.
+/// Returns the number in an environment variable, such as `FAULT_SECONDS`; `None` if the variable
+/// is not set or not a number.
 pub(crate) fn from_env(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
@@ -297,7 +298,8 @@ impl World {
         self.receiver.wait_until_idle();
     }
 
-    /// Returns the number of entries and batches in the directories.
+    /// Returns the number of files that wait for delivery: entries in the staging directory and
+    /// batches in `spool/`.
     pub(crate) fn waiting(&self) -> usize {
         let is_entry = |name: &str| {
             name.len() > 36

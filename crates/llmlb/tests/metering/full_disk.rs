@@ -68,7 +68,7 @@ impl World {
             .unwrap_or_else(|| panic!("{status:#}"))
     }
 
-    /// Number of log lines that report a recovery.
+    /// Number of log lines that report a recovery from a full disk: records are staged again.
     fn recoveries(&self) -> u64 {
         let log = self.server.process.stderr();
         log.matches("records are staged again").count() as u64

@@ -83,7 +83,7 @@ fn client_disconnect_is_cancelled_in_log_and_record() {
     assert!(line.contains(" - client disconnected "), "{line}");
 }
 
-/// Returns the number `name=` of a line.
+/// Returns the number after `name=` in a line of the log.
 fn figure(line: &str, name: &str) -> usize {
     let words = line.split(' ').filter_map(|word| word.split_once('='));
     let found = words.filter(|(word, _)| *word == name);

@@ -32,7 +32,7 @@ fn answer(request: &Received, stream: &mut TcpStream) {
     );
 }
 
-/// Rejects requests with the option and serves all others.
+/// Rejects requests with the option `stream_options` and serves all others.
 fn reject_option(request: &Received, stream: &mut TcpStream) {
     if has_option(request) {
         wire::json(stream, 400, REJECTION);
@@ -167,7 +167,8 @@ fn option_rejected_for_one_model_is_still_sent_for_others() {
     assert_eq!(warnings, 1, "{}", server.process.stderr());
 }
 
-/// Another program may listen at the address of a backend that was down.
+/// After a backend that rejected `stream_options` was down, another program that accepts the option
+/// may listen at its address. So llmlb sends the option again.
 #[test]
 fn option_is_sent_again_after_the_backend_was_down() {
     let sandbox = testkit::sandbox!();

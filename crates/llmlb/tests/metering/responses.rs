@@ -29,7 +29,8 @@ fn world_with(sandbox: &Sandbox, reports: Reports, drain_timeout: &str) -> (Back
     (backend, server)
 }
 
-/// Returns the entry for a request in the backend's ledger.
+/// Returns the line for a request in the backend's ledger, with the tokens that the backend
+/// counted.
 pub(crate) fn produced(backend: &Backend, id: &str) -> Produced {
     let lines = backend.state.ledger.lines();
     let mut lines = lines.into_iter().filter(|line| line.request_id == id);
@@ -41,7 +42,7 @@ pub(crate) fn produced(backend: &Backend, id: &str) -> Produced {
     line
 }
 
-/// Checks that the record has the numbers of the backend's ledger.
+/// Checks that the record has the token counts of the backend's ledger, marked as reported.
 pub(crate) fn assert_agree(record: &Value, made: &Produced) {
     assert_eq!(record["tokens_from"], "reported", "{record:#}");
     assert_eq!(record["prompt_tokens"], made.prompt, "{record:#}");

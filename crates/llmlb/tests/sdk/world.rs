@@ -54,7 +54,8 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Starts everything and waits until every model is known.
+    /// Starts the backends and the server in front of them, and waits until the server knows every
+    /// model.
     pub(crate) fn start(sandbox: &Sandbox) -> Self {
         let backends: Vec<_> = SORTS.into_iter().map(Backend::start).collect();
         let mut config = String::new();

@@ -123,7 +123,8 @@ fn finds_servers_while_a_port_hangs() {
                 .contains(&format!("found {name} at"))
         );
     }
-    // Discovered servers are probed, too.
+    // Discovered servers are probed like configured backends: the log reports a stopped server as
+    // down, and requests are served again after its restart.
     ollama.stop();
     until("the server is down", || {
         server

@@ -133,7 +133,8 @@ fn client_that_connected_before_the_signal_is_served() {
     let mut command = sandbox.command(&format!("serve -p 0 --backend {}", streams.mock.url()));
     let server = sandbox.serve_with(command.env("LLMLB_WORKERS", "1"));
     let _busy = streams.clients(&server, 1);
-    // While the server is stopped, only the kernel accepts the connection and the request.
+    // SIGSTOP suspends the server, so that only the kernel accepts the connection and the request.
+    // The server finds them together with SIGTERM when it continues.
     signal(&server.process, Signal::STOP);
     let mut client = Connection::open(server.address);
     client.send_get("/healthz");

@@ -95,7 +95,8 @@ fn file_is_staged_with_the_documented_commands() {
     );
 }
 
-/// Returns the names in backquotes in the first column of a table.
+/// Returns the names in backquotes in the first column of a Markdown table: the fields in
+/// `docs/billing.md`, which a test compares with those of a record.
 fn listed(table: &str) -> Vec<&str> {
     let rows = table.lines().filter(|line| line.starts_with("| `"));
     let names = rows.flat_map(|row| row[2..].split(" | ").next().unwrap_or_default().split(", "));

@@ -64,7 +64,8 @@ fn rejected_record_is_isolated_and_can_be_resent() {
     assert_eq!(document["totals"]["records"], 1);
     let name = entry["name"].as_str().unwrap();
 
-    // Without --all, batches are only listed.
+    // Without a name and without --all, `resend` only lists the batches in `failed/` and moves
+    // none.
     let ran = sandbox.usage(&["resend"]);
     assert_eq!(ran.code, Some(0));
     assert!(
@@ -78,7 +79,8 @@ fn rejected_record_is_isolated_and_can_be_resent() {
     );
     assert_eq!(sandbox.books()["failed"], 1);
 
-    // The record is rejected again.
+    // The receiver still rejects the record: after `resend` and another delivery, the record is in
+    // `failed/` again.
     let ran = sandbox.usage(&["resend", name]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),

@@ -16,7 +16,10 @@ fn pending_batch_is_shown_with_its_attempts_and_last_error() {
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert!(lines[0].starts_with("BATCH "), "{ran:?}");
     assert!(lines[1].contains("500 Internal Server Error"), "{ran:?}");
-    assert!(lines[1].ends_with("(the receiver may have it)"), "{ran:?}");
+    assert!(
+        lines[1].ends_with("(the receiver may already have this batch)"),
+        "{ran:?}"
+    );
     assert_eq!(lines[2], "1 batch with 3 records pending", "{ran:?}");
 
     let document = sandbox.usage(&["pending", "--json"]).json();

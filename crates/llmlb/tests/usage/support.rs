@@ -87,7 +87,7 @@ impl UsageSandbox {
         Finished::run_with(&mut self.command(words), input)
     }
 
-    /// Stages this number of records, numbered from 1.
+    /// Stages this number of records, whose field `n` counts from 1.
     pub(crate) fn stage(&self, count: usize) {
         let lines: Vec<String> = (1..=count).map(|n| format!("{{\"n\":{n}}}\n")).collect();
         self.usage_with(&["stage"], lines.concat()).assert_code(0);
@@ -189,7 +189,8 @@ impl HeldReceiver {
     }
 }
 
-/// Returns the numbers of the records in a batch.
+/// Returns the field `n` of each record in a received batch. [`UsageSandbox::stage`] numbers
+/// records in this field.
 pub(crate) fn numbers(batch: &Received) -> Vec<u64> {
     let batch = batch.json();
     let records = batch["records"].as_array().expect("records");

@@ -40,7 +40,8 @@ impl LockDir {
         self.run(&llmlb)
     }
 
-    /// Runs any program that finds the lock directory in its environment.
+    /// Runs a program with the path of the lock directory in `LLMLB_LOCK_DIR`. `words` are the
+    /// program and its arguments.
     pub(crate) fn run(&self, words: &[&str]) -> Finished {
         Finished::run(&mut self.command(words))
     }

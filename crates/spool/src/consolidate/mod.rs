@@ -82,13 +82,15 @@ impl Default for Options {
 pub struct Consolidated {
     /// Entries that were read and deleted.
     pub entries: usize,
-    /// Records that are in batches now.
+    /// Records of the consolidated entries that are in batches, also in batches that were written
+    /// before a crash.
     pub records: usize,
     /// Batches that were written now. A batch from before a crash does not count.
     pub batches: usize,
     /// Records that were skipped, because they had been consolidated before.
     pub repeated: usize,
-    /// Lines and foreign files that were moved to `failed/`.
+    /// Number of damaged or missing lines, rejected records and foreign files. Those that exist
+    /// were moved to `failed/`.
     pub aside: u64,
     /// Entries that cannot be read, or have a newer version. They stay in place.
     pub unreadable: usize,
@@ -131,10 +133,12 @@ pub struct Consolidator {
     state: ConsolidatorState,
 }
 
-/// State that a process keeps from one snapshot to the next.
+/// State that a process keeps from one snapshot to the next, so that it need not read the entry
+/// journal and list the staging directory for each snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct ConsolidatorState {
-    /// The journal as it was at the end of the last snapshot.
+    /// Entry journal as the last snapshot left it, so that the next snapshot need not read its
+    /// files again. `None` before the first snapshot and after an error.
     pub(crate) journal: Option<EntryJournal>,
     pub(crate) backlog: Backlog,
     pub(crate) unreadable: UnreadableEntries,

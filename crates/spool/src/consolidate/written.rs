@@ -22,7 +22,7 @@ use crate::totals::{self, DayCheck, Grouping, Totals};
 /// State of a snapshot while its entries are read.
 pub(super) struct SnapshotProgress {
     id: Uuid,
-    /// Number of records in a batch.
+    /// Maximum number of records in a batch.
     batch_size: usize,
     /// Batches of the snapshot that were written before a crash. `None` if the snapshot is new.
     pub(super) earlier: Option<EarlierBatches>,
@@ -39,11 +39,13 @@ pub(super) struct SnapshotProgress {
     /// batch. If the complete current batch gets another name, some records would be in both
     /// batches, so consolidation fails with the error.
     expected: Option<(String, Error)>,
-    /// Parts of the current batch.
+    /// Parts of the current batch: the entries that its records come from, with the numbers of the
+    /// records in each entry.
     parts: Vec<Part>,
     /// Records of the current batch.
     records: Vec<Record>,
-    /// Length of the records of the current batch.
+    /// Length of the records of the current batch in bytes, which must not exceed
+    /// [`batch::MAX_BYTES`] unless the batch has a single record.
     bytes: usize,
     totals: Totals,
 }
@@ -76,7 +78,9 @@ impl SnapshotProgress {
         }
     }
 
-    /// Stores the number of the last line that could be read of the current entry.
+    /// Stores the number of the last line that could be read of the current entry, or that its seal
+    /// counts, if the snapshot is resumed after a crash. Later lines that are in batches from
+    /// before the crash count as lost by the entry.
     fn set_entry_read(&mut self, line: u64, is_truncated: bool) {
         if let Some(earlier) = &mut self.earlier {
             earlier.set_entry_read(self.place, line, is_truncated);
@@ -177,7 +181,7 @@ impl ConsolidationRun<'_> {
                 // record from a batch is therefore never rejected, and the result is ignored.
                 let _ = progress.totals.add(&record);
             } else {
-                let why = "its batch was delivered while the entry was read";
+                let why = "the record's batch was delivered while the entry was read";
                 tracing::warn!(entry = name, line, why, "a record is missing in the totals");
             }
             earlier.add_missing_line(progress.place, line, consolidated);

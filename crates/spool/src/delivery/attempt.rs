@@ -22,7 +22,7 @@ const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// Pause after a response that accepts no batch at all, such as 401.
 const MISCONFIGURED_PAUSE: Duration = Duration::from_secs(30);
 
-/// Result of an attempt.
+/// Result of one attempt to deliver a batch.
 pub(super) enum AttemptResult {
     Accepted,
     /// The destination will not accept the batch as it is.
@@ -31,7 +31,8 @@ pub(super) enum AttemptResult {
     Undecided(NextStep),
 }
 
-/// Reason for a pause that likely needs a person.
+/// Reason for a pause of all delivery that likely needs a person to correct the settings or the
+/// destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum PauseReason {
     /// The destination accepts no request: the address or the token is likely wrong.
@@ -253,9 +254,11 @@ impl Courier<'_> {
         let tried_for = Duration::from_secs(state.tried_for);
         if state.rounds >= self.options.give_up_rounds && tried_for >= self.options.give_up_after {
             let reason = if state.unknown {
-                format!("ambiguous: given up, the destination may have it; last error: {message}")
+                format!(
+                    "ambiguous: given up, the destination may have the batch; last error: {message}"
+                )
             } else {
-                format!("given up; last error: {message}")
+                format!("given up: the batch failed for too long; last error: {message}")
             };
             self.fail(batch, &state, &reason)?;
             return Ok(NextStep::Continue);

@@ -13,7 +13,8 @@ use crate::manager::{LoadedBatch, Pause, SpoolManager, Standing};
 
 /// Maximum number of batch names in memory.
 const PAGE: usize = if cfg!(test) { 512 } else { 16 * 1024 };
-/// Maximum time for which a run waits. Batches that are due later are left for the next run.
+/// Maximum time for which a run waits for the end of a pause or for the next attempt at a batch.
+/// Batches that are due later are left for the next run.
 pub(super) const MAX_WAIT_IN_RUN: Duration = Duration::from_secs(10);
 
 /// Delivers the pending batches, as part of a run. The caller must hold the delivery lock.
@@ -127,14 +128,14 @@ pub(super) struct Courier<'a> {
     pub(super) done: Delivered,
 }
 
-/// Next step after a batch.
+/// Next step of a delivery run after an attempt to deliver a batch.
 pub(super) enum NextStep {
     /// Send the next batch.
     Continue,
     /// Send the next batch, and this one again after the duration.
     RetryIn(Duration),
-    /// Send these pieces of the batch before other batches. The sooner it is known what the
-    /// destination accepts, the fewer batches are split in vain.
+    /// Send these pieces of the batch before other batches. Their results show early what the
+    /// destination accepts, so that fewer batches are split in vain.
     SendPieces(Vec<String>, RecordFault),
     /// End the run: the destination accepts nothing for now.
     Stop,

@@ -19,7 +19,7 @@ const READER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Exclusive right to deliver from a data directory and to change the state of its batches.
 #[derive(Debug)]
-#[must_use = "dropping the lock allows other processes to deliver"]
+#[must_use = "dropping the delivery lock allows other processes to deliver"]
 pub struct DeliveryLock {
     _tenure: Tenure,
 }
@@ -28,12 +28,15 @@ pub struct DeliveryLock {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunError {
-    /// Another process delivers from this data directory. Nothing was changed.
+    /// Another process owns the delivery lock or the staging lock of this data directory, or reads
+    /// the directory. The operation that needed the lock changed nothing.
     #[non_exhaustive]
     Busy {
-        /// Process id of the owner, if it is proven.
+        /// Process id of the process that uses the data directory, for messages; `None` unless the
+        /// id is proven.
         pid: Option<u32>,
-        /// True if the owner only reads.
+        /// True if the process only reads the data directory. A run waits for such a process for a
+        /// limited time before the run fails.
         is_reading: bool,
     },
     /// The data directory delivers to another destination. Nothing was changed.
@@ -41,7 +44,8 @@ pub enum RunError {
     OtherDestination {
         /// Requested destination, or `None` for archiving.
         requested: Option<String>,
-        /// Destination of the data directory.
+        /// Destination in `destination.json` of the data directory. Its records must not go to
+        /// another destination.
         stored: String,
     },
     /// The delivery lock or the staging lock could not be acquired because of an error, such as an

@@ -30,10 +30,11 @@ pub struct DeliveryOptions {
     pub give_up_rounds: u32,
     /// Minimum time for which a batch has been tried before it moves to `failed/`.
     pub give_up_after: Duration,
-    /// Maximum wait, also if the destination asks for a longer one.
+    /// Maximum wait between two attempts for a batch, and maximum pause of delivery, also if the
+    /// destination asks for a longer one.
     pub max_wait: Duration,
-    /// Retry at once instead of after the backoff. Waits that the destination asked for still
-    /// apply.
+    /// True to retry at once instead of after the backoff. Waits that the destination asked for
+    /// still apply.
     pub ignore_backoff: bool,
 }
 

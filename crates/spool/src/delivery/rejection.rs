@@ -51,7 +51,9 @@ pub(super) struct RejectedBatch {
 }
 
 impl RejectedBatch {
-    /// Returns the name of the batch that this one is a piece of, or its own name.
+    /// Returns the name of the bisected batch that this batch is a rejected piece of, or else the
+    /// batch's own name. Once records of the bisected batch are known to be at fault, all its
+    /// pieces may be split.
     fn origin(&self) -> String {
         let origin = self.state.origin.clone();
         origin.unwrap_or_else(|| self.batch.file_name())
@@ -104,7 +106,8 @@ impl Courier<'_> {
     /// halves would have other keys, and the destination could count their records twice.
     fn fail_as_ambiguous(&mut self, rejected: &RejectedBatch) -> Result<(), Error> {
         let message = &rejected.message;
-        let reason = format!("ambiguous: the destination may have it; last error: {message}");
+        let reason =
+            format!("ambiguous: the destination may have the batch; last error: {message}");
         self.fail(&rejected.batch, &rejected.state, &reason)
     }
 

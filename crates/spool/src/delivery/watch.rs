@@ -25,15 +25,16 @@ pub enum Progress {
     /// Delivery waits.
     #[non_exhaustive]
     Waiting {
-        /// End of the wait, by the clock of this machine.
+        /// Time at which delivery continues, by the clock of this machine.
         until: SystemTime,
-        /// Last error, or the response of the destination.
+        /// Reason for the wait: the last error, or the response of the destination.
         why: String,
     },
     /// Bytes were verified.
     #[non_exhaustive]
     Checked {
-        /// Number of bytes that were verified since the last report.
+        /// Number of bytes in files of the data directory that `verify` has checked since the last
+        /// report.
         bytes: u64,
     },
 }

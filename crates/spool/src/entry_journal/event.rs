@@ -55,7 +55,8 @@ pub(crate) struct ConsolidatedEntry {
     pub(crate) last_snapshot: Option<Uuid>,
 }
 
-/// Numbers of entries and records in all events of the entry journal.
+/// Numbers of consolidated entries and of their records, summed over events of the entry journal.
+/// The first line of a journal file has the sums of all older files, so that these can be removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EntrySums {
     /// Consolidated entries.

@@ -86,11 +86,13 @@ pub(crate) fn reused(
 pub(crate) struct EntryJournal {
     disk: Arc<dyn Disk>,
     reserve: Reserve,
-    /// `None`: the disk is too full to open the journal, and entries go to the reserve.
+    /// Open file of the entry journal. `None`: the disk is too full to open the journal, and events
+    /// of entries go to the reserve.
     journal: Option<Journal>,
     /// Snapshot whose entries are being added.
     snapshot: Uuid,
-    /// Numbers of entries and records in all events, which the head of the next journal file gets.
+    /// Numbers of entries and records in all events. The first line of the next journal file gets
+    /// these sums.
     sums: EntrySums,
     /// Number of record ids in the current journal file. The next file begins at [`WINDOW`] ids.
     ids: u64,
@@ -198,7 +200,8 @@ impl EntryJournal {
         Ok(())
     }
 
-    /// Adds an event that was read from the journal.
+    /// Adds an event that was read from the journal to the sums and the known ids in memory. Ids of
+    /// the current snapshot do not count as known yet.
     fn add_read(&mut self, consolidated: ConsolidatedEntry) {
         self.sums.add(&consolidated);
         self.ids += consolidated.ids.len() as u64;

@@ -76,7 +76,7 @@ fn responding(bytes: impl Into<Vec<u8>>) -> String {
         read_request(&mut stream).unwrap();
         stream.write_all(&bytes).unwrap();
     });
-    // The receiver ends when its channel is closed.
+    // Keep the channel of the results open: the receiver ends when the channel is closed.
     std::mem::forget(results);
     url
 }

@@ -38,7 +38,8 @@ pub(crate) enum EarlierBatch {
     Unreadable {
         /// File name.
         name: String,
-        /// Error of the read.
+        /// Error of reading the batch's file. Consolidation fails with this error if it cannot
+        /// determine which records are in the batch.
         error: Error,
     },
 }

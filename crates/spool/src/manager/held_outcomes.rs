@@ -53,8 +53,8 @@ pub(crate) struct HeldOutcome {
 }
 
 impl HeldOutcomes {
-    /// Reads the outcomes in the reserve. Returns no outcomes if the journal has them already,
-    /// according to `index`, its index in memory.
+    /// Reads the outcomes in the reserve. Returns no outcomes if the batch journal has them
+    /// already, according to `index`, the outcomes that were read from the journal.
     pub(crate) fn read(data: &DataDir, index: &OutcomeIndex) -> Result<Self, Error> {
         let reserve = Reserve::new(&data.staging);
         let failed = |error| Error::read(reserve.path(), error);
@@ -158,7 +158,8 @@ impl HeldOutcomes {
         change(disk, data, |reserve| reserve.set_note(NOTE, &all))
     }
 
-    /// Writes all outcomes to the journal, and removes them from the reserve.
+    /// Writes the outcomes and sums in the reserve to the batch journal, and removes them from the
+    /// reserve. Does nothing while a batch with such an outcome belongs to an unfinished snapshot.
     pub(super) fn flush(disk: &dyn Disk, data: &DataDir, ledger: &mut Ledger) -> Result<(), Error> {
         let all = Self::read(data, ledger.index())?;
         if let Some(snapshot) = unfinished_snapshot(disk, data)?
@@ -181,7 +182,7 @@ impl HeldOutcomes {
                 entries: Vec::new(),
                 parts: None,
                 at,
-                message: "stored in the reserve while the disk was full".to_owned(),
+                message: "outcome stored in the reserve while the disk was full".to_owned(),
                 sums: Some(sums),
             };
             for (batch, held) in &all.batches {

@@ -83,8 +83,8 @@ pub(crate) struct OutcomeSums {
 /// The journal as the deliverer writes it, with its content in memory.
 #[derive(Debug)]
 pub(super) struct Ledger {
-    /// `None` if the disk is too full to create or rotate the journal. Events go to the reserve
-    /// then.
+    /// Open file of the batch journal. `None` if the disk is too full to create or rotate the
+    /// journal: events go to the reserve then.
     journal: Option<Journal>,
     disk: Arc<dyn Disk>,
     staging: PathBuf,
@@ -173,7 +173,7 @@ impl OutcomeIndex {
         self.0.get(batch).map(|(outcome, _)| *outcome)
     }
 
-    /// Names of the batches in the journal.
+    /// Returns the names of the batches in the journal, which a test counts.
     #[cfg(all(test, target_os = "linux"))]
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
@@ -287,8 +287,8 @@ pub(super) fn last_events(
     Ok(events)
 }
 
-/// Reads the journal. Returns the last outcomes, the sums and the number of events of the last
-/// generation.
+/// Reads the batch journal. Returns the last outcome of each batch, the sums of all events, and the
+/// number of events in the last generation (journal file).
 pub(super) fn read(data: &DataDir) -> Result<(OutcomeIndex, OutcomeSums, u64), Error> {
     let (mut index, mut sums, mut events) = (OutcomeIndex::default(), OutcomeSums::default(), 0);
     JournalKind::Batches.read(data, &mut |position, read| match read {

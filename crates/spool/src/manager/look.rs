@@ -23,17 +23,18 @@ pub struct PendingBatch {
     pub attempts: u32,
     /// Number of runs in which the batch failed.
     pub rounds: u32,
-    /// Time of the first attempt.
+    /// Time of the first attempt to deliver the batch; `None` if there was none.
     pub first_attempt: Option<SystemTime>,
-    /// Earliest time of the next attempt.
+    /// Earliest time of the next attempt to deliver the batch.
     pub not_before: Option<SystemTime>,
-    /// Error of the last attempt.
+    /// Error of the last attempt to deliver the batch, shown to people.
     pub last_error: Option<String>,
-    /// True if the destination may have the batch.
+    /// True if the destination may have the batch, because the result of an attempt is unknown.
+    /// Such a batch is never split.
     pub is_unknown: bool,
 }
 
-/// A file in `failed/` or `archive/`.
+/// A file in `failed/` or `archive/`, as a listing for people shows it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Failed {
@@ -46,11 +47,12 @@ pub struct Failed {
     pub at: Option<SystemTime>,
     /// True for a batch, which can be resent.
     pub is_batch: bool,
-    /// True if the destination may have the batch.
+    /// True if the destination may have the batch, because the result of an attempt is unknown.
+    /// Sending the batch again may then bill its records twice.
     pub is_ambiguous: bool,
-    /// Number of records of a batch.
+    /// Number of records in the file, if it is a batch.
     pub records: u64,
-    /// Number of attempts for a batch.
+    /// Number of attempts to deliver the file, if it is a batch.
     pub attempts: u32,
 }
 

@@ -422,8 +422,8 @@ impl SpoolManager {
     pub(crate) fn load_for_delivery(&self, name: &str) -> Result<LoadedBatch, Error> {
         let path = self.data.spool.join(name);
         if self.lock_held_halves().contains(name) {
-            let reason =
-                "its split is not finished: the whole batch cannot be read, or the disk is full";
+            let reason = "this half of a split batch is held back until the split is finished: the \
+                          whole batch cannot be read, or the disk is full";
             return Err(Error::read(&path, io::Error::other(reason)));
         }
         if self.finish_outcome(name)? {
@@ -440,7 +440,7 @@ impl SpoolManager {
                 }
                 check(name, &bytes)
             }
-            Ok(None) => Err("it is longer than a batch can be".to_owned()),
+            Ok(None) => Err("the file is longer than a batch can be".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LoadedBatch::Gone),
             Err(error) => return Err(Error::read(&path, error)),
         };

@@ -193,7 +193,7 @@ fn write(disk: &dyn Disk, data: &DataDir, mut file: PauseFile) -> Result<(), Err
     let path = data.spool.join(NAME);
     let found = path.symlink_metadata();
     if found.is_ok_and(|found| !found.is_file()) {
-        let why = io::Error::other("it is not a file");
+        let why = io::Error::other("the pause file is not a regular file");
         return Err(Error::new("replace", &path, why));
     }
     if file.pauses.is_empty() && file.standings.is_empty() {

@@ -28,13 +28,14 @@ pub enum KeptIn {
 /// Limits for the files of a [`KeptIn`] directory. The default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Keep {
-    /// Maximum age of a file.
+    /// Maximum age of a file in the directory. Older files are deleted.
     pub max_age: Option<Duration>,
     /// Maximum size of all files together, in bytes. The oldest files are deleted first.
     pub max_bytes: Option<u64>,
 }
 
-/// Number and size of files.
+/// Number and size of the files in a directory that has limits, or of those that were deleted from
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileTotals {
     /// Number of files.

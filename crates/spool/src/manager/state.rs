@@ -105,7 +105,7 @@ impl DeliveryState {
     pub(crate) fn lost() -> Self {
         Self {
             unknown: true,
-            last_error: Some("its state file is damaged".to_owned()),
+            last_error: Some("the state file of the batch is damaged".to_owned()),
             ..Self::default()
         }
     }
@@ -122,7 +122,7 @@ impl DeliveryState {
         self.in_flight = true;
     }
 
-    /// Ends an attempt that did not succeed.
+    /// Ends an attempt to deliver the batch that did not succeed, and stores its error.
     pub(crate) fn end(&mut self, error: &str) {
         self.in_flight = false;
         self.last_error = Some(error.to_owned());
@@ -159,7 +159,8 @@ impl DeliveryState {
     }
 }
 
-/// Returns the remaining part of a wait. If the clock went back, no time has passed.
+/// Returns how much is left of a wait of `millis` that began at `since`. If the clock went back, no
+/// time has passed.
 pub(crate) fn wait_left(since: Option<Moment>, millis: u64, now: Moment) -> Duration {
     let Some(since) = since else {
         return Duration::ZERO;

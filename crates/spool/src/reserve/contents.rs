@@ -42,7 +42,7 @@ pub(crate) struct ReserveContents {
 /// so that an interrupted write has no effect.
 #[derive(Debug, Serialize, Deserialize)]
 struct ReserveHead {
-    /// Version of the format.
+    /// Version of the format of the reserve file. A newer version is refused.
     reserve: u32,
     sequence: u64,
     /// Length of the index at the start of the area. The bytes of the files follow the index.
@@ -84,7 +84,8 @@ impl ReserveContents {
         self.files.remove(key)
     }
 
-    /// Returns the keys of the files in a directory.
+    /// Returns the keys of the stored files that belong in this directory of the data directory,
+    /// such as `spool`.
     pub(crate) fn keys<'a>(&'a self, dir: &'a str) -> impl Iterator<Item = &'a str> {
         let is_in = move |key: &&String| {
             key.strip_prefix(dir)
@@ -107,7 +108,7 @@ impl ReserveContents {
     }
 
     pub(crate) fn set_note<T: Serialize>(&mut self, name: &str, note: &T) {
-        // Serializing strings and numbers does not fail.
+        // The conversion cannot fail, because notes consist of strings and numbers.
         let value = serde_json::to_value(note).unwrap_or_default();
         self.notes.insert(name.to_owned(), value);
     }
@@ -126,7 +127,8 @@ struct CachedContents {
     contents: Arc<ReserveContents>,
 }
 
-/// Contents that were read last in this process.
+/// Contents of the reserve that this process read last, so that an unchanged reserve is not read
+/// again.
 static CACHE: Mutex<Option<CachedContents>> = Mutex::new(None);
 
 impl Reserve {

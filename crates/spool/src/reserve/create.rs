@@ -51,7 +51,8 @@ impl Reserve {
                 thread::sleep(Duration::from_millis(2));
                 continue;
             };
-            // Only the process that holds the lock fills, renames or removes the unfinished file.
+            // The lock on the unfinished reserve file is held here. Only its holder fills, renames
+            // or removes that file.
             if self.exists() {
                 return match disk.remove(half) {
                     // Another process has removed the unfinished file: on Windows `is_same_file`

@@ -62,7 +62,7 @@ struct ReserveLayout {
     area: u64,
     /// Offset of the ring of record ids, which reaches to the end of the file.
     ids: u64,
-    /// Length of the file.
+    /// Length of the reserve file, where the ring of record ids ends.
     end: u64,
 }
 
@@ -104,7 +104,8 @@ impl ReserveLayout {
         }
     }
 
-    /// Returns `None` if the file is too short to be a reserve.
+    /// Returns the division of a reserve file of this length; `None` if the file is too short to be
+    /// a reserve.
     fn new(length: u64) -> Option<Self> {
         let area = (length.saturating_sub(2 * PAGE) / 16 * 3).next_multiple_of(PAGE);
         let layout = Self {
@@ -125,14 +126,14 @@ impl ReserveLayout {
 }
 
 impl Reserve {
-    /// Reserve in this staging directory.
+    /// Names the reserve file in this staging directory, without creating or opening it.
     pub(crate) fn new(staging: &Path) -> Self {
         Self {
             path: staging.join(FILE),
         }
     }
 
-    /// Reserve of the data directory that `dir` is in.
+    /// Names the reserve file of the data directory of which `dir` is a subdirectory.
     pub(crate) fn beside(dir: &Path) -> Self {
         let root = dir.parent().unwrap_or(Path::new(""));
         Self::new(&root.join(STAGING))

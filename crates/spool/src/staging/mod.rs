@@ -27,9 +27,11 @@ use rescue::{RETRY_AFTER, Rescue};
 pub(crate) struct Limits {
     pub(crate) records: u64,
     pub(crate) bytes: u64,
-    /// Maximum time since the first record of the entry.
+    /// Maximum time since the first record of an open entry. An older entry is sealed, so that its
+    /// records are consolidated.
     pub(crate) age: Duration,
-    /// Length of the reserve for a full disk.
+    /// Length in bytes of the reserve file to create, which keeps space for a full disk; 0 for no
+    /// reserve.
     pub(crate) reserve: usize,
 }
 
@@ -70,7 +72,8 @@ pub enum Durability {
 /// Minimum time between two attempts to create the reserve.
 const RESERVE_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
-/// Maximum number of bytes of records that are acknowledged and not yet synced.
+/// Maximum number of bytes of records that are acknowledged and not yet synced. Above it, staging
+/// without a sync fails, which bounds memory.
 const MAX_UNSYNCED: usize = 64 << 20;
 
 /// Maximum time until a record that was staged with [`Durability::Process`] is synced.
@@ -101,7 +104,8 @@ struct Shared {
     limits: Limits,
     reserve: Reserve,
     state: Mutex<StagingState>,
-    /// Held while a thread seals entries, or writes records again that a failed sync may have lost.
+    /// Held while a thread seals entries, or writes records again that a failed sync may have lost,
+    /// so that only one thread does this at a time.
     background: Mutex<()>,
     /// Wakes the keeper, the background thread that syncs and seals entries.
     keeper: Condvar,
@@ -136,7 +140,8 @@ struct StagingState {
     /// Error because of which acknowledged records may not be on the disk, or entries are not
     /// sealed.
     trouble: Option<Error>,
-    /// Time of the last failed attempt to create the reserve.
+    /// Time of the last failed attempt to create the reserve. The next attempt waits for
+    /// [`RESERVE_PAUSE`].
     reserve_failed_at: Option<Instant>,
     is_closed: bool,
 }
@@ -625,7 +630,8 @@ impl Shared {
     }
 }
 
-/// True if a task is due later than `now`. If `now` is `None`, every task is due.
+/// True if a task must wait, because its earliest time `not_before` is later than `now`. If `now`
+/// is `None`, no task waits.
 fn is_later(not_before: Option<Instant>, now: Option<Instant>) -> bool {
     matches!((not_before, now), (Some(at), Some(now)) if at > now)
 }
@@ -637,7 +643,8 @@ fn prepare(records: &[Record]) -> Vec<PreparedLine<'_>> {
 }
 
 impl StagingState {
-    /// Number of bytes of records that are acknowledged and not synced.
+    /// Number of bytes of all records that are acknowledged and not synced, which [`MAX_UNSYNCED`]
+    /// limits.
     fn unsynced_bytes(&self) -> usize {
         let retired = self.retired.iter().map(|retired| &retired.entry);
         let entries = self.entry.iter().chain(retired);

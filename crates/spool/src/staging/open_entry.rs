@@ -42,20 +42,23 @@ pub(super) struct SyncExtent {
 pub(super) struct OpenEntry {
     id: Uuid,
     path: PathBuf,
-    /// Shared with a producer that is syncing the file.
+    /// The entry's file. Shared with a producer that syncs the file without holding the lock of the
+    /// state.
     file: Arc<File>,
     /// Lines that are not written to the file yet.
     unwritten: Vec<u8>,
     /// Copy of the lines that were acknowledged before a sync. If the sync fails, these lines are
     /// written to a new file.
     unsynced: Vec<u8>,
-    /// Length of the lines that are synced.
+    /// Number of bytes at the start of the file whose lines are synced. After a failed sync, the
+    /// file is truncated to this length.
     synced: u64,
     /// True if a sync has failed. The content of the file is then unknown, also after a later sync
     /// that succeeds.
     has_unknown_content: bool,
     pub(super) records: u64,
-    /// Length of the lines that are written to the file.
+    /// Number of bytes of the lines that are written to the file, synced or not. The next line is
+    /// written behind them.
     pub(super) bytes: u64,
     /// Length of the file: the lines, followed by spaces.
     allocated: u64,
@@ -144,14 +147,15 @@ impl OpenEntry {
         }
     }
 
-    /// Marks the extent and the directory entry as synced.
+    /// Marks the bytes that a successful sync covered, and the name of the file in its directory,
+    /// as synced.
     pub(super) fn mark_synced(&mut self, extent: SyncExtent) {
         self.synced = self.synced.max(extent.bytes);
         self.unsynced.drain(..extent.unsynced);
         self.is_named = true;
     }
 
-    /// Number of bytes of records that are acknowledged and not synced.
+    /// Number of bytes of this entry's records that are acknowledged and not synced.
     pub(super) fn unsynced_bytes(&self) -> usize {
         self.unsynced.len()
     }

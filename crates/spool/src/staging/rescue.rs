@@ -14,7 +14,8 @@ use crate::error::Error;
 use crate::line::PreparedLine;
 use crate::record::Record;
 
-/// Time after which a failed write or seal is repeated.
+/// Time after which a failed attempt is repeated: to seal an entry, or to write records to a new
+/// file.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of old files that stay open and locked. The lock keeps other processes from
 /// recovering a file before its records are in the new one.
@@ -39,7 +40,7 @@ impl Rescue {
         self.records.is_empty()
     }
 
-    /// Number of bytes of the records.
+    /// Number of bytes of the records that must be written to a new file.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }

@@ -11,7 +11,8 @@ use crate::entry::{EntryKind, EntryName};
 use crate::line::{self, Line};
 use crate::recover::seal_abandoned;
 
-/// Limits that seal no entry by its age.
+/// Limits for tests in which no entry may be sealed because of its age: one hour is longer than any
+/// test.
 const NO_AGE_LIMIT: Limits = Limits {
     records: 64 * 1024,
     bytes: 16 << 20,
@@ -58,7 +59,8 @@ impl Disk for FaultyDisk {
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
         if let Err(error) = self.check_space() {
-            // The disk still has space for a part of the bytes.
+            // A full disk may still store a part of a write. Half of the text is stored here before
+            // the error.
             let half = bytes.trim_ascii_end().len() / 2;
             RealDisk.write_at(file, at, &bytes[..half])?;
             return Err(error);
@@ -385,7 +387,8 @@ fn space_allocated_ahead_is_removed_from_sealed_and_recovered_entries() {
     assert!(bytes.ends_with(b" "), "no space is allocated ahead");
     staging.close().unwrap();
     let sealed = records(other_dir.path());
-    // The same entry as a killed writer leaves it: between two records, then within a record.
+    // Write the bytes of the open entry again, as a killed writer leaves them: complete lines, then
+    // also a torn line. Recovery must give the same records as sealing.
     for torn in ["", "{\"n\":2,"] {
         let mut bytes = bytes.clone();
         let end = bytes.trim_ascii_end().len() + 1;

@@ -13,7 +13,7 @@ use crate::files::{for_each_file, read_bounded};
 use crate::time::DAY;
 use crate::totals::{self, Grouping, Groups, PeriodTotals};
 
-/// Totals of the consolidated records of a span.
+/// Totals of the consolidated records of a span of time, read from the files of totals.
 #[derive(Default)]
 pub(super) struct ConsolidatedTotals {
     /// Sums of the groups, by day.
@@ -116,12 +116,13 @@ impl ConsolidatedTotals {
         totals::gap(found, expected).map(|gap| Error::damage(&path, gap))
     }
 
-    /// Returns the groups by day.
+    /// Removes and returns the sums of all groups, by day.
     pub(super) fn take_rows(&mut self) -> BTreeMap<String, Groups> {
         std::mem::take(&mut self.rows)
     }
 
-    /// True if records of this hour are part of the report.
+    /// True if the tally counts records of this hour: the hour is in the span, or its day is
+    /// counted in full.
     pub(super) fn is_reported(&self, span: &HourSpan, hour: &str) -> bool {
         span.has_hour(hour) || day_of(hour).is_some_and(|day| self.whole.contains(day))
     }

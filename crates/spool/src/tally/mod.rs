@@ -27,8 +27,8 @@ use consolidated::ConsolidatedTotals;
 use hour_span::HourSpan;
 use staged_records::StagedRecords;
 
-/// Maximum number of attempts to read the totals and the staged records while no consolidation
-/// changes them.
+/// Maximum number of attempts of a tally. An attempt fails if a consolidation changes the totals
+/// while it reads them.
 const MAX_ATTEMPTS: u32 = 20;
 /// Number of attempts after which the tally holds a read lock that stops consolidation.
 const ATTEMPTS_WITHOUT_LOCK: u32 = 10;
@@ -63,9 +63,9 @@ pub struct TallyRow {
     pub records: u64,
     /// Sum of the records' totals ([`Grouping::total_from`]).
     pub total: u64,
-    /// Sum of each summed field.
+    /// Sum of each field that the grouping sums, by the field's name.
     pub sums: BTreeMap<String, u64>,
-    /// Number of records by counted field and value.
+    /// Number of records by the name of a counted field, and by its value.
     pub counts: BTreeMap<String, BTreeMap<String, u64>>,
 }
 

@@ -21,7 +21,8 @@ use crate::disk::{Disk, RealDisk};
 pub(super) enum Crash {
     /// The process ends before the operation.
     Before,
-    /// The process ends right after the operation. A write stores half of its bytes.
+    /// The process ends right after the operation. If the operation is a write, only half of its
+    /// bytes are stored.
     After,
     /// The power fails before the operation, and all unsynced changes are lost.
     Power,
@@ -135,13 +136,13 @@ fn new_process() -> usize {
 #[derive(Debug, Default)]
 struct State {
     events: Vec<(usize, Event)>,
-    /// All operations of this kind fail with this error number.
+    /// Kind of operation of which every one fails, and the error number that it returns.
     failing: Option<(Operation, i32)>,
     /// Kinds of all operations so far.
     operations: Vec<Operation>,
-    /// A file that cannot be opened for reading.
+    /// Path of a file that the disk refuses to open for reading, to simulate an unreadable file.
     unreadable: Option<PathBuf>,
-    /// Directories in the order in which they were listed.
+    /// Every directory that was listed, once for each listing, so that tests can count listings.
     listed: Vec<PathBuf>,
     has_crashed: bool,
     has_lost_power: bool,
@@ -152,7 +153,8 @@ struct State {
     /// Files with unsynced content, by inode.
     files: HashMap<u64, Content>,
     removed_count: usize,
-    /// Number of unsynced changes so far, of names and of content.
+    /// Number of changes of names and of content so far. It numbers the changes for crashes that
+    /// lose only the unsynced changes with even or odd numbers.
     changes: usize,
 }
 
@@ -188,8 +190,8 @@ impl CrashingDisk {
         }
     }
 
-    /// Creates a disk with these events at the operations with these numbers, counted from 0. Reads
-    /// are counted.
+    /// Creates a disk with a crash or fault at each operation with one of these numbers, counted
+    /// from 0. Reads are counted.
     pub(super) fn with(events: Vec<(usize, Event)>) -> Self {
         Self {
             state: Mutex::new(State {
@@ -319,7 +321,8 @@ impl CrashingDisk {
         events.any(|(at, event)| *at == number && lost.contains(event))
     }
 
-    /// Writes bytes, or half of them.
+    /// Writes bytes to a file at an offset, or at its end; only half of them if the planned crash
+    /// or fault says so.
     fn write(&self, file: &File, at: Option<u64>, bytes: &[u8]) -> io::Result<()> {
         self.perform(Operation::Write, |state, is_half| {
             // Half of a padded write is half of its text: otherwise the text could be complete, and
@@ -398,7 +401,7 @@ impl State {
 }
 
 impl Content {
-    /// Applies a change to the content on the disk.
+    /// Applies an unsynced change to the model of the content that survives a power failure.
     fn apply(&mut self, change: Change) {
         match change {
             Change::Length(length) => self.durable.resize(length.try_into().unwrap(), 0),

@@ -262,7 +262,8 @@ fn delivery_ends_although_the_state_files_of_many_batches_are_unreadable() {
     assert!(done.last_error.unwrap().starts_with("cannot read"));
 }
 
-/// Delivers `count` further batches of one record each.
+/// Stages, consolidates and delivers `count` further batches of one record each, which adds events
+/// to the journal.
 fn deliver_others(test_dir: &TestDataDir, count: usize) {
     test_dir.entry(count, true);
     let options = batches_of(1);
@@ -323,7 +324,8 @@ fn ledger_keeps_the_batches_of_an_unfinished_snapshot_after_many_events() {
     assert_eq!(index.names().count(), ids.len());
 }
 
-/// A receiver that gives its own answer to some batches.
+/// A receiver that answers some batches with the function's answer, and passes the others to a
+/// [`FakeReceiver`].
 struct Override<'a, F>(&'a FakeReceiver, F);
 
 impl<F: Fn(&Batch) -> Option<Answer>> Sink for Override<'_, F> {
@@ -336,7 +338,8 @@ impl<F: Fn(&Batch) -> Option<Answer>> Sink for Override<'_, F> {
     }
 }
 
-/// Returns a function that answers 500 to the batches with these names.
+/// Returns a function for [`Override`] that answers 500 to the batches with these names, and leaves
+/// the others alone.
 fn fails_for(names: Vec<String>) -> impl Fn(&Batch) -> Option<Answer> {
     move |batch| {
         let is_named = names.contains(&batch.file_name());
@@ -413,7 +416,7 @@ fn batch_that_may_have_arrived_is_never_split() {
 
 #[test]
 fn each_record_is_delivered_once_after_a_crash_at_any_operation() {
-    // A record of the third batch is rejected.
+    // The receiver rejects one record of the third batch, which must end in `failed/`.
     crash_everywhere(9);
 }
 

@@ -331,7 +331,7 @@ impl Scenario {
     }
 }
 
-/// Returns the problem of a run that `status` would show.
+/// Returns the problem of a run that `status` would show to the user; `None` if the run had none.
 fn problem(run: &Result<Run, RunError>) -> Option<String> {
     let run = match run {
         Ok(run) => run,
@@ -388,10 +388,12 @@ fn print(line: &str) {
 /// Number of cases after which progress is printed.
 const PROGRESS: usize = 5000;
 
-/// Numbers of operations, with their crash or fault.
+/// Crashes and faults of one test case, each with the number of the disk operation at which it
+/// occurs.
 type Events = Vec<(usize, Event)>;
 
-/// Applies a function to all cases, on one thread per processor. Returns `None` for a panic.
+/// Applies `work` to all cases, on one thread per processor. The result of a case is `None` if
+/// `work` panicked.
 fn in_parallel<T: Send>(
     cases: &[Events],
     work: impl Fn(Events) -> T + Sync + std::panic::RefUnwindSafe,
@@ -663,7 +665,8 @@ fn persistent_fault_is_reported_until_it_ends() {
             .receiver
             .clock
             .forward(Duration::from_secs(3600));
-        // The first run after the fault may still report a problem of the run in front of it.
+        // The first run after the fault has ended may still report a problem that an earlier run
+        // left.
         stage_and_deliver(&mut scenario);
         assert_eq!(stage_and_deliver(&mut scenario), [""; 0], "{case}: after");
         scenario.recover(&case);

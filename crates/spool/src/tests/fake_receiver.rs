@@ -40,7 +40,7 @@ struct Received {
     committed: HashSet<String>,
     /// Number of times that each idempotency key was sent.
     keys: BTreeMap<String, usize>,
-    /// Time of each attempt.
+    /// Times at which batches arrived at the receiver, by the fake clock.
     arrivals: Vec<Moment>,
 }
 

@@ -86,7 +86,7 @@ fn damage(path: &PathBuf, damage: Damage) {
 }
 
 impl BatchFate {
-    /// Delivers or archives the pending batches.
+    /// Does to the pending batches what this fate says: nothing, delivery or archiving.
     fn apply(self, test_dir: &TestDataDir, disk: &Arc<dyn Disk>) {
         match self {
             Self::Nothing => {}

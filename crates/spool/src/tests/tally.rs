@@ -34,7 +34,7 @@ fn records(tally: &Tally) -> u64 {
     records
 }
 
-/// A record whose id has this time.
+/// Record of one token whose id contains this time, by which the tally counts the record.
 fn record_of(time: &str) -> Record {
     let time: jiff::Timestamp = time.parse().unwrap();
     let seconds = u64::try_from(time.as_second()).unwrap();
@@ -335,7 +335,8 @@ fn totals_that_cannot_be_rebuilt_are_reported_with_the_day_and_the_gap() {
     test_dir.entry(5, true);
     consolidate(test_dir.path(), &batches_of(4)).unwrap();
     let day = remove_totals(&test_dir, |_| true);
-    // The gap is reported after the first consolidation and after later ones.
+    // The gap (the 5 records whose totals were removed) is reported after the first consolidation
+    // and after later ones.
     for records in 1..3 {
         test_dir.entry(1, true);
         consolidate(test_dir.path(), &batches_of(4)).unwrap();

@@ -161,7 +161,8 @@ impl TestDataDir {
         consolidate_on(disk, self.path(), &batches_of(4), state)
     }
 
-    /// Runs a delivery on a disk without faults.
+    /// Delivers the pending batches to the fake receiver, on a disk without faults. Panics on an
+    /// error.
     pub(super) fn deliver_all(&self) {
         self.deliver(&real_disk()).unwrap();
     }
@@ -192,7 +193,7 @@ pub(super) fn batches_of(batch_size: usize) -> Options {
     }
 }
 
-/// Returns the records that were counted. Panics if a record was counted more than once.
+/// Returns the ids of the records in `counts`. Panics if a record has a count other than 1.
 pub(super) fn each_once(counts: BTreeMap<Uuid, usize>, case: &str) -> BTreeSet<Uuid> {
     for (id, count) in &counts {
         assert_eq!(*count, 1, "{case}: {id} exists {count} times");

@@ -107,7 +107,7 @@ fn entry_unreadable_after_the_snapshot_blocks_nothing_if_no_batch_is_written() {
     let bad = test_dir.entry(3, true);
     let path = staged_file(&test_dir, ".jsonl");
     let good = test_dir.entry(5, true);
-    // The process ends when the snapshot is on the disk and no batch is.
+    // Crash the consolidation when the snapshot file is on the disk and no batch is written yet.
     let set = test_dir.data().staging.join(".consolidation.set");
     for at in 0.. {
         let disk: Arc<dyn Disk> = Arc::new(CrashingDisk::new(Crash::Before, at));

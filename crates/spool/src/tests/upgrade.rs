@@ -24,7 +24,7 @@ fn fixture() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/version-1")
 }
 
-/// Copies the fixture to a temporary directory.
+/// Copies the fixture, the data directory that the first release wrote, to a temporary directory.
 fn copy_of_fixture() -> TestDataDir {
     let test_dir = TestDataDir::new();
     for dir in test_dir.data().all() {

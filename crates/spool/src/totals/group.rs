@@ -42,7 +42,8 @@ impl Group {
         }
     }
 
-    /// Returns each field with its value.
+    /// Returns each group field of this group with its value; `None` if the records have no text
+    /// there.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         let values = self.values.iter().map(Option::as_deref);
         self.fields.iter().map(String::as_str).zip(values)
@@ -90,7 +91,7 @@ impl Groups {
         self.sum_mut(grouping, group).add_record(grouping, fields);
     }
 
-    /// Adds the sums of other groups.
+    /// Adds the sums of other groups to the sums of the same groups here.
     pub(crate) fn add_all(&mut self, grouping: &Grouping, others: &Self) {
         for (group, sum) in &others.0 {
             self.sum_mut(grouping, group.clone()).add(sum);

@@ -10,7 +10,7 @@ use crate::files::{self, write_atomically};
 
 const NAME: &str = ".incomplete";
 
-/// True if the totals lack records.
+/// True if the totals lack records, that is, if the file `usage/.incomplete` exists.
 pub(crate) fn are_incomplete(disk: &dyn Disk, data: &DataDir) -> Result<bool, Error> {
     let path = data.usage.join(NAME);
     files::exists(disk, &path).map_err(|error| Error::new("find", &path, error))
@@ -21,7 +21,7 @@ pub(super) fn note_incomplete(disk: &dyn Disk, data: &DataDir, error: &Error) ->
     write_atomically(disk, &data.usage, NAME, format!("{error}\n").as_bytes())
 }
 
-/// Notes that the totals have all records.
+/// Notes that the totals have all records again, by deleting the file `usage/.incomplete`.
 pub(crate) fn note_complete(disk: &dyn Disk, data: &DataDir) -> Result<(), Error> {
     let path = data.usage.join(NAME);
     match files::remove(disk, &path) {

@@ -49,7 +49,8 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     grouping: Grouping,
-    /// Time of the snapshot.
+    /// Time in the id of the snapshot. Decides which times of records are plausible, and which
+    /// hours are too old for a file.
     at: Moment,
     hours: BTreeMap<Moment, Groups>,
 }

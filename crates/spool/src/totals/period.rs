@@ -18,7 +18,7 @@ use crate::quarantine::set_aside;
 
 const VERSION: u32 = 1;
 
-/// Content of the file of a day or of an hour.
+/// Content of a file of totals, which is the file of a day or of an hour.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct PeriodTotals {
     version: u32,
@@ -29,7 +29,8 @@ pub(crate) struct PeriodTotals {
     totals: Vec<TotalsRow>,
 }
 
-/// The field that the files of all versions have.
+/// Version of a file of totals. All versions have this field, so that a file of a newer version can
+/// be recognized.
 #[derive(Deserialize)]
 struct VersionField {
     version: u32,
@@ -110,7 +111,8 @@ pub(super) fn read(
     }
     match check(name, &bytes) {
         Ok(period) => Ok(Some(period)),
-        // A newer release wrote the file, and it must not be replaced.
+        // A newer release wrote the file, so that this release must neither move nor replace the
+        // file.
         Err(why) if decode::<VersionField>(&bytes).is_ok_and(|file| file.version > VERSION) => {
             Err(Error::damage(&path, why))
         }
@@ -128,7 +130,7 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<PeriodTotals, String> {
         return Err(format!("its version is {}, not {VERSION}", period.version));
     }
     if format!("{}.json", period.day) != name {
-        return Err("its day differs from the day in its name".to_owned());
+        return Err("the day or hour in the file differs from that in its name".to_owned());
     }
     Ok(period)
 }

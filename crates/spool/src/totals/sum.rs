@@ -79,7 +79,7 @@ fn add_to(sum: &mut u64, number: u64) {
     *sum = sum.saturating_add(number);
 }
 
-/// Adds to the sum of this name. Copies the name only if it is new.
+/// Adds a number to the sum with this name. Copies the name only if `sums` does not have it yet.
 fn add_to_named(sums: &mut BTreeMap<String, u64>, name: &str, number: u64) {
     match sums.get_mut(name) {
         Some(sum) => add_to(sum, number),

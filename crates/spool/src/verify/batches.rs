@@ -43,7 +43,7 @@ impl Verification<'_> {
                     continue;
                 };
                 // After a crash a batch may still exist although the journal has its outcome. The
-                // journal already counts its records.
+                // journal already counts the records of that batch.
                 if let Some(
                     BatchOutcome::Delivered
                     | BatchOutcome::Split

@@ -28,7 +28,7 @@ pub(super) struct Coverage {
     later_starts: Vec<(EntryName, usize)>,
     /// Number of records that were ever consolidated.
     pub(super) consolidated: u64,
-    /// Number of lines that were moved to `failed/`.
+    /// Number of lines of all entries that were moved to `failed/`.
     pub(super) aside: u64,
     /// Number of records in pending batches.
     pub(super) spooled: u64,
@@ -47,9 +47,9 @@ pub(super) struct Coverage {
 /// staged again later, the lines of all entries with that name.
 #[derive(Default)]
 struct EntryCoverage {
-    /// Number of lines that went into batches.
+    /// Number of lines of the entry that went into batches, by the journal of consolidated entries.
     records: u64,
-    /// Number of lines that were moved to `failed/`.
+    /// Number of lines of the entry that were moved to `failed/`.
     aside: u64,
     /// Time of the first snapshot that has the entry. If it is before `sent_since`, missing lines
     /// cannot be proven and are not reported.
@@ -57,7 +57,7 @@ struct EntryCoverage {
     /// Ranges of lines, first and last, that must be in a batch. A line may have to be in two
     /// batches if an entry with the same name was consolidated twice.
     expected: Vec<(u64, u64)>,
-    /// Ranges of lines that are in a batch.
+    /// Ranges of lines, first and last, that were found in a batch. Compared with `expected`.
     found: Vec<(u64, u64)>,
     /// True if the entry is in an unfinished snapshot. Its records then count as staged, even if
     /// they are in batches.
@@ -117,7 +117,8 @@ impl Coverage {
         self.entries.entry(name).or_default().is_unfinished = true;
     }
 
-    /// Returns the numbers of an entry that were given to [`Self::count`].
+    /// Returns two numbers of an entry that [`Self::count`] has added up: lines that went into
+    /// batches, and lines that were moved to `failed/`.
     pub(super) fn counted(&self, name: EntryName) -> (u64, u64) {
         let entry = self.entries.get(&name);
         entry.map_or((0, 0), |entry| (entry.records, entry.aside))
@@ -240,8 +241,8 @@ impl Coverage {
 }
 
 impl EntryCoverage {
-    /// Returns ranges of lines, first and last, with the number of batches in excess. The number is
-    /// negative if lines are in too few batches.
+    /// Returns the ranges of lines, first and last, that are in more or fewer batches than they
+    /// must be, with the number of batches in excess. The number is negative for missing lines.
     fn differences(&self) -> Vec<(u64, u64, i64)> {
         let mut steps = BTreeMap::<u64, i64>::new();
         for (ranges, step) in [(&self.expected, -1), (&self.found, 1)] {

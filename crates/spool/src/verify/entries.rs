@@ -32,7 +32,7 @@ impl Verification<'_> {
                 JournalLine::Event(text) => match ConsolidatedEntry::parse(text) {
                     Ok(mut entry) => {
                         // After a crash, consolidation writes the snapshot's lines to the journal
-                        // again. Only the first line of an entry counts.
+                        // again. Only the first journal line of each entry of a snapshot counts.
                         let is_first = seen.insert((entry.snapshot, entry.entry.clone()));
                         if is_first {
                             sums.add(&entry);
@@ -104,7 +104,7 @@ impl Verification<'_> {
         }
     }
 
-    /// Reads the staging directory.
+    /// Checks the entries in the staging directory and counts their records as staged.
     pub(super) fn read_staging(&mut self) -> Result<(), Error> {
         let staging = self.data.staging.clone();
         let snapshot = Snapshot::read(&*self.data.disk, &staging).unwrap_or_else(|error| {
@@ -225,7 +225,9 @@ impl Verification<'_> {
         if kind == EntryKind::Sealed && sealed != Some(last) {
             let what = match sealed {
                 Some(sealed) => {
-                    format!("its seal counts {sealed} records, but the last has number {last}")
+                    format!(
+                        "its seal counts {sealed} records, but the last record has number {last}"
+                    )
                 }
                 None => {
                     "its name is that of a sealed entry, but its seal (the last line) is missing \
@@ -248,7 +250,8 @@ impl Verification<'_> {
     }
 }
 
-/// Checks the sums in a line of the journal, and returns the name of its entry.
+/// Checks the numbers in a line of the entry journal, and returns the name of the entry that the
+/// line describes.
 fn checked_name(entry: &ConsolidatedEntry) -> Result<EntryName, String> {
     let name = EntryName::parse(entry.entry.as_ref())
         .ok_or("this line of the entry journal contains no valid entry name")?;

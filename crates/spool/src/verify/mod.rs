@@ -23,7 +23,7 @@ use coverage::Coverage;
 
 /// Maximum time to wait for another process that consolidates or delivers.
 const WAIT: Duration = Duration::from_secs(2);
-/// Maximum number of repetitions if problems are found while files may move.
+/// Maximum number of further passes if a pass finds problems while other processes may move files.
 const MAX_REPETITIONS: usize = 4;
 
 /// Numbers of records by state, and the problems that were found.
@@ -44,7 +44,8 @@ pub struct Books {
     pub repeated: u64,
     /// Problems that were found. Without any, the books balance.
     pub problems: Vec<Problem>,
-    /// Another process that consolidates or delivers. Problems may then be transient.
+    /// Another process that consolidated or delivered during the check. The problems may then be
+    /// transient.
     pub busy: Option<Busy>,
 }
 
@@ -62,7 +63,8 @@ pub struct Busy {
 pub struct Problem {
     /// The file.
     pub path: PathBuf,
-    /// The record, line or day of the file that has the problem.
+    /// Number of the record or line, or the day, within the file that has the problem; `None` if
+    /// the problem is of the whole file.
     pub record: Option<String>,
     /// Description of the problem.
     pub what: String,
@@ -103,7 +105,8 @@ pub(crate) fn verify_in(data: &DataDir, watch: &Watch<'_>) -> Result<Books, Erro
     Ok(books)
 }
 
-/// Reads everything once. Returns true with the books if locks kept every file in place meanwhile.
+/// Makes one pass over all files. Returns the books, and true if locks kept every file in place
+/// during the pass, so that its problems are certain.
 fn verify_once(data: &DataDir, watch: &Watch<'_>) -> Result<(Books, bool), Error> {
     let mut verification = Verification {
         data,
@@ -133,7 +136,7 @@ fn verify_once(data: &DataDir, watch: &Watch<'_>) -> Result<(Books, bool), Error
 }
 
 impl Books {
-    /// True if no problem was found.
+    /// True if no problem was found, so that every staged record is accounted for once.
     pub fn balance(&self) -> bool {
         self.problems.is_empty()
     }
@@ -234,7 +237,7 @@ impl Verification<'_> {
     }
 }
 
-/// Finds the id of a record in a text that may be damaged.
+/// Finds the id of a record in a text that may be damaged, so that a problem can name the record.
 fn id_in(text: &[u8]) -> Option<String> {
     let mark = br#""id":""#;
     let start = text.windows(mark.len()).position(|part| part == mark)? + mark.len();

@@ -55,7 +55,11 @@ impl Verification<'_> {
                         && let Ok(found) = checksum_of(&*self.data.disk, &file)
                         && found != expected
                     {
-                        self.problem(&file, None, "its checksum differs from that in its reason");
+                        self.problem(
+                            &file,
+                            None,
+                            "the checksum of the file differs from that in its reason file",
+                        );
                     }
                 }
                 Err(why) => self.problem(&failed.join(&name), None, why),

@@ -1,4 +1,4 @@
-//! One verb per file.
+//! The verbs of `tenure` (`run`, `status`, `stop` and `completions`), each in a module of its own.
 
 pub(crate) mod completions;
 pub(crate) mod run;

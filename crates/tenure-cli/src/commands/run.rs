@@ -98,7 +98,7 @@ fn run_command(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
             ErrorKind::NotFound => {
                 "the program, or the interpreter in its first line, was not found".to_owned()
             }
-            ErrorKind::PermissionDenied => "no permission to execute it".to_owned(),
+            ErrorKind::PermissionDenied => "no permission to execute the program".to_owned(),
             _ => error.to_string(),
         };
         Failure::new(code, format!("cannot run {}: {why}", program.display()))

@@ -112,7 +112,7 @@ fn row(status: &KeyStatus) -> [String; 5] {
             "another user's".to_owned(),
             none(),
             none(),
-            format!("the file belongs to {user}"),
+            format!("the lock file belongs to {user}"),
         ],
         State::Unknown { user, why } => [
             key,

@@ -56,7 +56,7 @@ pub(crate) fn stop(args: &Stop, quiet: bool) -> Result<i32, Failure> {
             } else if is_refused {
                 let path = status.path().display();
                 failure.hint(format!(
-                    "list the processes that have its file open: `fuser -v {path}`"
+                    "list the processes that have the lock file open: `fuser -v {path}`"
                 ))
             } else {
                 failure

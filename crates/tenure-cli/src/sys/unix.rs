@@ -24,8 +24,8 @@ const COMMON: [libc::c_int; 9] = [
     libc::SIGWINCH,
 ];
 
-/// Further forwarded signals. They are caught only after the command has started, because each
-/// handler makes its start slower.
+/// Forwarded signals that are rarely used. They are caught only after the command has started,
+/// because each handler makes the start of the command slower.
 #[cfg(target_os = "linux")]
 fn rare() -> impl Iterator<Item = libc::c_int> {
     let others = [
@@ -126,7 +126,8 @@ impl Relay {
         }
         rare().for_each(catch);
         wait_without_reaping(pid)?;
-        // The pid may be reused from here on, so signals must no longer be forwarded to it.
+        // The pid of the command may be reused once the command is reaped below, so signals must no
+        // longer be forwarded to that pid.
         COMMAND.store(0, Ordering::SeqCst);
         let status = child.wait()?;
         Ok(status
@@ -262,7 +263,7 @@ fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_
     }
 }
 
-/// Bit of a signal. Signals are numbered from 1 to 64.
+/// Bit of a signal in a set of 64 signals, which are numbered from 1 to 64.
 fn bit(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }

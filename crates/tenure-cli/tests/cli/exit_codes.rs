@@ -10,7 +10,7 @@ fn code_of(command: &[String]) -> (Option<i32>, String) {
     (outcome.code, outcome.stderr)
 }
 
-// T6: release removes the file.
+// T6: release removes the lock file.
 #[test]
 fn run_exits_with_0_if_the_command_succeeds() {
     assert_eq!(code_of(&exit_with(0)), (Some(0), String::new()));
@@ -84,7 +84,7 @@ mod on_unix {
         code_of(&["sh", "-c", &script].map(str::to_owned)).0
     }
 
-    // T6: release removes the file after a signal, too.
+    // T6: release removes the lock file also if a signal ended the command.
     #[test]
     fn killed_command_exits_with_137() {
         assert_eq!(code_after("KILL"), Some(128 + libc::SIGKILL));
@@ -115,7 +115,8 @@ mod on_unix {
         assert!(!sandbox.has_lock_file("x"));
     }
 
-    // T6: the path exists but is not a program.
+    // T6: a command that exists but is not a program cannot be started, and release removes the
+    // lock file.
     #[test]
     fn directory_as_a_command_exits_with_126() {
         let sandbox = Sandbox::new();

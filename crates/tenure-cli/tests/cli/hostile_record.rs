@@ -62,8 +62,8 @@ impl Trap {
     }
 }
 
-/// Asserts that the output contains no terminal control, no false user and no command of the
-/// record.
+/// Asserts that the output contains no control characters, no false user name and no command from
+/// the malicious lock record.
 fn assert_harmless(outcome: &Outcome) {
     let text = format!("{}{}", outcome.text(), outcome.stderr);
     let unsafe_character = |c: char| {

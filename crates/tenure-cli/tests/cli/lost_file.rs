@@ -7,7 +7,7 @@ use crate::process::Outcome;
 use crate::support::{Owner, Sandbox};
 use crate::unix::is_alive;
 
-/// A change of the lock file from outside.
+/// A change that another program makes to the lock file while it is held, such as its deletion.
 type Harm = fn(&Sandbox);
 
 fn delete(sandbox: &Sandbox) {
@@ -155,7 +155,7 @@ fn stop_ends_the_owner_of_a_replaced_file() {
     assert_stop_ends_the_owner(replace);
 }
 
-// T6: the file is removed only if the path still leads to the owner's inode.
+// T6: release removes the file only if the path still leads to the inode that the owner has locked.
 #[test]
 fn release_keeps_a_file_that_replaced_the_lock_file() {
     let sandbox = Sandbox::new();

@@ -133,7 +133,7 @@ fn root_kills_the_owner_of_another_user_with_force() {
     let script = "trap '' TERM; while :; do sleep 1; done";
     let launch = shared.as_user("run x -- sh -c").arg(script);
     let mut owner = Owner::wait_for(launch.start(), &shared.file("tenure/name_x.lock"));
-    // The wrapper is suspended, so that it cannot remove its file.
+    // Suspend the wrapper, so that it cannot remove its lock file and `stop` must do so.
     crate::unix::send(owner.wrapper, libc::SIGSTOP);
     let stopped = shared.as_root("stop --force --timeout 0.2 x").finish();
     assert_eq!(stopped.code, Some(0), "{stopped:?}");

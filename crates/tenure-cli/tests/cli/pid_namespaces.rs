@@ -195,7 +195,8 @@ fn process_1_is_never_signalled() {
     );
 }
 
-// T8: the kernel has given the pid of a dead owner to an unrelated process.
+// T8: the kernel has given the pid of a dead owner to an unrelated process, which `stop` must not
+// signal.
 #[test]
 fn process_that_reuses_the_pid_of_a_dead_owner_is_not_signalled() {
     let sandbox = Sandbox::new();

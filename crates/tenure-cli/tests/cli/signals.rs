@@ -137,7 +137,8 @@ fn exit_code_is_returned_even_if_the_caller_ignores_sigchld() {
     assert_eq!(outcome.code, Some(7), "{outcome:?}");
 }
 
-/// Signal masks in `/proc/self/status` of a command, run with or without `tenure`.
+/// Sets of pending, blocked, ignored and caught signals of a command, from its `/proc/self/status`.
+/// `prefix` runs the command with or without `tenure`.
 #[cfg(target_os = "linux")]
 fn signal_masks(sandbox: &Sandbox, ignored: &str, prefix: &str) -> Vec<(String, u64)> {
     // The C library reserves these two signals, and its `posix_spawn` leaves them ignored.

@@ -94,7 +94,7 @@ fn force_kills_a_command_whose_wrapper_has_exited() {
     assert_free(&sandbox);
 }
 
-// `status` shows suspended. T1: a suspended process keeps its key.
+// `status` shows the owner as suspended. T1: a suspended process keeps its key.
 #[test]
 fn suspended_owner_is_shown_and_keeps_the_key() {
     let sandbox = Sandbox::new();

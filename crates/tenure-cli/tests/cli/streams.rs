@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use crate::process::{Outcome, until};
 use crate::support::{Sandbox, TENURE};
 
-/// Every byte value, and more bytes than fit into a pipe.
+/// Test input with every byte value, and more bytes than fit into a pipe.
 fn every_byte() -> Vec<u8> {
     (0..=255).cycle().take(300_000).collect()
 }

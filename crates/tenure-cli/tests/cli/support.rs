@@ -29,7 +29,7 @@ impl Sandbox {
         }
     }
 
-    /// Path next to the lock directory.
+    /// Path of a file with this name in the temporary directory, beside the lock directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -55,12 +55,12 @@ impl Sandbox {
         fs::write(self.lock_file(name), content).expect("a lock file");
     }
 
-    /// Lock record of a name, if it is readable now.
+    /// Content of the lock record of the key with this name; `None` if it is not readable now.
     pub(crate) fn record(&self, name: &str) -> Option<Value> {
         read_record(&self.lock_file(name))
     }
 
-    /// Prepares `tenure` with these words.
+    /// Prepares a start of `tenure` with these arguments, which are separated by spaces.
     pub(crate) fn tenure(&self, words: &str) -> Launch {
         self.program(TENURE).words(words)
     }
@@ -109,7 +109,7 @@ impl Sandbox {
         json(&outcome)["locks"][0].clone()
     }
 
-    /// Asserts that a command can run under the key `x`.
+    /// Asserts that the key `x` is free, by running a command under it.
     #[cfg(unix)]
     pub(crate) fn assert_free(&self) {
         let next = self.tenure("run x -- echo in").finish();
@@ -187,7 +187,8 @@ pub(crate) fn sleeper() -> Vec<&'static str> {
     }
 }
 
-/// A sleeping command with an additional argument that has no effect.
+/// A sleeping command with an additional argument that has no effect. Tests check that the argument
+/// is neither stored nor printed.
 pub(crate) fn sleeper_with(word: &str) -> Vec<String> {
     if cfg!(windows) {
         let line = format!("ping -n 300 127.0.0.1 & rem {word}");

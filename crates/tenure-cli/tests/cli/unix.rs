@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use crate::process::{Launch, Process, TIMEOUT, until};
 
-/// Signals that a test harness in the background may have left ignored.
+/// Signals whose default action is restored in each program that a test starts. A test harness that
+/// runs in the background may have left them ignored, and programs inherit that.
 const RESET: [libc::c_int; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -221,7 +222,7 @@ fn lead_a_session() -> io::Result<()> {
 }
 
 fn open_terminal() -> io::Result<(File, File)> {
-    // `ptsname` returns memory that the next caller overwrites.
+    // Serializes the calls of `ptsname`, which returns memory that the next call overwrites.
     static NAME: Mutex<()> = Mutex::new(());
     let ours = OpenOptions::new()
         .read(true)

@@ -17,7 +17,8 @@ fn waiter(sandbox: &Sandbox) -> Launch {
     sandbox.tenure("run --wait x -- echo in")
 }
 
-// T2: the waiting process needs no timeout.
+// T2: the key is free as soon as its owner has exited. The waiting command starts then, without a
+// timeout that has to expire first.
 #[test]
 fn waiting_run_starts_after_the_owner_has_exited() {
     let sandbox = Sandbox::new();

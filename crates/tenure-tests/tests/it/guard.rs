@@ -9,7 +9,8 @@ use tracing::field::{Field, Visit};
 
 use crate::Fixture;
 
-/// Log of this thread while it is captured.
+/// Subscriber that receives the `tracing` events of the whole test process. It appends an event to
+/// the text in `CAPTURED` if [`logged`] is running on the event's thread.
 struct Log;
 
 thread_local! {

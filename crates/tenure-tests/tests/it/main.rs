@@ -39,7 +39,8 @@ use tempfile::TempDir;
 use tenure::{Error, Key, Status, Store, Tenure};
 use tenure_tests::Owner;
 
-/// Program that owns a key and executes requests.
+/// Path of the `owner` program, which acquires a key and executes the requests that a test writes
+/// to its stdin.
 const OWNER: &str = env!("CARGO_BIN_EXE_owner");
 
 /// Temporary store of one test, with one key.

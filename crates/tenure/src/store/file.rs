@@ -33,7 +33,8 @@ const KEPT_UNIT: usize = 4096;
 /// a kept file never becomes shorter, so its blocks stay allocated.
 const KEPT_MAX: usize = 64 << 10;
 
-/// A lock that this process holds.
+/// A lock that this process holds: the locked file, its deletion guard and its directory. They are
+/// needed to rewrite the lock record and to release the lock.
 #[derive(Debug)]
 pub(crate) struct Held {
     directory: Directory,
@@ -94,7 +95,8 @@ pub(crate) fn try_acquire(target: LockTarget) -> Result<Attempt, Error> {
 pub(super) enum Step {
     Locked(LockFile, DeletionGuard),
     Busy(Box<Holder>),
-    /// The file was replaced during the attempt.
+    /// The lock file at the path was removed or replaced during the attempt. The caller tries again
+    /// with the file that is now at the path.
     Retry,
     /// The lock is held; its owner may be identified in a moment, after writing its lock record.
     Undecided(Option<Box<Holder>>),

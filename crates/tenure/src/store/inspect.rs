@@ -304,7 +304,7 @@ pub(super) fn without_readable_file(
         (_, Some(owner)) => State::Held(owner_without_file(path, key, owner)),
         (Lookup::Unsearchable, None) => State::Unknown {
             user: directory.owner_name(),
-            why: "this user may not search its directory".to_owned(),
+            why: "this user may not search the directory of the lock file".to_owned(),
         },
         (Lookup::Unusable(why), None) => State::Unusable(why),
         (Lookup::Missing | Lookup::File(_), None) => State::Free,

@@ -70,7 +70,8 @@ impl<'a> Call<'a> {
         self.request.json()
     }
 
-    /// Returns a new id with this prefix.
+    /// Returns a new id for a response, a file or another object that the fake server creates: the
+    /// prefix `kind`, the server's name and a number.
     pub(super) fn id(&self, kind: &str) -> String {
         let number = self.state.ids.fetch_add(1, Ordering::SeqCst);
         format!("{kind}{}_{number}", self.state.sort.name.replace('-', "_"))
@@ -154,7 +155,8 @@ impl<'a> Call<'a> {
         lines.join("\r\n") + "\r\n\r\n"
     }
 
-    /// Sends the head of a stream. True if the connection accepted it.
+    /// Sends the head of a streamed response: its status line and header fields. The events follow
+    /// in chunks. True if the connection accepted the head.
     pub(super) fn begin(&mut self) -> bool {
         let kind = "text/event-stream; charset=utf-8";
         let head = self.head(200, kind, "transfer-encoding: chunked");

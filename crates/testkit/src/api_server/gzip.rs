@@ -17,7 +17,8 @@ impl Gzip {
         }
     }
 
-    /// Returns the next part of the stream, which can be decompressed as soon as it is received.
+    /// Compresses the bytes and returns them as the next part of the gzip stream. The client can
+    /// decompress each part as soon as it is received.
     pub(super) fn pack(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Bits {
             bytes: self.begin(),
@@ -47,7 +48,8 @@ impl Gzip {
 
     pub(super) fn end(&mut self) -> Vec<u8> {
         let mut out = self.begin();
-        // An empty block that is the last one.
+        // Empty final block, which ends the compressed data. The checksum and the length of the
+        // uncompressed data follow.
         out.extend([3, 0]);
         out.extend((!self.crc).to_le_bytes());
         out.extend(self.length.to_le_bytes());

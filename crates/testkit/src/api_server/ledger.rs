@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::words::Words;
 
-/// Tokens of one request.
+/// Entry of the ledger: the tokens that the fake server generated for one request. Tests compare
+/// them with the usage record of the request.
 #[derive(Clone, Debug)]
 pub struct Produced {
     /// `x-request-id` of the request.
@@ -24,7 +25,7 @@ pub struct Produced {
     pub cached: u64,
     /// Completion tokens so far.
     pub completion: u64,
-    /// State of the response.
+    /// State of the response to the request: being sent, sent completely, or broken off.
     pub state: End,
 }
 
@@ -44,7 +45,7 @@ pub enum End {
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<Vec<Produced>>);
 
-/// Number of a line of the ledger.
+/// Index of the ledger's entry for one request. The entry is updated while the response is sent.
 pub(super) struct Line(usize);
 
 impl Ledger {
@@ -70,8 +71,8 @@ impl Ledger {
         self.0.lock().expect("the ledger")[line.0].completion += tokens;
     }
 
-    /// Sets the state of a response. Called before the last byte is sent, so that a client that has
-    /// received the response finds the state set.
+    /// Sets the state of a response in its entry of the ledger. `End::Whole` is set before the last
+    /// byte is sent, so that a test that has received the response finds the state set.
     pub(super) fn close(&self, line: &Line, state: End) {
         self.0.lock().expect("the ledger")[line.0].state = state;
     }

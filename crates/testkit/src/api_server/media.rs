@@ -1,4 +1,4 @@
-//! Embeddings, moderations, audio and images.
+//! Handlers of the fake LLM server for embeddings, moderations, audio and images.
 
 use serde_json::{Value, json};
 

@@ -59,7 +59,8 @@ pub struct Sort {
     pub key: Option<&'static str>,
 }
 
-/// A server that runs until it is dropped.
+/// A fake LLM server with OpenAI's and Anthropic's APIs, used as a backend of llmlb. It runs until
+/// it is dropped.
 pub struct Backend {
     /// Server itself.
     pub mock: FakeLlm,
@@ -69,12 +70,12 @@ pub struct Backend {
 
 /// State that the API handlers of one server share.
 pub struct State {
-    /// Properties of the server.
+    /// Name, models, way of reporting usage, and API key of the server.
     pub sort: Sort,
     /// Tokens generated for each request.
     pub ledger: Ledger,
     requests: Mutex<Vec<LoggedRequest>>,
-    /// Number of the next id.
+    /// Number in the next id that the server issues for a response, a file or another object.
     ids: AtomicU64,
     files: Mutex<HashMap<String, files::Kept>>,
     responses: Mutex<HashMap<String, Value>>,

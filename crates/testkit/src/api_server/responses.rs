@@ -157,7 +157,8 @@ fn stream(call: &mut Call<'_>, words: &Words, whole: &Value) {
     );
 }
 
-/// Events of one stream.
+/// Creates and sends the events of one streamed response. Each event gets the next
+/// `sequence_number`.
 struct Events<'a> {
     id: &'a str,
     number: Cell<u64>,

@@ -25,7 +25,8 @@ const TOKENS: [&str; 12] = [
 
 /// Tokens of a response.
 pub(super) struct Words {
-    /// Tokens, repeated until there are `count`.
+    /// Texts of the tokens. The response has `count` tokens: these in order, starting again with
+    /// the first after the last.
     tokens: Vec<String>,
     count: usize,
     /// True if `max_tokens` of the request is smaller than the number of tokens that the response
@@ -35,7 +36,9 @@ pub(super) struct Words {
     pub(super) prompt: u64,
     /// Number of prompt tokens in the cache.
     pub(super) cached: u64,
-    /// Number of tokens after which the connection is closed.
+    /// Number N of the command `[cut N]` in the prompt. The server closes the connection after N
+    /// tokens of a stream, or after half of the body of any other response. `None`: the response is
+    /// complete.
     pub(super) breaks_after: Option<u64>,
 }
 

@@ -5,7 +5,8 @@
 pub fn encode(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
-        // Literal without indexing, with a new name.
+        // First byte of a field in HPACK (RFC 7541, section 6.2.2): a literal field that is not
+        // added to the dynamic table and whose name is a string.
         block.push(0);
         string(&mut block, name.as_bytes());
         string(&mut block, value.as_bytes());

@@ -28,7 +28,8 @@ const SETTING_INITIAL_WINDOW_SIZE: u16 = 4;
 /// Options of an [`Http2`] connection.
 #[derive(Clone, Debug)]
 pub struct Http2Options {
-    /// Initial flow-control window of each response, in bytes.
+    /// Initial flow-control window of each response's stream, in bytes, which this client announces
+    /// in its settings. The server may send that much of a body before a window update.
     pub initial_window: u32,
     /// True if pings of the server are acknowledged.
     pub answers_pings: bool,
@@ -46,7 +47,7 @@ impl Default for Http2Options {
     }
 }
 
-/// End of a response's stream.
+/// Way in which the stream of a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
     /// Response was received whole.
@@ -67,7 +68,8 @@ pub struct Http2 {
 struct Shared {
     received: Mutex<Received>,
     writer: Mutex<TcpStream>,
-    /// Bytes of request bodies sent so far.
+    /// Number of bytes of request bodies that this client has sent so far on all streams. They use
+    /// up the connection's flow-control window.
     sent_data: AtomicU64,
 }
 
@@ -166,7 +168,8 @@ impl Http2 {
         Ok(stream)
     }
 
-    /// Returns the number and the frames of a new stream without sending them.
+    /// Returns the number of a new stream, and the encoded frames with its fields that open the
+    /// stream. The caller sends the frames, for example together with others in one write.
     pub fn opening(&mut self, fields: &[(&str, &str)], is_ended: bool) -> (u32, Vec<u8>) {
         let stream = self.next_stream;
         self.next_stream += 2;

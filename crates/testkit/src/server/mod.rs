@@ -18,7 +18,8 @@ use socket2::SockRef;
 use crate::message::Head;
 pub use reply::{Reply, Step};
 
-/// Treatment of a request's body.
+/// Way in which the scripted server treats the body of a request. A rule decides it from the head
+/// of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyHandling {
     /// Body is read before the script runs.
@@ -32,13 +33,14 @@ pub enum BodyHandling {
 /// A request that the server received and executed.
 #[derive(Clone, Debug)]
 pub struct Received {
-    /// Request line and fields.
+    /// Request line and header fields of the request.
     pub head: Head,
     /// Body; empty if it was not read before the script ran.
     pub body: Vec<u8>,
-    /// Number of the connection, counted from 1.
+    /// Number of the connection on which the request arrived, counted from 1 in the order of
+    /// acceptance. Tests check with it which requests shared a connection.
     pub connection: usize,
-    /// Address of the peer.
+    /// Address of the client that sent the request.
     pub peer: SocketAddr,
     /// Time at which the first byte was received.
     pub arrived: Instant,
@@ -184,7 +186,7 @@ impl ScriptedServer {
         self.shared.log().bytes.clone()
     }
 
-    /// Number of connections accepted so far.
+    /// Number of connections that the server has accepted so far, closed ones included.
     pub fn connections(&self) -> usize {
         self.shared.log().bytes.len()
     }

@@ -55,8 +55,8 @@ impl Reply {
         Self::response(status, &[("content-type", "application/json")], body)
     }
 
-    /// Returns the head of an event stream in chunks. [`Reply::event`] adds events, and
-    /// [`Reply::end`] ends it.
+    /// Returns the head of an event stream whose body is sent with chunked transfer encoding.
+    /// [`Reply::event`] adds events, and [`Reply::end`] ends the body.
     pub fn stream() -> Self {
         let mut bytes = head(200, &[("content-type", "text/event-stream")]);
         bytes.extend_from_slice(b"transfer-encoding: chunked\r\n\r\n");
@@ -79,7 +79,7 @@ impl Reply {
         self.then(Step::Send(bytes))
     }
 
-    /// Adds the last chunk.
+    /// Adds the last chunk, which has no data and ends the body of a chunked response.
     #[must_use]
     pub fn end(self) -> Self {
         self.then(Step::Send(b"0\r\n\r\n".to_vec()))

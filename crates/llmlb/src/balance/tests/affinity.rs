@@ -183,8 +183,10 @@ fn prompts_of_requests_that_waited_are_remembered() {
 /// prompt that it still has.
 #[derive(Default)]
 struct Cache {
-    /// Time of the last use by block, and the block by that time.
+    /// Time of the last use of each cached block.
     used: HashMap<u64, u64>,
+    /// Cached blocks by the time of their last use. A full cache drops the least recently used
+    /// block.
     order: BTreeMap<u64, u64>,
     uses: u64,
 }
@@ -213,9 +215,11 @@ impl Cache {
 
 /// Result of a simulation.
 struct Day {
-    /// Share of prompt blocks that a cache had.
+    /// Share of all prompt blocks, from 0 to 1, that the selected backend's cache already had,
+    /// together with all blocks in front of them.
     hits: f64,
-    /// Maximum difference of a chosen backend's load to the bound, 1.25 x average + 1.
+    /// Maximum, over all selections, of the selected backend's load minus the bound of 1.25 x
+    /// average load + 1. Positive if a selection exceeded the bound.
     worst: f64,
 }
 

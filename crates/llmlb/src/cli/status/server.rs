@@ -85,7 +85,9 @@ impl RunningServer {
         }
     }
 
-    /// Returns the number of requests in flight.
+    /// Returns the number of requests in flight at the server, from the server's response to
+    /// `/status`. For a draining server that does not respond, the number comes from its lock
+    /// record.
     pub(super) fn in_flight(&self) -> Option<u64> {
         match self.health {
             Health::Draining { in_flight } => Some(in_flight),

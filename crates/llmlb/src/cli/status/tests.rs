@@ -292,7 +292,8 @@ fn status_is_requested_from_the_address_in_the_lock_record() {
         );
         let responded = health == "ok" || health == "draining";
         assert_eq!(entry["backends"]["up"] == 1, responded, "{health}");
-        // The test process listens on the port and holds its lock, so no other process is reported.
+        // The test process listens on the port and also holds the port's lock, so `port_in_use_by`
+        // reports no other process.
         assert_eq!(entry["port_in_use_by"], Value::Null);
     }
 }

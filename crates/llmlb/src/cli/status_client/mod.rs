@@ -85,7 +85,7 @@ pub(super) struct UsageStatus {
     pub(super) recorded: Option<u64>,
     pub(super) lost: Option<u64>,
     pub(super) error: Option<String>,
-    /// Sizes of the files that stay after delivery.
+    /// Sizes of `archive/` and `failed/`, whose files stay on the disk after a delivery run.
     pub(super) kept: Option<RetainedSizes>,
 }
 
@@ -94,12 +94,12 @@ pub(super) struct UsageStatus {
 pub(super) struct RetainedSizes {
     pub(super) archive: Option<Size>,
     pub(super) failed: Option<Size>,
-    /// Messages about large directories.
+    /// Warnings of the server that `archive/` or `failed/` has become large.
     #[serde(default)]
     pub(super) large: Vec<String>,
 }
 
-/// Number and size of files.
+/// Number and total size of the files in `archive/` or `failed/`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Size {
     pub(super) files: u64,

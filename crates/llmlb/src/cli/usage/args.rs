@@ -107,7 +107,7 @@ pub(super) struct Consolidate {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Batches {
-    /// Number of records in a batch
+    /// Maximum number of records in a batch
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = batch_size)]
     pub(super) batch_size: usize,
 }
@@ -145,7 +145,7 @@ pub(super) struct Deliver {
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
 
-    /// Maximum duration of an attempt
+    /// Maximum duration of a delivery attempt
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = timeout)]
     pub(super) timeout: Duration,
 
@@ -205,7 +205,8 @@ pub(super) struct Resend {
 }
 
 impl ReportArgs {
-    /// Returns the first given flag that only the report accepts.
+    /// Returns the first given flag of the report, which is `llmlb usage` without a verb. Such a
+    /// flag in front of a verb is an error.
     pub(super) fn flag(&self) -> Option<&'static str> {
         let flags = [
             ("--since", self.since.is_some()),

@@ -50,7 +50,8 @@ pub(super) fn consolidate(args: &Consolidate, data: &DataDir) -> Result<u8, Fail
     Ok(exit::DONE)
 }
 
-/// Formats the process that holds the staging lock.
+/// Formats the process that holds the lock on consolidating the data directory, for the message
+/// that this run is skipped.
 fn owner(pid: Option<u32>, pod: Option<&str>) -> String {
     match (pid, pod) {
         (Some(pid), Some(pod)) => format!("PID {pid} on {pod}"),

@@ -164,7 +164,8 @@ impl DeliverJob {
     /// Deletes files from `archive/` and `failed/` beyond the configured bounds.
     fn apply(&self, bounds: &mut Housekeeping, cancel: &Cancel) {
         if bounds.has_bounds() && !cancel.is_cancelled() {
-            // Ignore the returned sizes: only `/status` of a server shows them.
+            // Ignore the returned sizes of `archive/` and `failed/`: only `/status` of a server
+            // shows these sizes.
             let _ = bounds.run(self.data.dir());
         }
     }
@@ -268,7 +269,8 @@ fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
     })
 }
 
-/// Returns the token. `--token-file` takes precedence over the environment.
+/// Returns the bearer token for requests to the receiver, `None` if no token is configured.
+/// `--token-file` takes precedence over the variable `LLMLB_USAGE_TOKEN`.
 fn token(args: &Deliver) -> Result<Option<Token>, Failure> {
     if let Some(file) = &args.token_file {
         return Token::read(file).map(Some).map_err(|error| wrong(&error));

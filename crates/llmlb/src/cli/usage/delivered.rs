@@ -12,13 +12,16 @@ struct DeliveredDocument {
     to: Option<String>,
     /// True if another process holds the delivery lock, so this run was skipped.
     skipped: bool,
-    /// Numbers of records and batches that the receiver accepted.
+    /// Number of records that the receiver accepted in this run.
     delivered: u64,
+    /// Number of batches that the receiver accepted in this run.
     batches: u64,
-    /// Number of records that were archived.
+    /// Number of records that this run moved to `archive/` instead of delivering them
+    /// (`--archive`).
     archived: u64,
-    /// Number of records moved to `failed/`, and of files and lines that could not be read.
+    /// Number of records that could not be delivered and were moved to `failed/`.
     failed: u64,
+    /// Number of files and lines that could not be read.
     unreadable: u64,
     /// Number of pending batches.
     waiting: u64,

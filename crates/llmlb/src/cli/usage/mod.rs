@@ -49,7 +49,8 @@ pub(super) fn usage(args: &UsageArgs, quiet: bool) -> Result<u8, Failure> {
     }
 }
 
-/// Returns the options of consolidation.
+/// Returns the options with which staged records are consolidated into batches of at most this many
+/// records.
 fn options(batch_size: usize) -> Options {
     let mut options = Options::default();
     options.batch_size = batch_size;

@@ -145,7 +145,8 @@ fn all(spool: &SpoolManager, bar: &ProgressLine) -> Result<(Vec<PendingBatch>, V
         for name in names {
             match spool.pending_batch(&name) {
                 Ok(waiting) => found.push(waiting),
-                // The batch was delivered after its name was listed.
+                // Skip a missing batch: another process has delivered or moved the batch since its
+                // name was listed.
                 Err(error) if error.io_error().kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => errors.push(error),
             }
@@ -164,7 +165,7 @@ fn row(batch: &PendingBatch, pause: Option<SystemTime>, now: SystemTime) -> Vec<
     };
     let mut error = batch.last_error.clone().unwrap_or_else(|| "-".to_owned());
     if batch.is_unknown {
-        error += " (the receiver may have it)";
+        error += " (the receiver may already have this batch)";
     }
     vec![
         batch.name.clone(),

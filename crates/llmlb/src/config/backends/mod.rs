@@ -183,7 +183,8 @@ fn one_in_file(
     }
 }
 
-/// Source of the values of one `[[backend]]` table.
+/// Source from which the fields of one `[[backend]]` table of the file are read. Collects the origin
+/// of each field and the problems with its value.
 struct BackendTable<'a> {
     document: &'a TomlDocument<'a>,
     table: &'a DeTable<'a>,

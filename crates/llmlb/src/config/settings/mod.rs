@@ -25,7 +25,8 @@ pub(super) const BACKEND_FLAG: &str = "--backend";
 
 pub(super) const MAX_BACKENDS: usize = 65_535;
 
-/// Section whose keys are names chosen by the operator.
+/// Name of the section `[aliases]`. Its keys are model names that the operator chooses, so they are
+/// not checked against known settings.
 pub(super) const ALIASES: &str = "aliases";
 
 pub(super) const SECTIONS: [&str; 6] = ["server", "upstream", "log", "usage", "backend", ALIASES];

@@ -32,7 +32,8 @@ section! {
         body_memory: usize = BODY_MEMORY,
         /// Window over which a request body must reach `min_body_rate`.
         body_timeout: Duration = BODY_TIMEOUT,
-        /// Minimum rate of request bodies, and of responses that wait for the client, in bytes per second.
+        /// Minimum rate of request bodies, and over HTTP/2 of responses that wait for the client,
+        /// in bytes per second.
         min_body_rate: usize = MIN_BODY_RATE,
         /// Maximum time for which a client may stall a response: over HTTP/1.1 it accepts no bytes,
         /// over HTTP/2 fewer bytes than `min_body_rate`. Then the connection is closed, or the
@@ -177,7 +178,7 @@ pub(crate) static MIN_BODY_RATE: Setting<usize> = Setting {
     flag: None,
     default: Constant(|| 1 << 10),
     value: &ByteSize::in_memory(1..=1 << 30),
-    about: "Minimum bytes per second of a request body, and of a response that waits for its client.",
+    about: "Minimum bytes per second of a request body, and over HTTP/2 of a response that waits for its client.",
 };
 pub(crate) static SEND_TIMEOUT: Setting<Duration> = Setting {
     name: "server.send_timeout",
@@ -185,7 +186,7 @@ pub(crate) static SEND_TIMEOUT: Setting<Duration> = Setting {
     flag: None,
     default: Constant(|| MINUTE),
     value: &TIMEOUT,
-    about: "Close the connection if the client accepts a waiting response at less than `min_body_rate` for this long.",
+    about: "Close the connection if the client accepts no bytes of a waiting response for this long; over HTTP/2 reset the stream, also if it accepts less than `min_body_rate`.",
 };
 pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
     name: "server.stall_timeout",

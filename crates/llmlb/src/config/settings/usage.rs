@@ -16,7 +16,8 @@ section! {
         enabled: bool = USAGE_ENABLED,
         /// `None`: records are moved to `archive/`.
         url: Option<Receiver> = USAGE_URL,
-        /// Name of the variable that contains the token.
+        /// Name of the environment variable that contains the bearer token for the receiver of
+        /// usage records.
         token_env: String = USAGE_TOKEN_ENV,
         every: Duration = USAGE_EVERY,
         format: Format = USAGE_FORMAT,

@@ -61,7 +61,7 @@ impl LoadCase {
         self.read().unwrap_or_else(|problems| panic!("{problems}"))
     }
 
-    /// Returns the problems, one per line.
+    /// Returns the problems of a configuration that must be rejected, one per line.
     #[track_caller]
     fn problems(&self) -> String {
         let problems = self.read().expect_err("nothing was found to be wrong");

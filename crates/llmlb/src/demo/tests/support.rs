@@ -64,7 +64,7 @@ impl Demo {
         self.send(Method::POST, path, &body.to_string()).await
     }
 
-    /// Waits until this many tasks are left.
+    /// Waits until the demo servers have this many tasks left.
     pub(super) async fn tasks_become(&self, count: usize) {
         let waiting = async {
             while self.tracker.len() != count {
@@ -74,7 +74,7 @@ impl Demo {
         in_time(waiting).await;
     }
 
-    /// Waits for the end of all tasks.
+    /// Waits for the end of all tasks of the demo servers.
     pub(super) async fn ended(&self) {
         self.tracker.close();
         in_time(self.tracker.wait()).await;

@@ -86,7 +86,8 @@ impl StreamEstimate {
         }
     }
 
-    /// True if any parsed event had text.
+    /// True if any parsed event had text. Only then are tokens estimated for a stream that ended
+    /// with an error.
     pub(crate) fn has_text(&self) -> bool {
         self.text_events > 0
     }

@@ -16,7 +16,7 @@ pub(crate) struct Facts {
     pub(crate) choices: Choices,
     /// The object is an error, or has an `error` field.
     pub(crate) is_error: bool,
-    /// The object is the last event of its stream.
+    /// The object is the last event of its stream, so the stream counts as ended by the backend.
     pub(crate) is_last: bool,
     /// The response is queued or in progress, so it has no completion to estimate.
     pub(crate) is_pending: bool,
@@ -46,18 +46,21 @@ pub(super) enum ResponseField {
     Usage,
     Choices,
     Error,
-    /// Kind of an event.
+    /// Kind of an event, which shows the end of a stream or an error.
     Type,
-    /// Progress of a response of the Responses API.
+    /// Progress of a response of the Responses API. A queued or unfinished response has no
+    /// completion to estimate.
     Status,
     /// Ollama's mark of the last object.
     Done,
-    /// Ollama's token counts.
+    /// Ollama's number of prompt tokens.
     PromptEvalCount,
+    /// Ollama's number of generated tokens.
     EvalCount,
 }
 
-/// Meaning of a field name.
+/// Meaning of a field name in a JSON response. It determines if the value is read for metering,
+/// searched for fields, or skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum NameMeaning {
     Parent(Parent),
@@ -144,7 +147,8 @@ impl Facts {
         self.event(name.strip_suffix(b"\"").unwrap_or_default());
     }
 
-    /// Records the kind of an event.
+    /// Notes the kind of an event, such as `message_stop` or `error`: it determines if the event is
+    /// the last one of its stream, or an error.
     pub(crate) fn event(&mut self, name: &[u8]) {
         match name {
             b"message_stop"

@@ -80,7 +80,7 @@ struct NameBuffer {
 }
 
 impl Finder {
-    /// Facts that were found so far.
+    /// Returns the usage, the errors and the end of the response, as far as they have arrived.
     pub(crate) fn facts(&self) -> &Facts {
         &self.facts
     }

@@ -53,7 +53,7 @@ pub(crate) struct Record<'a> {
     pub(crate) outcome: Outcome,
     /// The limit for which llmlb aborted the request.
     pub(crate) reason: Option<&'a str>,
-    /// Failed attempts on other backends.
+    /// Attempts that yielded no response for the client, each with its backend and error.
     pub(crate) attempts: &'a [Attempt<'a>],
     pub(crate) usage: TokenUsage,
     /// Milliseconds from the first byte of the request to the last byte of the response.
@@ -71,7 +71,7 @@ pub(crate) struct Attempt<'a> {
     pub(crate) error: &'a str,
 }
 
-/// End of a request, as usage records and the access log name it.
+/// Outcome of a request, as its usage record and the access log report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The client received the backend's complete response, which may be an error.
@@ -87,7 +87,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Name of the outcome in a record.
+    /// Returns the value of the field `outcome` in a usage record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",

@@ -65,7 +65,8 @@ pub(super) fn last_end(text: &[u8]) -> usize {
     while let Some(end) = memrchr2(b'\n', b'\r', &text[..before]) {
         let is_pair = end > 0 && text[end] == b'\n' && text[end - 1] == b'\r';
         let begin = end - usize::from(is_pair);
-        // The line that ends at `end` is empty if a line break or the start of the text precedes it.
+        // The line break at `end` ends an empty line, and so an event, if another line break or the
+        // start of the text is directly in front of it.
         if begin == 0 || matches!(text[begin - 1], b'\n' | b'\r') {
             return end + 1;
         }

@@ -26,7 +26,7 @@ use usage_event::Splice;
 /// forwarded: it contains more than usage, and holding it back would delay the client.
 const MAX_HIDDEN: usize = 16 * 1024;
 
-/// Treatment of events that contain usage and nothing else.
+/// Treatment of usage events: events with `usage` and empty `choices`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UsageEvents {
     /// The client requested usage, so usage events are forwarded.

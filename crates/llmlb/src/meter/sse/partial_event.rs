@@ -23,7 +23,8 @@ pub(super) struct PartialEvent {
     is_held: bool,
 }
 
-/// An event that is complete.
+/// An event whose end has arrived: its bytes, or the finder that has read an event too long to
+/// buffer.
 pub(super) enum CompleteEvent {
     Buffered(Vec<u8>),
     Long(Box<Finder>),

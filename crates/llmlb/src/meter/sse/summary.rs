@@ -104,7 +104,8 @@ impl StreamSummary {
         }
     }
 
-    /// Keeps the end of the last event's data.
+    /// Keeps the last bytes of an event's data, in place of those of the previous event. They show
+    /// if the stream ended with an error or a finish reason.
     pub(in super::super) fn remember(&mut self, data: &[u8]) {
         self.last.clear();
         let from = data.len().saturating_sub(KEPT);

@@ -63,7 +63,8 @@ pub(super) fn is_usage_event(finder: &Finder) -> bool {
     finder.facts().has_usage && finder.facts().choices == Choices::Empty
 }
 
-/// True for a JSON value without content.
+/// True for `null`, an empty object, list or string. A field with such a value need not reach the
+/// client, so it does not prevent the removal of a usage event.
 fn is_empty_value(value: &[u8]) -> bool {
     matches!(value, b"null" | b"{}" | b"[]" | b"\"\"")
 }

@@ -1,4 +1,5 @@
-//! Responses of every format.
+//! Tests that the token usage of a response is read, estimated and hidden correctly, in every
+//! response format.
 
 use super::UsageEvents::{Forward, Hide};
 use super::*;

@@ -8,7 +8,8 @@ use crate::endpoint::Api;
 use crate::meter::usage::TokenUsage;
 use crate::meter::usage_tap::UsageTap;
 
-/// Measures the response to a request.
+/// Measures the token usage, the size and the first byte's time of a response, for the usage record
+/// and the access log.
 #[derive(Debug, Default)]
 pub(crate) struct Metering {
     /// The client asked for a stream.

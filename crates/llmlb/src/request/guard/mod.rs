@@ -25,9 +25,11 @@ pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
 pub(crate) use route::{AfterFailure, RequestRoute};
 
-/// Reason of a request that ends because its tunnel is idle.
+/// Code in the access log and the usage record of a request whose tunnel, such as a WebSocket,
+/// llmlb ended because it was idle for too long.
 const TUNNEL_IDLE: &str = "tunnel_idle";
-/// Reason of a request that ends because its client does not read the response.
+/// Code in the access log and the usage record of a request that llmlb ended because its client did
+/// not read the response in time.
 const SEND_TIMEOUT: &str = "send_timeout";
 
 /// A request, from its head to the last byte of its response. A guard that is dropped before the end
@@ -114,8 +116,8 @@ impl RequestGuard {
         self.metering.prompt_tokens = parsed.prompt_tokens;
     }
 
-    /// True if the client's address may use a connection to a backend, now and until the guard is
-    /// dropped.
+    /// Acquires the permission of the client's address to use a connection to a backend, which is
+    /// held until the guard is dropped. Returns `false` if the address is at its limit.
     #[must_use]
     pub(crate) fn acquire_address_share(&mut self) -> bool {
         let share = &mut self.route.address_share;
@@ -183,20 +185,20 @@ impl RequestGuard {
         self.metering.count(length);
     }
 
-    /// Reads a chunk of the response. Returns the bytes for the client. The record is persisted if these
-    /// are the last bytes.
+    /// Reads a chunk of the response. Returns the bytes for the client. If the response has its end
+    /// mark, the usage record is persisted before this method returns.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         let (passed, saw_end) = self.metering.pass(data);
-        // Clients treat the end mark as the end of the stream, so the record is persisted before the end
-        // mark is forwarded.
+        // Clients treat the end mark as the end of the stream, so the usage record is persisted
+        // before the end mark is forwarded.
         if saw_end && self.outcome.is_none() {
             self.persist(End::Complete);
         }
         passed
     }
 
-    /// Ends the response and persists the record. Returns the bytes that were held back, which the client
-    /// gets if the response is complete.
+    /// Ends the response and persists the usage record. Returns the bytes that were held back,
+    /// which the client gets if the response is complete.
     pub(crate) fn finish(&mut self, end: End) -> Bytes {
         let rest = self.metering.finish();
         if end == End::Complete {
@@ -215,7 +217,8 @@ impl RequestGuard {
         passed
     }
 
-    /// Makes the record final, and waits until it is persisted.
+    /// Makes the usage record final, and waits until the record is persisted. The last bytes of a
+    /// response must not be sent earlier.
     pub(crate) async fn persisted(&mut self) {
         if let Some(record) = self.finalize(self.end) {
             let commits = &self.accounting.commits;
@@ -224,15 +227,15 @@ impl RequestGuard {
         }
     }
 
-    /// Makes the record final and persists it at once.
+    /// Makes the usage record final and persists the record before returning.
     fn persist(&mut self, end: End) {
         if let Some(record) = self.finalize(end) {
             self.accounting.commits.persist(record);
         }
     }
 
-    /// Makes the record final. Returns the record at the first call and `None` afterwards, so that a
-    /// request is never metered twice.
+    /// Makes the usage record final. Returns the record at the first call and `None` afterwards, so
+    /// that a request is never metered twice. Requests that are not metered have no record.
     fn finalize(&mut self, end: End) -> Option<spool::Record> {
         if self.outcome.is_some() {
             return None;
@@ -299,7 +302,8 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         let is_cancelled_work = self.is_cancelled_work();
-        // No response waits for this record, so it is persisted by the next flush of the commit group.
+        // No response waits for the usage record here, so the next flush of the commit group
+        // persists the record.
         if let Some(record) = self.finalize(self.end) {
             self.accounting.commits.add(record);
         }

@@ -6,7 +6,8 @@ use crate::balance::Backend;
 use crate::meter::record::Attempt;
 use crate::upstream::AddressShare;
 
-/// Backends and models of a request.
+/// Model that a request names, and the backends that the request was sent to. The access log and
+/// the usage record report both.
 #[derive(Debug, Default)]
 pub(crate) struct RequestRoute {
     /// Model as the client names it.
@@ -75,7 +76,7 @@ impl RequestRoute {
         self.is_delivered
     }
 
-    /// The failed attempts as a record shows them.
+    /// Returns the failed attempts in the form in which the usage record lists them.
     pub(super) fn attempts(&self) -> Vec<Attempt<'_>> {
         let attempts = self.failed.iter().map(|attempt| Attempt {
             backend: &attempt.backend.name,

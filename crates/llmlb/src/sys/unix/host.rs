@@ -1,6 +1,7 @@
 //! Host name of this machine.
 
-/// Returns the kernel's host name. In a Kubernetes pod it is the name of the pod.
+/// Returns the kernel's host name, by default the pod's name in a Kubernetes pod. Lock records of
+/// the staging directory contain the name, and a private server accepts it in `Host`.
 pub(crate) fn host_name(_read: impl Fn(&str) -> Option<String>) -> Option<String> {
     let uname = rustix::system::uname();
     let name = uname.nodename().to_str().ok()?;

@@ -1,4 +1,4 @@
-//! Size of the file system that a directory is on.
+//! Size of the file system that contains the data directory, which is not determined on Windows.
 
 use std::path::Path;
 

@@ -7,7 +7,8 @@ pub(crate) fn owner_of(_path: &Path) -> Option<String> {
     None
 }
 
-/// Formats a user's number. Windows has none; Unix code paths share this signature.
+/// Formats the uid of a Unix user for a message. Windows has no uids; the function exists because
+/// code for all systems calls it.
 pub(crate) fn shown(uid: u32) -> String {
     format!("user {uid}")
 }

@@ -86,7 +86,9 @@ impl World {
     fn storm(&self, requests: usize, kills: usize, seed: usize) -> BTreeMap<String, Sent> {
         let mut server = self.serve();
         let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        // Set when the test has failed: clients stop then.
+        // Set when all requests have ended, or when the test fails. Clients then stop repeating
+        // requests that did not end as intended, so that the scope that joins them does not block
+        // forever.
         let is_over = AtomicBool::new(false);
         let sent = Mutex::new(BTreeMap::new());
         thread::scope(|scope| {

@@ -24,7 +24,8 @@ struct Row {
     outcomes: BTreeMap<String, usize>,
 }
 
-/// Result of the comparison.
+/// Result of comparing the requests as clients saw them with the tokens that the backends produced
+/// and the records that the receiver got.
 #[derive(Debug)]
 pub(super) struct Report {
     kills: usize,

@@ -334,7 +334,9 @@ impl EarlierBatches {
         Ok(batch.and_then(|batch| batch.records().get(line.record).cloned()))
     }
 
-    /// Stores the number of the last line that could be read of an entry.
+    /// Stores the number of the last line that could be read of an entry, or that its seal counts.
+    /// Later lines that are in batches count as lost by the entry. `is_truncated` is true if the
+    /// end of the entry is missing.
     pub(super) fn set_entry_read(&mut self, place: usize, line: u64, is_truncated: bool) {
         if let Some(entry) = self.entries.get_mut(place) {
             (entry.highest, entry.is_truncated) = (line, is_truncated);

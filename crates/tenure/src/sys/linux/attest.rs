@@ -17,10 +17,12 @@ use crate::process::Identity;
 use crate::record::{MAX_BYTES, Record};
 use crate::text;
 
-/// Words with which `/proc/locks` marks an exclusive and a shared lock.
+/// Word with which `/proc/locks` marks an exclusive lock, such as that of an owner.
 const EXCLUSIVE: &str = "WRITE";
+/// Word with which `/proc/locks` marks a shared lock, such as that of a reader.
 const SHARED: &str = "READ";
-/// Number of times that the lock table is read before a lock counts as not listed.
+/// Number of times that `/proc/locks` is read before a lock counts as not listed. A single read may
+/// miss a lock, because the kernel may skip a line while locks change.
 const TABLE_READS: u32 = 8;
 
 /// Returns the state of the lock. If the lock table does not list it, a shared lock is held for an
@@ -112,7 +114,9 @@ pub(crate) fn attest(file: &LockFile, acquirer: Option<u32>, record: &Record) ->
     }
 }
 
-/// Reads the record of a deleted or renamed lock file through its owner's own descriptor.
+/// Reads the lock record of a deleted or renamed lock file through the descriptor of its owner,
+/// which still has the file open and locked. Returns `None` unless the record names this process
+/// and this key.
 pub(crate) fn record_of_lost_file(pid: u32, key: &str) -> Option<Record> {
     let key = text::sanitize(key.to_owned());
     each_descriptor(pid, |number| {

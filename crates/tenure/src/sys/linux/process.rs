@@ -85,7 +85,8 @@ pub(super) fn is_in_initial_user_namespace() -> bool {
     namespace_link("/proc/self/ns/user") == Some(PROC_USER_INIT_INO)
 }
 
-/// PID namespace of another process.
+/// Id of the PID namespace of another process. Callers compare it with the namespace in a lock
+/// record, because the recorded pid is valid only in that namespace.
 pub(super) fn namespace_of(pid: u32) -> Option<u64> {
     namespace_link(&format!("/proc/{pid}/ns/pid"))
 }

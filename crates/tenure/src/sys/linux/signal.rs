@@ -78,7 +78,7 @@ impl SignalTarget {
         Ok(Self { pidfd, pid })
     }
 
-    /// Asks the process to exit.
+    /// Asks the process to exit, with SIGTERM. Linux needs no stop event.
     pub(crate) fn request_stop(&self, _stop_event: Option<&str>) -> io::Result<()> {
         self.send(Signal::TERM)
     }

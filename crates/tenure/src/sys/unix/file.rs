@@ -94,7 +94,7 @@ pub(crate) struct LockFile {
 pub(crate) enum Lookup {
     Missing,
     File(LockFile),
-    /// A file that only its owner may read.
+    /// A lock file of another user that this process cannot open. Only its metadata is known.
     NoAccess {
         id: FileId,
         uid: u32,
@@ -146,7 +146,8 @@ impl Directory {
         }
     }
 
-    /// Returns the owner of a directory that cannot be opened.
+    /// Returns the name of the user who owns a directory that cannot be opened, for the message
+    /// about that directory.
     pub(crate) fn owner_of(path: &Path) -> String {
         rustix::fs::lstat(path).map_or_else(
             |_| "another user".to_owned(),
@@ -178,7 +179,8 @@ impl Directory {
         })
     }
 
-    /// True if the directory belongs to the effective user of this process.
+    /// True if the directory belongs to the effective user of this process. The store of a program
+    /// creates lock files only in such a directory.
     pub(crate) fn is_ours(&self) -> bool {
         self.owner == geteuid().as_raw()
     }
@@ -234,7 +236,8 @@ impl Directory {
         self.id
     }
 
-    /// Metadata of the parent directory.
+    /// Metadata of the parent directory, which identifies the parent in the socket name of a
+    /// deletion guard. That name stays valid after the directory is removed.
     #[cfg(target_os = "linux")]
     pub(crate) fn parent(&self) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.fd, "..", AtFlags::empty())?)

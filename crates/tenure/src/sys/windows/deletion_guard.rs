@@ -17,9 +17,10 @@ pub(crate) use super::super::polling::Waiter;
 use super::super::types::{GuardAttempt, GuardOwner};
 use super::file::Directory;
 
-/// Number of attempts to open the lock file, and the pause between them. An attempt fails while
+/// Maximum number of attempts to open the lock file for the deletion guard. An attempt fails while
 /// another process has the file open for deletion.
 const TRIES: usize = 20;
+/// Pause between two attempts to open the lock file.
 const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]

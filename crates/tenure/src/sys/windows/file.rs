@@ -28,9 +28,10 @@ use super::super::types::Opened;
 use super::handle::wide;
 use crate::error::Error;
 
-/// Attempts to open a file, and the pause between them. A file that is being removed cannot be
-/// opened for a moment.
+/// Number of attempts to create or open a lock file. A file that another process is removing cannot
+/// be opened for a moment.
 const RETRIES: usize = 500;
+/// Pause between two attempts to create or open a lock file.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
 /// Offset of the locked byte, far beyond any content.
 const LOCKED_BYTE: u64 = 1 << 62;

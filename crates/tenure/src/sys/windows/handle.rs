@@ -34,7 +34,7 @@ impl Drop for Handle {
     }
 }
 
-/// A zero-terminated wide string.
+/// Returns the text in UTF-16 with a zero at the end, as Windows functions expect strings.
 pub(crate) fn wide(text: impl AsRef<std::ffi::OsStr>) -> Vec<u16> {
     use std::os::windows::ffi::OsStrExt;
     text.as_ref()

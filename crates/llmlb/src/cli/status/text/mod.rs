@@ -40,7 +40,7 @@ pub(super) fn all(found: &[ServerReport], now: SystemTime) -> String {
             table(&rows)
         }
     };
-    // Lock files of crashed servers follow the servers.
+    // List the lock files without a running server below the running servers.
     lines.extend(
         found
             .iter()
@@ -225,7 +225,7 @@ fn row(port: u16, running: &RunningServer, now: SystemTime) -> [String; 9] {
         port.to_string(),
         state(running),
         running.pid.map_or_else(none, |pid| pid.to_string()),
-        // Only the time of the start: the next column shows the uptime.
+        // Show the start time of the server without the uptime, which has a column of its own.
         info.map_or_else(none, |info| time::point(info.started_at)),
         running.uptime(now).map_or_else(none, time::span),
         running.version().map_or_else(none, plain),

@@ -6,7 +6,8 @@ use super::plain;
 use crate::cli::status_client::UsageStatus;
 use crate::cli::time;
 
-/// Formats the state in one line, and each problem on a line of its own.
+/// Formats the state of the usage exporter in one line, and each problem of the exporter on a line
+/// of its own.
 pub(super) fn lines(usage: &UsageStatus, now: SystemTime) -> Vec<String> {
     let recorded = usage.recorded.map(|count| format!("{count} recorded"));
     let mut words: Vec<_> = recorded.into_iter().collect();

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read};
 /// Maximum number of bytes of one read. The records of one read are synced to disk together.
 const BUFFER: usize = 256 * 1024;
 
-/// A line without its line feed.
+/// Line of the input of `llmlb usage stage`, without its line feed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum InputLine {
     Whole(Vec<u8>),

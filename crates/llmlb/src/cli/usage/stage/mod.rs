@@ -20,8 +20,9 @@ use lines::{InputLine, LineReader};
 
 /// Maximum size of a record, which is held in memory.
 const MAX_RECORD_BYTES: usize = 16 << 20;
-/// Maximum number and size of the buffered records that are staged with one sync.
+/// Maximum number of buffered records that are staged with one sync.
 const MAX_GROUP_RECORDS: usize = 4096;
+/// Maximum size of the buffered records that are staged with one sync.
 const MAX_GROUP_BYTES: usize = 1 << 20;
 /// Maximum number of rejected records that are reported one by one.
 const MAX_REPORTED: u64 = 20;

@@ -21,7 +21,8 @@ pub(super) struct Sums {
     pub(super) requests: u64,
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: u64,
-    /// Part of `prompt_tokens`.
+    /// Number of prompt tokens that came from a backend's prefix cache. They are included in
+    /// `prompt_tokens`.
     pub(super) cached_tokens: u64,
     pub(super) tokens: u64,
     /// Number of requests whose tokens are estimated.

@@ -159,7 +159,7 @@ fn usage_in_a_comment_in_front_of_an_event_does_not_count() {
     for usage_events in [Forward, Hide] {
         let stream = [comment, comment, end].concat();
         let summary = every_way(Api::Messages, usage_events, &stream, &stream);
-        // Events without `usage` are not parsed.
+        // The event itself has no `usage`, so it is not parsed, and its end mark is not found.
         assert!(!summary.saw_end);
     }
     let stream = [comment, USAGE, comment, WORD].concat();
