@@ -116,8 +116,8 @@ impl Error {
         matches!(*self.kind, Kind::BadKey { .. })
     }
 
-    /// True if `stop` signalled no process: none was proven to be the owner, or the owner accepts
-    /// no stop requests.
+    /// True if `stop` did not ask the owner to exit: no process was proven to be the owner, or the
+    /// owner accepts no stop requests.
     pub fn is_stop_refused(&self) -> bool {
         matches!(
             *self.kind,

@@ -30,7 +30,8 @@ impl Tenure {
     /// find it.
     pub fn stop_request(&mut self) -> Result<StopRequest, Error> {
         let event = sys::signal::StopEvent::create(self.token()).map_err(|error| {
-            let act = "create the stop event for the owner of the lock file";
+            let act =
+                "create the event with which `stop` asks the owner to exit, for the lock file";
             Error::io(act, self.path(), error)
         })?;
         if let Some(name) = event.name() {

@@ -192,7 +192,8 @@ const CREDENTIAL_ISSUERS: [&str; 4] = [
 const WITH_SLASHES: [&str; 2] = ["/v1/models/", "/v1/files/"];
 
 impl Endpoint {
-    /// A path that is not served.
+    /// The endpoint of a request that llmlb does not serve. The other endpoints change some of these
+    /// fields and keep the rest.
     pub(crate) const NOT_SERVED: Self = Self {
         service: Service::NotServed,
         api: Api::Other,

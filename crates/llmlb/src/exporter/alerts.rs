@@ -147,7 +147,9 @@ fn problems(run: &Run, data: &Path) -> Vec<(AlertKind, String)> {
         found.push((AlertKind::Disk, disk(trouble)));
     }
     if let Some(error) = &run.no_reserve {
-        let text = format!("records cannot be staged until the disk has room: {error}");
+        let text = format!(
+            "records cannot be staged, because the reserve on the disk is missing: {error}"
+        );
         found.push((AlertKind::Full, text));
     }
     found

@@ -56,7 +56,8 @@ impl ConnectionContext {
     }
 }
 
-/// Serves one request, whose response is counted in this backlog.
+/// Serves one request. `backlog` counts the bytes of the response that are not written to the
+/// client yet.
 ///
 /// The memory of the request is charged at once, not when its task runs. Otherwise the heads of many requests
 /// could arrive, uncharged, before the first task runs.

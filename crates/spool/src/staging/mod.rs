@@ -310,7 +310,7 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::warn!(%error, "open entry not sealed");
+            tracing::warn!(%error, "staging has ended, but not all of its entries could be written and sealed");
         }
     }
 }

@@ -61,7 +61,7 @@ impl DataDir {
         if self.dir.exists() {
             let message = format!("{dir} is not a directory");
             return Err(Failure::new(exit::FAILED, message)
-                .hint("name the data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR"));
+                .hint("name a directory instead of it: `--data DIR`, or LLMLB_DATA_DIR=DIR"));
         }
         let message = format!("no usage data: the data directory {dir} does not exist");
         Err(Failure::new(exit::FAILED, message).hint(

@@ -102,7 +102,9 @@ impl DeliverJob {
             Ok(run) => {
                 self.apply(&mut bounds, cancel);
                 if let Some(error) = &run.no_reserve {
-                    tracing::warn!("records cannot be staged until the disk has room: {error}");
+                    tracing::warn!(
+                        "records cannot be staged, because the reserve on the disk is missing: {error}"
+                    );
                 }
                 if self.json {
                     delivered::print(&run, self.name())?;

@@ -144,7 +144,8 @@ mod tests {
             let bytes = text.as_bytes();
             for at in 1..bytes.len() - 1 {
                 let found = end_after(bytes[at - 1], &bytes[at..]).map(|end| at + end);
-                // A split within the final line breaks means that the event ended in the first chunk.
+                // If the split is inside the CRLF that ends the event, the CR in the first chunk has
+                // ended the event already.
                 let expected = match last_end(&bytes[..at]) {
                     0 => Some(bytes.len() - 1),
                     _ => None,
