@@ -209,7 +209,10 @@ fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
             let (dir, asked) = (data.display(), to.unwrap_or("none"));
             let message = format!("{error} ({dir}; usage.url: {asked})");
             Err(Failure::new(exit::FAILED, message)
-                .hint("set usage.url, or name another data directory: LLMLB_DATA_DIR=DIR")
+                .hint(
+                    "set usage.url to the destination of this data directory, or name another data \
+                     directory: LLMLB_DATA_DIR=DIR",
+                )
                 .hint(format!(
                     "change the destination: `llmlb usage --data {dir} deliver {what} --change-destination`"
                 )))

@@ -1,7 +1,7 @@
 //! `llmlb stop`: stops the server that holds the lock of a port, and no other process.
 
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -199,14 +199,15 @@ fn default_timeout(info: Option<&LockInfo>) -> Duration {
 fn notify_if_slow<T: Send>(work: impl FnOnce() -> T + Send, notify: impl FnOnce()) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
-        scope.spawn(move || sender.send(work()));
-        receiver
-            .recv_timeout(NOTICE_AFTER)
-            .or_else(|_| {
-                notify();
-                receiver.recv()
-            })
-            .ok()
+        let worker = scope.spawn(move || {
+            let result = work();
+            let _ = sender.send(());
+            result
+        });
+        if receiver.recv_timeout(NOTICE_AFTER) == Err(RecvTimeoutError::Timeout) {
+            notify();
+        }
+        worker.join().ok()
     })
 }
 
@@ -393,5 +394,11 @@ mod tests {
         let failure = stop_in(&store, 8000, &args, |_| {}).unwrap_err();
         assert_eq!(failure.code, exit::FAILED);
         assert!(store.status(&lock::key(8000)).unwrap().holder().is_some());
+    }
+
+    #[test]
+    fn panic_of_the_work_is_reported_as_none() {
+        let result: Option<()> = notify_if_slow(|| panic!("the work fails"), || ());
+        assert_eq!(result, None);
     }
 }

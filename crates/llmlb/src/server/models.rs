@@ -107,7 +107,7 @@ pub(super) fn unknown(name: &str, pool: &Pool, kind: Option<Kind>) -> Refusal {
 fn available(names: &[&str]) -> String {
     const MAX_LISTED: usize = 50;
     match names.len() {
-        0 => "No model is available for this kind of request.".to_owned(),
+        0 => "No model is available through this API.".to_owned(),
         count if count > MAX_LISTED => format!(
             "Available: {} and {} more.",
             names[..MAX_LISTED].join(", "),
