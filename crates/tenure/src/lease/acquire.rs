@@ -272,7 +272,32 @@ fn new_owner_id(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::{Fake, Fault};
     use super::*;
+
+    fn claim(
+        fake: &Arc<Fake>,
+        ttl: Duration,
+        wait: Option<Duration>,
+    ) -> Result<(Lease, u64), Error> {
+        let store = LeaseStore {
+            backend: fake.clone(),
+            url: "fake://".into(),
+        };
+        let request = LeaseRequest {
+            store: &store,
+            key: &Key::name("k").unwrap(),
+            ttl: Some(ttl),
+            record: &Record::default(),
+        };
+        let deadline = wait.map(|wait| Instant::now() + wait);
+        let mut on_wait = |_: &Holder| {};
+        let mut patience = match deadline {
+            None => Patience::None,
+            Some(deadline) => Patience::Until(Some(deadline), &mut on_wait, &|| false),
+        };
+        acquire(&request, &mut patience)
+    }
 
     #[test]
     fn owner_ids_differ() {
@@ -281,5 +306,69 @@ mod tests {
             (0..1000).map(|_| new_owner_id(&record)).collect();
         assert_eq!(ids.len(), 1000);
         assert!(ids.iter().all(|id| id.len() == 32));
+    }
+
+    #[test]
+    fn lease_that_was_granted_in_a_lost_response_is_released() {
+        let fake = Arc::new(Fake::with_faults(&[Fault::LoseResponse]));
+        let error = claim(&fake, Duration::from_secs(60), None).unwrap_err();
+        assert!(error.is_unreachable(), "{error}");
+        assert_eq!(fake.owner(), None);
+    }
+
+    #[test]
+    fn lease_whose_grant_arrives_after_its_ttl_is_not_used() {
+        let ttl = Duration::from_secs(1);
+        let fake = Arc::new(Fake::with_faults(&[Fault::Delay(ttl)]));
+        let error = claim(&fake, ttl, None).unwrap_err();
+        assert!(error.is_unreachable(), "{error}");
+        assert_eq!(fake.owner(), None);
+    }
+
+    #[test]
+    fn waiting_claim_outlasts_an_outage_and_reports_a_timeout_with_the_holder() {
+        let fake = Arc::new(Fake::with_faults(&[
+            Fault::Delay(Duration::ZERO),
+            Fault::Unreachable,
+        ]));
+        fake.set_owner(Some("another"));
+        let waiting = {
+            let fake = fake.clone();
+            thread::spawn(move || {
+                claim(
+                    &fake,
+                    Duration::from_secs(60),
+                    Some(Duration::from_secs(60)),
+                )
+                .map(|(_, token)| token)
+            })
+        };
+        fake.wait_until_faults_are_used();
+        fake.set_owner(None);
+        assert!(waiting.join().unwrap().is_ok());
+
+        fake.set_owner(Some("another"));
+        let limit = Duration::from_millis(50);
+        let error = claim(&fake, Duration::from_secs(60), Some(limit)).unwrap_err();
+        assert!(error.is_held() && error.is_timeout(), "{error}");
+    }
+
+    #[test]
+    fn store_that_was_never_reached_fails_a_waiting_claim_at_once() {
+        let fake = Arc::new(Fake::default());
+        fake.set_unreachable(true);
+        let hour = Duration::from_secs(3600);
+        let error = claim(&fake, Duration::from_secs(60), Some(hour)).unwrap_err();
+        assert!(error.is_unreachable(), "{error}");
+    }
+
+    #[test]
+    fn ttl_outside_of_its_range_is_rejected() {
+        let fake = Arc::new(Fake::default());
+        for ttl in [Duration::from_millis(999), Duration::from_secs(86_401)] {
+            let error = claim(&fake, ttl, None).unwrap_err();
+            assert!(error.is_bad_key(), "{error}");
+        }
+        assert_eq!(fake.owner(), None);
     }
 }

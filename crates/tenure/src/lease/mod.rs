@@ -18,6 +18,8 @@
 
 mod acquire;
 mod backend;
+#[cfg(test)]
+mod fake;
 mod inspect;
 #[cfg(feature = "redis")]
 mod redis;

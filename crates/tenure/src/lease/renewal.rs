@@ -151,3 +151,101 @@ impl Worker<'_> {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::backend::Attempt;
+    use super::super::fake::{Fake, Fault};
+    use super::*;
+
+    const TTL: Duration = Duration::from_millis(600);
+
+    /// Acquires the lease and starts its renewal. The fault applies to the first renewal.
+    fn held(ttl: Duration, faults: &[Fault]) -> (Arc<Fake>, Renewal, LeaseState) {
+        let fake = Arc::new(Fake::default());
+        let id = Arc::new(LeaseId {
+            key: "k".to_owned(),
+            owner: "me".to_owned(),
+            ttl,
+        });
+        let sent = clock::boot_time();
+        let Ok(Attempt::Acquired(grant)) = fake.try_acquire(&id, b"", ttl) else {
+            panic!("the key is free");
+        };
+        let state = LeaseState::new(sent, ttl);
+        fake.add_faults(faults);
+        let backend: Arc<dyn Backend> = fake.clone();
+        let renewal = Renewal::start(backend, id, grant, state.clone(), "fake".into()).unwrap();
+        (fake, renewal, state)
+    }
+
+    fn wait_for_loss(state: &LeaseState) {
+        while let Some(deadline) = state.deadline() {
+            state.wait_for_change(Some(deadline), Duration::from_secs(60));
+        }
+    }
+
+    #[test]
+    fn lease_is_kept_while_it_is_renewed() {
+        let (fake, _renewal, state) = held(TTL, &[]);
+        let first = state.deadline().unwrap();
+        fake.wait_for_renewals(4);
+        assert!(state.deadline().is_some_and(|deadline| deadline > first));
+    }
+
+    #[test]
+    fn lease_is_lost_at_its_deadline_if_the_store_stays_unreachable() {
+        let (fake, _renewal, state) = held(TTL, &[]);
+        fake.set_unreachable(true);
+        let deadline = state.deadline().unwrap();
+        wait_for_loss(&state);
+        assert!(clock::boot_time() >= deadline);
+        fake.set_unreachable(false);
+        assert!(state.is_lost(), "a lost lease stays lost");
+    }
+
+    #[test]
+    fn lease_survives_an_outage_that_is_shorter_than_its_ttl() {
+        let outage = [Fault::Unreachable, Fault::LoseResponse];
+        let (fake, _renewal, state) = held(Duration::from_secs(3), &outage);
+        // The renewal whose response was lost counts too.
+        fake.wait_for_renewals(3);
+        assert!(!state.is_lost());
+    }
+
+    #[test]
+    fn lease_is_lost_at_once_if_another_owner_has_it() {
+        let (fake, _renewal, state) = held(Duration::from_secs(3), &[]);
+        fake.set_owner(Some("another"));
+        let deadline = state.deadline().unwrap();
+        wait_for_loss(&state);
+        assert!(clock::boot_time() < deadline, "before its deadline");
+        assert_eq!(fake.owner().as_deref(), Some("another"));
+    }
+
+    #[test]
+    fn response_after_the_deadline_does_not_revive_the_lease_and_releases_it() {
+        let (fake, _renewal, state) = held(TTL, &[Fault::Delay(TTL * 2)]);
+        wait_for_loss(&state);
+        fake.wait_until_free();
+        assert!(state.is_lost());
+    }
+
+    #[test]
+    fn stop_request_is_seen_at_the_next_renewal() {
+        let (fake, _renewal, state) = held(TTL, &[]);
+        assert!(fake.request_stop("k", "me", TTL).unwrap());
+        while !state.is_stop_requested() {
+            assert!(!state.is_lost());
+            state.wait_for_change(state.deadline(), Duration::from_secs(60));
+        }
+    }
+
+    #[test]
+    fn renewal_ends_when_its_handle_is_dropped() {
+        let (fake, renewal, state) = held(TTL, &[]);
+        drop(renewal);
+        wait_for_loss(&state);
+        assert_eq!(fake.owner().as_deref(), Some("me"), "only the TTL ends it");
+    }
+}
