@@ -109,7 +109,7 @@ impl Claim {
     }
 
     /// Keeps the lock file on release and marks it as released, instead of removing it. A lock file
-    /// on a network file system is always kept.
+    /// on a network file system is always kept. Lease stores ignore the setting.
     ///
     /// A kept file is a multiple of 4 KiB long, and its lock record is rewritten in place. Owners
     /// can therefore acquire the key and write their lock record on a full disk. Tokens keep
@@ -137,7 +137,8 @@ impl Claim {
     /// unfinished work.
     ///
     /// If the previous owner released the key or had no such field, the value given with
-    /// [`field`](Self::field) is used.
+    /// [`field`](Self::field) is used. So it is in a lease store, where a lock record ends with its
+    /// lease.
     ///
     /// ```
     /// use tenure::{Key, Store};

@@ -146,7 +146,9 @@ impl Redis {
         match self.try_with(idle, limit, &request) {
             // The server may have closed an idle connection, for example when it was restarted.
             // Every request may be repeated (see `Backend`).
-            Err(error) if reused && is_broken(&error) => self.try_with(None, limit, &request),
+            Err(error) if reused && is_broken(&error) && !error.is_timeout() => {
+                self.try_with(None, limit, &request)
+            }
             outcome => outcome,
         }
         .map_err(|error| to_store_error(&error, limit))
