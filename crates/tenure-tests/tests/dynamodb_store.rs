@@ -7,6 +7,8 @@
 
 #[path = "stores/common.rs"]
 mod common;
+#[path = "stores/cutting_proxy.rs"]
+mod cutting_proxy;
 
 use std::process::Command;
 use std::thread;
@@ -16,7 +18,8 @@ use serde_json::json;
 use tenure::{Key, Store};
 use tenure_tests::servers::DynamoDbServer;
 
-use common::{TTL, start_cutting_proxy, try_acquire};
+use common::{TTL, try_acquire};
+use cutting_proxy::start_cutting_proxy;
 
 #[test]
 fn claims_refuse_hand_over_and_expire() {

@@ -7,6 +7,8 @@
 
 #[path = "stores/common.rs"]
 mod common;
+#[path = "stores/cutting_proxy.rs"]
+mod cutting_proxy;
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,8 @@ use tenure::{Key, Store};
 use tenure_tests::eventually;
 use tenure_tests::servers::EtcdServer;
 
-use common::{TTL, start_cutting_proxy, try_acquire};
+use common::{TTL, try_acquire};
+use cutting_proxy::start_cutting_proxy;
 
 #[test]
 fn claims_refuse_hand_over_and_expire() {
