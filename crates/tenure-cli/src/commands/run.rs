@@ -142,9 +142,10 @@ fn run_on_lease(
     place: &Place,
 ) -> Result<i32, Failure> {
     let store = place.store.dir().display().to_string();
+    // As early as possible: a signal that ends this process leaves the lease until its TTL is over.
+    let relay = sys::Relay::install();
     // `stop` on another machine can reach only owners that announce that they read its requests.
     tenure.stop_request()?;
-    let relay = sys::Relay::install();
     let leased = LeasedCommand {
         words: &args.command,
         token: tenure.token(),
