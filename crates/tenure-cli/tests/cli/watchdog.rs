@@ -15,14 +15,14 @@ use crate::unix::{Terminal, is_alive, send, state_of};
 
 /// Locks the file `$0` for itself and its descendants, and starts three of them in sessions of their
 /// own, each by a parent that exits: one that SIGTERM ends, one that ignores SIGTERM, and one that is
-/// stopped. Each appends a line to `$0.started`. `$1` is run at the end.
+/// stopped. Each appends its pid to `$0.started`. `$1` is run at the end.
 const FAMILY: &str = r#"
     exec 9<"$0"
     flock -s 9
-    (setsid sh -c 'echo obedient >> "$0.started"; while :; do sleep 0.02; done' "$0" &)
-    (setsid sh -c 'trap "" TERM; echo stubborn >> "$0.started"; while :; do sleep 0.02; done' "$0" &)
-    (setsid sh -c 'echo stopped >> "$0.started"; kill -STOP $$; sleep 300' "$0" &)
-    until [ "$(wc -l < "$0.started" 2>/dev/null)" = 3 ]; do sleep 0.02; done
+    (setsid sh -c 'echo $$ >> "$0.started"; while :; do sleep 0.02; done' "$0" &)
+    (setsid sh -c 'trap "" TERM; echo $$ >> "$0.started"; while :; do sleep 0.02; done' "$0" &)
+    (setsid sh -c 'echo $$ >> "$0.started"; kill -STOP $$; sleep 300' "$0" &)
+    until [ "$(cat "$0.started" 2>/dev/null | wc -l)" = 3 ]; do sleep 0.02; done
     eval "$1"
 "#;
 
@@ -52,8 +52,13 @@ impl Family {
 
     /// Starts the owner, and waits until all descendants run. `None` if Redis is not installed.
     fn start() -> Option<Self> {
+        Self::start_with("sleep 300")
+    }
+
+    /// Like `start`, with this text as the last command of the script.
+    fn start_with(last: &str) -> Option<Self> {
         let sandbox = LeaseSandbox::new()?;
-        let owner = sandbox.hold(Self::launch(&sandbox, "sleep 300"));
+        let owner = sandbox.hold(Self::launch(&sandbox, last));
         let family = Self { sandbox, owner };
         let started = family.sandbox.sandbox.path("witness.started");
         until("the descendants run", || {
@@ -98,6 +103,23 @@ impl Family {
     }
 }
 
+/// Kills the descendants that a failed test has left. Their arguments name the witness.
+impl Drop for Family {
+    fn drop(&mut self) {
+        let witness = Self::witness(&self.sandbox.sandbox);
+        let started = fs::read_to_string(self.sandbox.sandbox.path("witness.started"));
+        for pid in started.unwrap_or_default().lines() {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let arguments = String::from_utf8_lossy(&arguments).into_owned();
+            if arguments.contains(&*witness.to_string_lossy())
+                && let Ok(pid) = pid.parse()
+            {
+                send(pid, libc::SIGKILL);
+            }
+        }
+    }
+}
+
 /// Locks a file exclusively if no other process has it locked.
 #[expect(
     clippy::disallowed_methods,
@@ -139,7 +161,7 @@ fn descendants_of_a_killed_process_group_end_before_the_next_owner_starts() {
 // T1: SIGSTOP of the wrapper. It reports the loss once it is resumed.
 #[test]
 fn descendants_of_a_stopped_wrapper_end_before_the_next_owner_starts() {
-    let Some(family) = Family::start() else {
+    let Some(mut family) = Family::start() else {
         return;
     };
     let next = family.next();
@@ -147,7 +169,7 @@ fn descendants_of_a_stopped_wrapper_end_before_the_next_owner_starts() {
     assert_alone(next);
     assert_eq!(state_of(family.owner.wrapper), Some('T'));
     send(family.owner.wrapper, libc::SIGCONT);
-    let outcome = family.owner.process.finish();
+    let outcome = family.owner.process.wait();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     for part in ["lease of x was lost", "hint: check that redis://"] {
         assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
@@ -157,26 +179,26 @@ fn descendants_of_a_stopped_wrapper_end_before_the_next_owner_starts() {
 // T1: SIGSTOP of the whole process group, as Ctrl-Z sends it.
 #[test]
 fn descendants_of_a_stopped_process_group_end_before_the_next_owner_starts() {
-    let Some(family) = Family::start() else {
+    let Some(mut family) = Family::start() else {
         return;
     };
     let next = family.next();
     crate::unix::send_to_group(family.owner.wrapper, libc::SIGSTOP);
     assert_alone(next);
     crate::unix::send_to_group(family.owner.wrapper, libc::SIGCONT);
-    assert_eq!(family.owner.process.finish().code, Some(1));
+    assert_eq!(family.owner.process.wait().code, Some(1));
 }
 
 // The wrapper adopts the descendants, ends them and releases the lease at once.
 #[test]
 fn descendants_of_a_killed_watchdog_end_before_the_next_owner_starts() {
-    let Some(family) = Family::start() else {
+    let Some(mut family) = Family::start() else {
         return;
     };
     let next = family.next();
     send(family.watchdog(), libc::SIGKILL);
     assert_alone(next);
-    let outcome = family.owner.process.finish();
+    let outcome = family.owner.process.wait();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(outcome.stderr.contains("watchdog"), "{outcome:?}");
 }
@@ -204,17 +226,13 @@ fn command_survives_a_watchdog_that_is_stopped_while_the_wrapper_renews() {
 // The exit code is the command's, and the lease is released after the last descendant has ended.
 #[test]
 fn descendants_that_the_command_leaves_end_before_the_lease_is_released() {
-    let Some(sandbox) = LeaseSandbox::new() else {
+    let last = "until [ -e \"$0.go\" ]; do sleep 0.02; done; exit 7";
+    let Some(mut family) = Family::start_with(last) else {
         return;
     };
-    let owner = Family::launch(
-        &sandbox,
-        "until [ -e \"$0.go\" ]; do sleep 0.02; done; exit 7",
-    );
-    let owner = sandbox.hold(owner);
-    let next = Family::next_in(&sandbox.redis, &sandbox.sandbox);
-    fs::write(sandbox.sandbox.path("witness.go"), "").unwrap();
-    let outcome = owner.process.finish();
+    let next = family.next();
+    fs::write(family.sandbox.sandbox.path("witness.go"), "").unwrap();
+    let outcome = family.owner.process.wait();
     assert_eq!(outcome.code, Some(7), "{outcome:?}");
     assert_alone(next);
 }
@@ -232,7 +250,7 @@ fn descendants_end_before_the_lease_expires_in_a_store_that_became_unreachable()
     };
     let next = Family::next_in(&moved, &family.sandbox.sandbox);
     assert_alone(next);
-    let outcome = family.owner.process.finish();
+    let outcome = family.owner.process.wait();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     for part in ["could not be renewed", "hint: check that redis://"] {
         assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
@@ -242,7 +260,7 @@ fn descendants_end_before_the_lease_expires_in_a_store_that_became_unreachable()
 // A store that has forgotten the lease may have granted it to another owner: no time is left.
 #[test]
 fn command_is_killed_when_the_store_has_forgotten_the_lease() {
-    let Some(family) = Family::start() else {
+    let Some(mut family) = Family::start() else {
         return;
     };
     let port = family
@@ -256,11 +274,13 @@ fn command_is_killed_when_the_store_has_forgotten_the_lease() {
     let flush = family.sandbox.sandbox.program("redis-cli").arg("-p");
     let flushed = flush.arg(port).arg("flushall").finish();
     assert_eq!(flushed.code, Some(0), "{flushed:?}");
-    let Family { sandbox, owner } = family;
-    let outcome = owner.process.finish();
+    let outcome = family.owner.process.wait();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
-    let witness = File::open(Family::witness(&sandbox.sandbox)).unwrap();
-    assert!(try_lock(&witness), "a descendant outlived the wrapper");
+    assert!(family.are_all_gone(), "a descendant outlived the wrapper");
+    assert!(
+        !outcome.stderr.contains("SIGTERM"),
+        "the command got time to exit: {outcome:?}"
+    );
 }
 
 // Job control works as it would without the wrapper while the lease is valid.
