@@ -15,8 +15,15 @@ Examples:
   tenure run --port 8080 -- my-server             run one server for each port
   tenure status                                   list the locks and their owners
   tenure stop backup                              stop the owner, and no other process
+  tenure run --store redis://db backup -- backup  one owner among all machines that use the store
 
 Files: lock files are stored in `tenure` in the temporary directory, or in TENURE_DIR if it is set.
+Stores: with --store URL or TENURE_STORE, keys are held as leases that several machines share:
+  redis://[USER:PASSWORD@]HOST[:PORT][/DB], rediss:// with TLS
+  etcd://HOST:PORT[,HOST:PORT..][/PREFIX], etcds:// with TLS
+  dynamodb://TABLE?region=REGION
+Other users of this machine can see the arguments of a command: put a URL with a password into
+TENURE_STORE. It applies to all keys except those of --file; an empty text stands for lock files.
 Exit codes: 0 success, 1 refused or failed, 2 wrong usage, 3 not held (status), 75 held (run);
 `run` otherwise exits with the command's own code, or 128+N if signal N ended it.";
 
@@ -31,19 +38,36 @@ Examples:
   # Without a name the command line itself is the key: the same command does not run twice.
   tenure run -- make world
 
+  # One import among all machines, with a lease that ends 30 s after a crash.
+  tenure run --store redis://db.example --ttl 30 import -- ./import.sh
+
 The command inherits the lock: if `tenure` itself is killed, the key stays held until the command
 exits. Signals sent to `tenure` reach the command once. Under systemd, use KillMode=mixed.
 TENURE_TOKEN in its environment is a fencing token, larger than that of every earlier owner.
+
+With --store the key is a lease, which is renewed while the command runs. A password in --store is
+visible to other users of this machine: put such a URL into TENURE_STORE. The command and all its
+descendants are ended before the lease can pass to another owner, also if `tenure` is killed or
+stopped (SIGSTOP, Ctrl-Z) or the store is unreachable: SIGTERM first, SIGKILL when the lease ends.
+When the command exits, its remaining descendants are ended too, and then the lease is released.
+Only the token stops late writes of commands that change their user, of processes that another
+daemon starts for the command, and of a command whose `tenure` and watchdog process are stopped or
+killed at the same time. On Windows the command ends with `tenure`, but not while `tenure` is
+suspended; on macOS descendants that leave the command's process group are not ended.
+
 Exit codes: the command's own; 128+N if signal N ended it; 75 (or -E) if another process holds the
-key; 126 if the command could not be started, 127 if it was not found; 1 and 2 for other failures.";
+key; 126 if the command could not be started, 127 if it was not found; 1 if the store is unreachable
+or the lease was lost; 1 and 2 for other failures.";
 
 const STATUS_EXAMPLES: &str = "\
 Examples:
   tenure status                       all lock files
   tenure status backup --port 8080    these two keys
   tenure status --json backup | jq -r '.locks[0].pid'
+  tenure status --store redis://db    all leases in a store
 
 States:
+  held (lease)                 a store attests the lease; its owner may be on any machine
   held (verified)              the kernel confirms the owner that the lock record names
   held (pid not visible here)  the owner is in another PID namespace or on another machine
   held (another user's)        the lock file belongs to another user and cannot be read
@@ -65,6 +89,9 @@ Examples:
 
 Only a process that is proven to be the owner is signalled: another process that now has the
 recorded pid is not. Stopping a key that is not held is not an error.
+
+With --store, a request to stop is stored next to the lease. Its owner, on any machine, reads the
+request at the next renewal, within a third of the TTL, and no process is signalled from here.
 Exit codes: 0 the key is free, 1 refused or still running.";
 
 /// Run a command under a lock, so that only one instance runs at a time
@@ -77,10 +104,11 @@ pub(crate) struct Args {
 
     /// Log acquire and release on stderr
     #[arg(short, long, global = true, action = ArgAction::SetTrue, conflicts_with = "quiet")]
+    #[arg(display_order = 900)]
     pub(crate) verbose: bool,
 
     /// Do not print messages that the exit code implies
-    #[arg(short, long, global = true, action = ArgAction::SetTrue)]
+    #[arg(short, long, global = true, action = ArgAction::SetTrue, display_order = 901)]
     pub(crate) quiet: bool,
 }
 
@@ -109,6 +137,14 @@ pub(crate) enum Verb {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) key: OneKey,
+
+    /// Hold the key as a lease in the store at URL [env: TENURE_STORE]
+    #[arg(long, value_name = "URL", conflicts_with = "file")]
+    pub(crate) store: Option<String>,
+
+    /// Time after which the lease ends unless it is renewed: 1 second to 24 hours [default: 15]
+    #[arg(long, value_name = "SECS", value_parser = seconds)]
+    pub(crate) ttl: Option<Duration>,
 
     /// Wait until the key is free, for at most SECS seconds if given
     #[arg(long, value_name = "SECS", num_args = 0..=1, require_equals = true, value_parser = seconds)]
@@ -141,6 +177,10 @@ pub(crate) struct Status {
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Vec<PathBuf>,
 
+    /// Show the leases in the store at URL [env: TENURE_STORE]
+    #[arg(long, value_name = "URL", conflicts_with = "file")]
+    pub(crate) store: Option<String>,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -151,11 +191,15 @@ pub(crate) struct Stop {
     #[command(flatten)]
     pub(crate) key: OneKey,
 
+    /// Stop the owner of a lease in the store at URL [env: TENURE_STORE]
+    #[arg(long, value_name = "URL", conflicts_with = "file")]
+    pub(crate) store: Option<String>,
+
     /// Wait for the owner to exit for at most SECS seconds
     #[arg(long, value_name = "SECS", default_value = "10", value_parser = seconds)]
     pub(crate) timeout: Duration,
 
-    /// Kill the owner if it has not exited within the timeout
+    /// Kill the owner if it has not exited within the timeout; not with --store
     #[arg(long)]
     pub(crate) force: bool,
 }

@@ -49,12 +49,21 @@ impl Failure {
 
 impl From<tenure::Error> for Failure {
     fn from(error: tenure::Error) -> Self {
-        let code = if error.is_bad_key() { USAGE } else { FAILED };
+        let code = if error.is_bad_key() || error.is_bad_store() {
+            USAGE
+        } else {
+            FAILED
+        };
         let failure = Self::new(code, error.to_string());
         if error.is_unknown() {
             failure.hint(
                 "do not remove the file, because that could admit a second owner; show the owner \
                  from outside of containers: `sudo tenure status`",
+            )
+        } else if error.is_unreachable() {
+            failure.hint(
+                "check that the store is running and reachable from this host, and the address and \
+                 credentials in --store or TENURE_STORE",
             )
         } else if error.is_hostile() {
             failure.hint(

@@ -1,5 +1,5 @@
-//! Converts arguments of the command line to the key and the store (where the lock files are), and
-//! a key back to a command line for hints.
+//! Converts arguments of the command line to the key and the store (where the lock files or leases
+//! are), and a key back to a command line for hints.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -7,10 +7,61 @@ use std::path::Path;
 use tenure::{Error, Key, Store};
 
 use crate::args::OneKey;
+use crate::exit::{self, Failure};
 use crate::sys::shell;
 
+/// Location of the keys that a command line names.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) store: Store,
+    /// URL of a lease store, if hints may repeat it. A URL with credentials is never printed.
+    printable_url: Option<String>,
+}
+
+impl Place {
+    /// Connects to the store of `--store` or `TENURE_STORE`, or opens the lock files. An empty URL
+    /// stands for lock files. The key of `--file` is always a lock file.
+    pub(crate) fn open(url: Option<&String>, is_file: bool) -> Result<Self, Failure> {
+        let from_environment = || {
+            let url = std::env::var_os("TENURE_STORE").filter(|_| !is_file)?;
+            Some(url.into_string().map_err(|_| {
+                Failure::new(exit::USAGE, "TENURE_STORE is not valid UTF-8")
+                    .hint("set it to the URL of a store, such as `redis://127.0.0.1:6379`")
+            }))
+        };
+        let url = match url {
+            Some(url) => Some(url.clone()),
+            None => from_environment().transpose()?,
+        };
+        let Some(url) = url.filter(|url| !url.is_empty()) else {
+            return Ok(Self {
+                store: lock_files(),
+                printable_url: None,
+            });
+        };
+        Ok(Self {
+            store: Store::connect(&url)?,
+            printable_url: Some(url).filter(|url| !has_credentials(url)),
+        })
+    }
+
+    /// Sentence for a hint that leads to this store again, for commands whose line cannot name it.
+    pub(crate) fn requirement(&self) -> &'static str {
+        if self.store.is_lease() && self.printable_url.is_none() {
+            " (with the same TENURE_STORE)"
+        } else {
+            ""
+        }
+    }
+}
+
+/// True if a URL may contain a password. Passwords with unescaped characters are recognized too.
+fn has_credentials(url: &str) -> bool {
+    url.contains('@')
+}
+
 /// Store that `TENURE_DIR` names, or the default store.
-pub(crate) fn store() -> Store {
+fn lock_files() -> Store {
     match std::env::var_os("TENURE_DIR") {
         Some(dir) if !dir.is_empty() => Store::in_dir(dir),
         _ => Store::default(),
@@ -62,17 +113,26 @@ pub(crate) fn from_command(command: &[OsString]) -> Result<Key, Error> {
     Key::name(format!("{program}-{hash:016x}"))
 }
 
-/// Command line that acts on this key from any working directory.
-pub(crate) fn command_line(verb: &str, key: &Key, given: &OneKey) -> String {
+/// Command line that acts on this key from any working directory. Credentials are left out.
+pub(crate) fn command_line(verb: &str, key: &Key, given: &OneKey, place: &Place) -> String {
     // The text of a file key is the absolute path of its lock file, so the command works from any
     // directory. File keys do not depend on the lock directory, so `TENURE_DIR` is left out.
     if given.file.is_some() {
         return format!("tenure {verb} --file {}", shell::quoted(&key.to_string()));
     }
+    let store = place
+        .printable_url
+        .as_ref()
+        .map_or_else(String::new, |url| {
+            format!(" --store {}", shell::quoted(url))
+        });
     let line = match given.port {
-        Some(port) => format!("tenure {verb} --port {port}"),
-        None => format!("tenure {verb} {key}"),
+        Some(port) => format!("tenure {verb}{store} --port {port}"),
+        None => format!("tenure {verb}{store} {key}"),
     };
+    if place.store.is_lease() {
+        return line;
+    }
     match std::env::var_os("TENURE_DIR") {
         Some(dir) if !dir.is_empty() => {
             let dir = std::path::absolute(&dir).unwrap_or_else(|_| dir.into());
@@ -85,6 +145,15 @@ pub(crate) fn command_line(verb: &str, key: &Key, given: &OneKey) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn url_with_a_password_is_recognized() {
+        assert!(has_credentials("redis://:secret@db"));
+        assert!(has_credentials("redis://joe:se/cret@db:6379/0?prefix=a"));
+        assert!(!has_credentials(
+            "redis://db:6379/0?password_file=/run/secret"
+        ));
+    }
 
     #[test]
     fn command_line_key_is_stable_and_hides_the_arguments() {

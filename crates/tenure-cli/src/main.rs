@@ -38,6 +38,10 @@ fn main() {
 }
 
 fn real_main() -> i32 {
+    #[cfg(unix)]
+    if let Some(arguments) = watchdog_arguments() {
+        return sys::watchdog::run(&arguments);
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
@@ -74,4 +78,12 @@ fn real_main() -> i32 {
             failure.code
         }
     }
+}
+
+/// Arguments of this process if the wrapper started it as a watchdog. The verb is not part of the
+/// command line that users see.
+#[cfg(unix)]
+fn watchdog_arguments() -> Option<Vec<std::ffi::OsString>> {
+    let mut words = std::env::args_os().skip(1);
+    (words.next()? == sys::watchdog::VERB).then(|| words.collect())
 }

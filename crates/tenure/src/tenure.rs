@@ -206,18 +206,15 @@ impl Tenure {
     /// if the command or one of its children still runs.
     ///
     /// A command cannot inherit a lease, and would keep running after the lease is lost. In a lease
-    /// store this function fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported);
+    /// store this function fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported),
+    /// except on Windows, where the caller must drop the result when the lease is lost.
     /// `tenure run --store` runs commands under a watchdog that ends them in time.
     pub fn spawn(&mut self, command: &mut Command) -> std::io::Result<Running> {
-        let held = match &self.held {
-            Some(Ownership::File(held)) => held,
-            Some(Ownership::Lease(_)) => {
-                let why = "a command cannot inherit a lease; start it with `tenure run --store`";
-                return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, why));
-            }
+        let (child, job) = match &self.held {
+            Some(Ownership::File(held)) => inherit::spawn(command, held.file(), held.guard())?,
+            Some(Ownership::Lease(_)) => inherit::spawn_on_lease(command)?,
             None => return Err(std::io::ErrorKind::NotFound.into()),
         };
-        let (child, job) = inherit::spawn(command, held.file(), held.guard())?;
         self.name_command(child.id(), Path::new(command.get_program()));
         Ok(Running { child, job })
     }

@@ -1,13 +1,22 @@
 //! `tenure run`: holds a key while a command runs.
 
-use std::io::ErrorKind;
+use std::ffi::OsStr;
+use std::io::{self, ErrorKind};
 use std::process::Command;
+use std::time::Duration;
 
-use tenure::{Holder, Tenure};
+use tenure::{Holder, Key, Proof, Tenure};
 
 use crate::args::Run;
 use crate::exit::{self, Failure};
+use crate::keys::Place;
+use crate::sys::{Ending, LeasedCommand, StartError};
 use crate::{keys, output, sys};
+
+/// TTL of a lease without `--ttl`.
+const DEFAULT_TTL: Duration = Duration::from_secs(15);
+/// Longest time in front of the end of a lease at which the command is asked to exit.
+const MAX_NOTICE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
     let key = match keys::named(&args.key)? {
@@ -30,12 +39,23 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
             "to wait for that many seconds, write an equals sign: `--wait={name}`"
         )));
     }
-    let stop = keys::command_line("stop", &key, &args.key);
-    let claim = keys::store()
+    let place = Place::open(args.store.as_ref(), args.key.file.is_some())?;
+    if args.ttl.is_some() && !place.store.is_lease() {
+        return Err(Failure::new(
+            exit::USAGE,
+            "--ttl applies only to leases: a lock file is held for as long as its owner runs",
+        )
+        .hint("name the store of leases with `--store URL` or TENURE_STORE"));
+    }
+    let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
+    let stop = keys::command_line("stop", &key, &args.key, &place);
+    let claim = place
+        .store
         .claim(&key)
         .program("tenure")
         .verb("run")
-        .stop_command(stop.clone());
+        .stop_command(stop.clone())
+        .ttl(ttl);
     let on_wait = |holder: &Holder| {
         if !quiet {
             output::message(&format!(
@@ -51,30 +71,40 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
     let tenure = match acquired {
         Ok(tenure) => tenure,
         Err(error) if error.is_held() && quiet => return Ok(args.conflict_exit_code.into()),
-        Err(error) if error.is_held() => {
-            let code = args.conflict_exit_code.into();
-            // A stop command is shown only for owners of this user: the text of another user's lock
-            // record is not trusted.
-            let holder = error.holder().filter(|holder| holder.is_own_user());
-            let stop = holder.map(|holder| {
-                let recorded = holder.record().and_then(tenure::Record::stop_command);
-                format!("stop the owner with `{}`", recorded.unwrap_or(&stop))
-            });
-            let wait = args
-                .wait
-                .is_none()
-                .then(|| "wait for the key with `--wait`".to_owned());
-            let hint: Vec<String> = stop.into_iter().chain(wait).collect();
-            let failure = Failure::new(code, error.to_string());
-            return Err(if hint.is_empty() {
-                failure
-            } else {
-                failure.hint(hint.join(", or "))
-            });
-        }
+        Err(error) if error.is_held() => return Err(held(&error, args, &stop, &place)),
         Err(error) => return Err(error.into()),
     };
-    run_command(tenure, args)
+    if place.store.is_lease() {
+        run_on_lease(tenure, ttl, &key, args, &place)
+    } else {
+        run_command(tenure, args)
+    }
+}
+
+/// Refusal because another process holds the key.
+fn held(error: &tenure::Error, args: &Run, stop: &str, place: &Place) -> Failure {
+    // A stop command from a lock record is shown only for owners of this user: the text of another
+    // user's record is not trusted. A lease is stopped by this user's own command line.
+    let stop = match error.holder() {
+        Some(holder) if holder.proof() == Proof::Lease => Some(stop),
+        Some(holder) if holder.is_own_user() => {
+            let recorded = holder.record().and_then(tenure::Record::stop_command);
+            Some(recorded.unwrap_or(stop))
+        }
+        _ => None,
+    };
+    let stop = stop.map(|stop| format!("stop the owner with `{stop}`{}", place.requirement()));
+    let wait = args
+        .wait
+        .is_none()
+        .then(|| "wait for the key with `--wait`".to_owned());
+    let hint: Vec<String> = stop.into_iter().chain(wait).collect();
+    let failure = Failure::new(args.conflict_exit_code.into(), error.to_string());
+    if hint.is_empty() {
+        failure
+    } else {
+        failure.hint(hint.join(", or "))
+    }
 }
 
 fn run_command(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
@@ -88,21 +118,7 @@ fn run_command(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
         .env("TENURE_TOKEN", tenure.token().to_string());
     relay.prepare(&mut command);
     let spawned = tenure.spawn(&mut command);
-    let mut running = spawned.map_err(|error| {
-        let code = if error.kind() == ErrorKind::NotFound {
-            exit::NOT_FOUND
-        } else {
-            exit::CANNOT_START
-        };
-        let why = match error.kind() {
-            ErrorKind::NotFound => {
-                "the program, or the interpreter in its first line, was not found".to_owned()
-            }
-            ErrorKind::PermissionDenied => "no permission to execute the program".to_owned(),
-            _ => error.to_string(),
-        };
-        Failure::new(code, format!("cannot run {}: {why}", program.display()))
-    })?;
+    let mut running = spawned.map_err(|error| not_started(program, &error))?;
     let ended = relay.wait(&mut running.child);
     running.finish();
     if let Err(error) = tenure.release() {
@@ -114,4 +130,87 @@ fn run_command(mut tenure: Tenure, args: &Run) -> Result<i32, Failure> {
             format!("cannot wait for the command: {error}"),
         )
     })
+}
+
+/// Runs the command while the lease is valid. The command and its descendants have ended before the
+/// lease is released or passes to another owner.
+fn run_on_lease(
+    mut tenure: Tenure,
+    ttl: Duration,
+    key: &Key,
+    args: &Run,
+    place: &Place,
+) -> Result<i32, Failure> {
+    let store = place.store.dir().display().to_string();
+    // As early as possible: a signal that ends this process leaves the lease until its TTL is over.
+    let relay = sys::Relay::install();
+    // `stop` on another machine can reach only owners that announce that they read its requests.
+    tenure.stop_request()?;
+    let leased = LeasedCommand {
+        words: &args.command,
+        token: tenure.token(),
+        notice: (ttl / 6).min(MAX_NOTICE),
+    };
+    let ended = sys::supervise(&mut tenure, &relay, &leased);
+    // If the lease could not be renewed, its release fails too. Only the former is reported.
+    if let Err(error) = tenure.release()
+        && !matches!(ended, Ok(Ending::LeaseLost))
+    {
+        output::message(&error.to_string());
+    }
+    match ended {
+        Ok(Ending::Exited(code)) => Ok(code),
+        Ok(Ending::LeaseLost) => Err(lost(
+            format!(
+                "the lease of {key} was lost or could not be renewed in time; the command and all \
+                 its descendants were ended"
+            ),
+            &store,
+        )),
+        Ok(Ending::WatchdogEnded) => Err(Failure::new(
+            exit::FAILED,
+            format!(
+                "the watchdog of the command for {key} was killed; the command and all its \
+                 descendants were ended"
+            ),
+        )
+        .hint("check the system log for the cause, such as a lack of memory: `dmesg`")),
+        Err(StartError::Command(error)) => {
+            let program = args.command.first();
+            Err(not_started(program.map_or(OsStr::new(""), |p| p), &error))
+        }
+        Err(StartError::Watchdog(error)) => Err(Failure::new(
+            exit::FAILED,
+            format!("cannot start the watchdog of the command for {key}: {error}"),
+        )),
+        Err(StartError::LeaseLost) => Err(lost(
+            format!("the lease of {key} was lost before the command was started"),
+            &store,
+        )),
+    }
+}
+
+/// Failure after the loss of a lease.
+fn lost(message: String, store: &str) -> Failure {
+    Failure::new(exit::FAILED, message).hint(format!(
+        "check that {store} is reachable from this host and keeps its data, and that this process \
+         was not suspended; `--ttl` with a larger number tolerates longer interruptions"
+    ))
+}
+
+/// Failure of a command that could not be started.
+fn not_started(program: &OsStr, error: &io::Error) -> Failure {
+    let code = if error.kind() == ErrorKind::NotFound {
+        exit::NOT_FOUND
+    } else {
+        exit::CANNOT_START
+    };
+    let why = match error.kind() {
+        ErrorKind::NotFound => {
+            "the program, or the interpreter in its first line, was not found".to_owned()
+        }
+        ErrorKind::PermissionDenied => "no permission to execute the program".to_owned(),
+        _ => error.to_string(),
+    };
+    Failure::new(code, format!("cannot run {}: {why}", program.display()))
 }

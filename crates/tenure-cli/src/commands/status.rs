@@ -5,11 +5,11 @@ use tenure::{Holder, Key, Proof, Record, State, Status as KeyStatus};
 
 use crate::args::Status;
 use crate::exit::{self, Failure};
-use crate::keys;
+use crate::keys::Place;
 use crate::output::{self, Colour};
 
 pub(crate) fn status(args: &Status) -> Result<i32, Failure> {
-    let store = keys::store();
+    let store = Place::open(args.store.as_ref(), !args.file.is_empty())?.store;
     let mut keys = Vec::new();
     for name in &args.names {
         keys.push(Key::name(name)?);
@@ -85,7 +85,7 @@ fn row(status: &KeyStatus) -> [String; 5] {
         State::Held(holder) => [
             key,
             held_text(holder),
-            holder.pid().map_or_else(none, |pid| pid.to_string()),
+            pid(holder).unwrap_or_else(none),
             holder.record().map_or_else(none, since),
             owner(holder),
         ],
@@ -132,11 +132,24 @@ fn row(status: &KeyStatus) -> [String; 5] {
     }
 }
 
+/// Process of the owner. The pid of a lease is the one in its lock record, and valid on that host.
+fn pid(holder: &Holder) -> Option<String> {
+    if let Some(pid) = holder.pid() {
+        return Some(pid.to_string());
+    }
+    let record = holder.record().filter(|_| holder.proof() == Proof::Lease)?;
+    Some(match record.host() {
+        Some(host) => format!("{} on {host}", record.pid()),
+        None => record.pid().to_string(),
+    })
+}
+
 fn held_text(holder: &Holder) -> String {
     let how = match holder.proof() {
         Proof::Verified => "verified",
         Proof::NotVisible => "pid not visible here",
         Proof::OtherUser => "another user's",
+        Proof::Lease => "lease",
         _ => "owner unknown",
     };
     let more = match (holder.is_suspended(), holder.is_file_gone()) {
@@ -184,6 +197,12 @@ fn owner(holder: &Holder) -> String {
         (None, Some(host)) => parts.push(host.to_owned()),
         (None, None) => {}
     }
+    if let Some(left) = holder.expires_in() {
+        parts.push(format!(
+            "valid for {:.1} s unless renewed",
+            left.as_secs_f32()
+        ));
+    }
     parts.join(", ")
 }
 
@@ -200,12 +219,15 @@ fn to_json(status: &KeyStatus) -> Value {
                 Proof::Verified => "verified",
                 Proof::NotVisible => "not_visible",
                 Proof::OtherUser => "other_user",
+                Proof::Lease => "lease",
                 _ => "unknown",
             },
             "pid": holder.pid(),
             "suspended": holder.is_suspended(),
             "command_only": holder.is_command_only(),
             "file_gone": holder.is_file_gone(),
+            "host": holder.record().and_then(Record::host),
+            "expires_in_ms": holder.expires_in().map(|left| left.as_millis()),
             "record": holder.record().map(Record::to_json),
         }),
         State::Free => json!({ "state": "free" }),

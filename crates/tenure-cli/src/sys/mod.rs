@@ -1,4 +1,42 @@
-//! Forwarding signals and exit codes between the caller and the command, for each operating system.
+//! Running the command for each operating system: forwarding signals and exit codes, and ending the
+//! command with its lease.
+
+use std::ffi::OsString;
+use std::io;
+use std::time::Duration;
+
+/// A command that may run only while a lease is valid.
+#[derive(Debug)]
+pub(crate) struct LeasedCommand<'a> {
+    /// The program and its arguments.
+    pub(crate) words: &'a [OsString],
+    /// Fencing token for the environment of the command.
+    pub(crate) token: u64,
+    /// Time in front of the deadline of the lease at which the command is asked to exit.
+    pub(crate) notice: Duration,
+}
+
+/// Reason why a command on a lease has ended. Its descendants have ended too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The command exited with this code, or was ended by a signal (128 and its number).
+    Exited(i32),
+    /// The command was ended because its lease was lost, or was not renewed in time.
+    LeaseLost,
+    /// The watchdog process was killed, and the wrapper ended the command.
+    WatchdogEnded,
+}
+
+/// Reason why a command on a lease was not started.
+#[derive(Debug)]
+pub(crate) enum StartError {
+    /// The watchdog process could not be started.
+    Watchdog(io::Error),
+    /// The command could not be started.
+    Command(io::Error),
+    /// The lease was lost before the command was started.
+    LeaseLost,
+}
 
 #[cfg(unix)]
 #[expect(
@@ -8,6 +46,14 @@
 mod unix;
 #[cfg(unix)]
 pub(crate) use unix::{Relay, ignore_broken_pipes};
+#[cfg(unix)]
+#[expect(
+    unsafe_code,
+    reason = "preparing a process between fork and exec has no safe wrapper"
+)]
+pub(crate) mod watchdog;
+#[cfg(unix)]
+pub(crate) use watchdog::supervise;
 
 #[cfg(windows)]
 #[expect(
@@ -16,7 +62,7 @@ pub(crate) use unix::{Relay, ignore_broken_pipes};
 )]
 mod windows;
 #[cfg(windows)]
-pub(crate) use windows::Relay;
+pub(crate) use windows::{Relay, supervise};
 
 #[cfg(unix)]
 #[path = "shell_unix.rs"]

@@ -5,9 +5,12 @@
 //! too (`nohup`).
 
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use super::watchdog::{self, Order};
 
 /// Forwarded signals, together with `rare`: all that a person or a program sends. Signals that the
 /// kernel sends for an action of the process itself are not forwarded (faults, children, terminal
@@ -54,6 +57,10 @@ fn rare() -> impl Iterator<Item = libc::c_int> {
 
 /// Pid of the command from its start until it has exited and before it is reaped; otherwise 0.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
+/// Socket to the watchdog that forwards signals to the command; [`NO_WATCHDOG`] if this process
+/// forwards them itself.
+static WATCHDOG: AtomicI32 = AtomicI32::new(NO_WATCHDOG);
+const NO_WATCHDOG: RawFd = -1;
 /// Signals that arrived before the command was started, one bit each.
 static EARLY: AtomicU64 = AtomicU64::new(0);
 
@@ -112,6 +119,33 @@ impl Relay {
         unsafe { command.pre_exec(restore) };
     }
 
+    /// Signals that the command must ignore because the caller of this process ignores them, one bit
+    /// each.
+    pub(crate) fn ignored_signals(&self) -> u64 {
+        let inherited =
+            (1..=64).filter(|signal| *signal != libc::SIGPIPE && current(*signal) == libc::SIG_IGN);
+        let replaced = self.ignored.iter().copied();
+        inherited
+            .chain(replaced)
+            .map(bit)
+            .fold(0, |set, bit| set | bit)
+    }
+
+    /// Forwards all signals to the watchdog from now on, also those that have arrived already. The
+    /// socket must stay open.
+    pub(crate) fn forward_to(&self, watchdog: RawFd) {
+        WATCHDOG.store(watchdog, Ordering::SeqCst);
+        let early = EARLY.swap(0, Ordering::SeqCst);
+        for signal in COMMON
+            .into_iter()
+            .filter(|signal| early & bit(*signal) != 0)
+        {
+            // SAFETY: without a siginfo, the signal is sent to the watchdog.
+            unsafe { deliver(signal, None) };
+        }
+        rare().for_each(catch);
+    }
+
     /// Waits for the command, forwards signals, and returns the exit code of the wrapper.
     pub(crate) fn wait(&self, child: &mut Child) -> io::Result<i32> {
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
@@ -168,26 +202,64 @@ fn wait_without_reaping(pid: i32) -> io::Result<()> {
     }
 }
 
+/// Reaps orphans that have exited. Only the first process of a container has any besides `child`,
+/// which is not reaped.
+pub(super) fn reap_orphans(child: i32) {
+    loop {
+        // SAFETY: zeroed is a valid siginfo, which the call fills in and which outlives it.
+        let ended_pid = unsafe {
+            let mut ended: libc::siginfo_t = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG;
+            libc::waitid(libc::P_ALL, 0, &raw mut ended, flags);
+            ended.si_pid()
+        };
+        if ended_pid == 0 || ended_pid == child {
+            return;
+        }
+        // SAFETY: reaps one orphan, whose status is not needed.
+        unsafe { libc::waitpid(ended_pid, std::ptr::null_mut(), libc::WNOHANG) };
+    }
+}
+
 extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo; everything called here may be used in a handler.
     unsafe {
-        let errno = errno();
-        let saved = *errno;
-        let command = COMMAND.load(Ordering::SeqCst);
-        if command == 0 {
+        keep_errno(|| {
             // SIGTSTP is not stored for the command: it applies only to processes that are running
             // now.
-            if signal != libc::SIGTSTP {
+            if !deliver(signal, Some(&*info)) && signal != libc::SIGTSTP {
                 note_early(signal);
             }
-        } else if !is_sent_by_terminal(signal, &*info, command) {
+            if signal == libc::SIGTSTP {
+                stop_self();
+            }
+        });
+    }
+}
+
+/// Sends a signal to the command, directly or through the watchdog, unless the terminal has sent it
+/// too. Returns false if there is no command yet.
+unsafe fn deliver(signal: libc::c_int, info: Option<&libc::siginfo_t>) -> bool {
+    let watchdog = WATCHDOG.load(Ordering::SeqCst);
+    if watchdog != NO_WATCHDOG {
+        let order = Order::Signal {
+            number: signal,
+            by_terminal: info.is_some_and(|info| is_sent_to_the_group(signal, info)),
+        };
+        watchdog::send(watchdog, order.encode());
+        return true;
+    }
+    let command = COMMAND.load(Ordering::SeqCst);
+    if command == 0 {
+        return false;
+    }
+    // SAFETY: the command is a child of this process and not yet reaped.
+    unsafe {
+        if !info.is_some_and(|info| is_sent_by_terminal(signal, info, command)) {
             libc::kill(command, signal);
         }
-        if signal == libc::SIGTSTP {
-            stop_self();
-        }
-        *errno = saved;
     }
+    true
 }
 
 /// Stores a signal for the command, which has not been started yet.
@@ -195,10 +267,11 @@ unsafe fn note_early(signal: libc::c_int) {
     EARLY.fetch_or(bit(signal), Ordering::SeqCst);
     // The command may have started between the check in the handler and this store. Then no other
     // code reads the stored signal, so this function sends it.
-    let command = COMMAND.load(Ordering::SeqCst);
-    if command != 0 && EARLY.fetch_and(!bit(signal), Ordering::SeqCst) & bit(signal) != 0 {
-        // SAFETY: the command is a child of this process and not yet reaped.
-        unsafe { libc::kill(command, signal) };
+    let started =
+        COMMAND.load(Ordering::SeqCst) != 0 || WATCHDOG.load(Ordering::SeqCst) != NO_WATCHDOG;
+    if started && EARLY.fetch_and(!bit(signal), Ordering::SeqCst) & bit(signal) != 0 {
+        // SAFETY: the function checks that there is a command.
+        unsafe { deliver(signal, None) };
     }
 }
 
@@ -211,13 +284,15 @@ unsafe fn is_sent_by_terminal(
     command: libc::pid_t,
 ) -> bool {
     // SAFETY: these calls only return ids.
-    let (same_group, leader) = unsafe {
-        (
-            libc::getpgid(command) == libc::getpgrp(),
-            libc::getsid(0) == libc::getpid(),
-        )
-    };
-    is_from_terminal(info) && same_group && !(leader && signal == libc::SIGHUP)
+    let same_group = unsafe { libc::getpgid(command) == libc::getpgrp() };
+    same_group && is_sent_to_the_group(signal, info)
+}
+
+/// True if the terminal has sent the signal to the whole process group of this process.
+fn is_sent_to_the_group(signal: libc::c_int, info: &libc::siginfo_t) -> bool {
+    // SAFETY: these calls only return ids.
+    let leader = unsafe { libc::getsid(0) == libc::getpid() };
+    is_from_terminal(info) && !(leader && signal == libc::SIGHUP)
 }
 
 /// Stops this process too, because the shell waits for it to stop. The default action is used,
@@ -260,6 +335,58 @@ fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_
         let mut old: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, &raw const new, &raw mut old);
         old.sa_sigaction
+    }
+}
+
+/// Action that a signal has now.
+fn current(signal: libc::c_int) -> libc::sighandler_t {
+    // SAFETY: zeroed is a valid sigaction. It is unchanged for numbers that are no signal.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut now);
+        now.sa_sigaction
+    }
+}
+
+/// Ignores all signals that a wrapper forwards, and those of a terminal to a process in the
+/// background. The watchdog must outlive them.
+pub(super) fn ignore_forwarded_signals() {
+    for signal in COMMON
+        .into_iter()
+        .chain(rare())
+        .chain([libc::SIGTTIN, libc::SIGTTOU])
+    {
+        replace(signal, libc::SIG_IGN);
+    }
+}
+
+/// Ignores the signals of this set, and gives all others their default action.
+pub(super) fn set_ignored_signals(ignored: u64) {
+    for signal in 1..=64 {
+        let action = if ignored & bit(signal) == 0 {
+            libc::SIG_DFL
+        } else {
+            libc::SIG_IGN
+        };
+        replace(signal, action);
+    }
+}
+
+/// Calls a handler whenever a child exits. The handler must make only async-signal-safe calls.
+pub(super) fn catch_child_exits(
+    handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void),
+) {
+    replace(libc::SIGCHLD, handler as *const () as libc::sighandler_t);
+}
+
+/// Runs a part of a signal handler, which must not change the error number of the interrupted code.
+pub(super) fn keep_errno(run: impl FnOnce()) {
+    // SAFETY: the address is valid in every thread.
+    unsafe {
+        let errno = errno();
+        let saved = *errno;
+        run();
+        *errno = saved;
     }
 }
 

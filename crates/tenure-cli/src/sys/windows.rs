@@ -3,8 +3,15 @@
 
 use std::io;
 use std::process::{Child, Command};
+use std::time::Duration;
 
+use tenure::Tenure;
 use windows_sys::Win32::System::Console::SetConsoleCtrlHandler;
+
+use super::{Ending, LeasedCommand, StartError};
+
+/// Interval between two checks of the command and its lease.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Console handler that ignores Ctrl-C and Ctrl-Break for this process.
 #[derive(Debug)]
@@ -29,4 +36,40 @@ extern "system" fn stay(kind: u32) -> i32 {
     // Events 0 and 1, Ctrl-C and Ctrl-Break, are left to the command. Closing the console and
     // logging off end the wrapper too.
     i32::from(kind <= 1)
+}
+
+/// Runs a command on a lease, in a job that ends together with this process. There is no watchdog
+/// process: a suspended wrapper does not end the command.
+pub(crate) fn supervise(
+    tenure: &mut Tenure,
+    _relay: &Relay,
+    leased: &LeasedCommand<'_>,
+) -> Result<Ending, StartError> {
+    let Some((program, arguments)) = leased.words.split_first() else {
+        return Err(StartError::Command(io::ErrorKind::InvalidInput.into()));
+    };
+    let Some(lease) = tenure.lease_state().filter(|lease| !lease.is_lost()) else {
+        return Err(StartError::LeaseLost);
+    };
+    let mut command = Command::new(program);
+    command
+        .args(arguments)
+        .env("TENURE_TOKEN", leased.token.to_string());
+    let mut running = tenure.spawn(&mut command).map_err(StartError::Command)?;
+    // Dropping `running` closes the job, which kills the command and all its descendants.
+    loop {
+        match running.child.try_wait() {
+            Ok(Some(status)) => return Ok(Ending::Exited(status.code().unwrap_or(1))),
+            Ok(None) => {}
+            Err(error) => return Err(StartError::Command(error)),
+        }
+        let Some(deadline) = lease.deadline() else {
+            return Ok(Ending::LeaseLost);
+        };
+        // Windows has no signal that asks a program to exit.
+        if lease.is_stop_requested() {
+            return Ok(Ending::Exited(1));
+        }
+        lease.wait_for_change(Some(deadline), POLL_INTERVAL);
+    }
 }

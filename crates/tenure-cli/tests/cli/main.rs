@@ -60,5 +60,12 @@ mod pid_namespaces;
 #[cfg(target_os = "linux")]
 mod stop_refused;
 
+#[cfg(all(target_os = "linux", feature = "redis"))]
+mod lease;
+#[cfg(all(target_os = "linux", feature = "redis"))]
+mod redis;
+#[cfg(all(target_os = "linux", feature = "redis"))]
+mod watchdog;
+
 #[cfg(windows)]
 mod windows;

@@ -36,3 +36,9 @@ pub(crate) fn spawn(
     inheritable(FdFlags::CLOEXEC)?;
     Ok((child?, CommandJob))
 }
+
+/// Fails: nothing would end the command when the lease is lost.
+pub(crate) fn spawn_on_lease(_command: &mut Command) -> io::Result<(Child, CommandJob)> {
+    let why = "a command cannot inherit a lease; start it with `tenure run --store`";
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
+}

@@ -41,6 +41,15 @@ pub(crate) fn spawn(
     _file: &LockFile,
     _guard: &DeletionGuard,
 ) -> io::Result<(Child, CommandJob)> {
+    spawn_in_job(command)
+}
+
+/// Starts a command that ends when the job is dropped.
+pub(crate) fn spawn_on_lease(command: &mut Command) -> io::Result<(Child, CommandJob)> {
+    spawn_in_job(command)
+}
+
+fn spawn_in_job(command: &mut Command) -> io::Result<(Child, CommandJob)> {
     // SAFETY: no name, no security attributes; the handle is checked.
     let job = Handle::new(unsafe { CreateJobObjectW(ptr::null(), ptr::null()) })?;
     limit(&job, JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE)?;

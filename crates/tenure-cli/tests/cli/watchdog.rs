@@ -1,0 +1,320 @@
+//! The command on a lease and all its descendants end before the next owner starts, however the
+//! wrapper, the watchdog or the store fail.
+//!
+//! The kernel decides: the command has a shared lock on a file, which all its descendants inherit.
+//! The command of the next owner tries to lock the file exclusively, which fails as long as a single
+//! descendant lives.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use crate::process::{Launch, Process, until};
+use crate::redis::{LeaseSandbox, Redis};
+use crate::support::{Owner, Sandbox};
+use crate::unix::{Terminal, is_alive, send, state_of};
+
+/// Locks the file `$0` for itself and its descendants, and starts three of them in sessions of their
+/// own, each by a parent that exits: one that SIGTERM ends, one that ignores SIGTERM, and one that is
+/// stopped. Each appends its pid to `$0.started`. `$1` is run at the end.
+const FAMILY: &str = r#"
+    exec 9<"$0"
+    flock -s 9
+    (setsid sh -c 'echo $$ >> "$0.started"; while :; do sleep 0.02; done' "$0" &)
+    (setsid sh -c 'trap "" TERM; echo $$ >> "$0.started"; while :; do sleep 0.02; done' "$0" &)
+    (setsid sh -c 'echo $$ >> "$0.started"; kill -STOP $$; sleep 300' "$0" &)
+    until [ "$(cat "$0.started" 2>/dev/null | wc -l)" = 3 ]; do sleep 0.02; done
+    eval "$1"
+"#;
+
+/// Prints `alone` if no process has the lock on `$0`.
+const NEXT: &str = "if flock -n -x \"$0\" true; then echo alone; else echo overlap; fi";
+
+/// TTL of all leases here, in seconds.
+const TTL: &str = "--ttl 2";
+
+/// A sandbox with an owner whose command has three descendants.
+struct Family {
+    sandbox: LeaseSandbox,
+    owner: Owner,
+}
+
+impl Family {
+    fn witness(sandbox: &Sandbox) -> PathBuf {
+        sandbox.path("witness")
+    }
+
+    fn launch(sandbox: &LeaseSandbox, last: &str) -> Launch {
+        let witness = Self::witness(&sandbox.sandbox);
+        fs::write(&witness, "").expect("a file");
+        let launch = sandbox.tenure("run", &format!("{TTL} x -- sh -c"));
+        launch.arg(FAMILY).arg(witness).arg(last)
+    }
+
+    /// Starts the owner, and waits until all descendants run. `None` if Redis is not installed.
+    fn start() -> Option<Self> {
+        Self::start_with("sleep 300")
+    }
+
+    /// Like `start`, with this text as the last command of the script.
+    fn start_with(last: &str) -> Option<Self> {
+        let sandbox = LeaseSandbox::new()?;
+        let owner = sandbox.hold(Self::launch(&sandbox, last));
+        let family = Self { sandbox, owner };
+        let started = family.sandbox.sandbox.path("witness.started");
+        until("the descendants run", || {
+            fs::read_to_string(&started).is_ok_and(|text| text.lines().count() == 3)
+        });
+        assert!(
+            !family.are_all_gone(),
+            "the witness does not see the family"
+        );
+        Some(family)
+    }
+
+    /// Starts the next owner, which waits for the lease.
+    fn next(&self) -> Process {
+        Self::next_in(&self.sandbox.redis, &self.sandbox.sandbox)
+    }
+
+    fn next_in(redis: &Redis, sandbox: &Sandbox) -> Process {
+        let launch = sandbox.tenure("run --wait --store").arg(redis.url());
+        let launch = launch.words(TTL).words("x -- sh -c");
+        let launch = launch.arg(NEXT).arg(Self::witness(sandbox));
+        let next = launch.start();
+        next.until_stderr_has("waiting for x");
+        next
+    }
+
+    /// True if neither the command nor a descendant lives.
+    fn are_all_gone(&self) -> bool {
+        let file = File::open(Self::witness(&self.sandbox.sandbox)).expect("the witness");
+        try_lock(&file)
+    }
+
+    /// Pid of the watchdog: the parent of the command.
+    fn watchdog(&self) -> u32 {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.owner.command)).expect("stat");
+        let fields = stat.rsplit_once(") ").expect("fields").1;
+        fields
+            .split(' ')
+            .nth(1)
+            .and_then(|pid| pid.parse().ok())
+            .expect("a pid")
+    }
+}
+
+/// Kills the descendants that a failed test has left. Their arguments name the witness.
+impl Drop for Family {
+    fn drop(&mut self) {
+        let witness = Self::witness(&self.sandbox.sandbox);
+        let started = fs::read_to_string(self.sandbox.sandbox.path("witness.started"));
+        for pid in started.unwrap_or_default().lines() {
+            let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let arguments = String::from_utf8_lossy(&arguments).into_owned();
+            if arguments.contains(&*witness.to_string_lossy())
+                && let Ok(pid) = pid.parse()
+            {
+                send(pid, libc::SIGKILL);
+            }
+        }
+    }
+}
+
+/// Locks a file exclusively if no other process has it locked.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the file is a witness and not a lock file of tenure"
+)]
+fn try_lock(file: &File) -> bool {
+    file.try_lock().is_ok()
+}
+
+/// Asserts that the next owner found no process of the previous one.
+fn assert_alone(next: Process) {
+    let outcome = next.finish();
+    assert_eq!(outcome.text(), "alone\n", "{outcome:?}");
+    assert_eq!(outcome.code, Some(0), "{outcome:?}");
+}
+
+// T1: kill -9 of the wrapper.
+#[test]
+fn descendants_of_a_killed_wrapper_end_before_the_next_owner_starts() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let next = family.next();
+    family.owner.process.kill();
+    assert_alone(next);
+}
+
+// T1: a signal to the process group does not reach the watchdog, which has a session of its own.
+#[test]
+fn descendants_of_a_killed_process_group_end_before_the_next_owner_starts() {
+    let Some(family) = Family::start() else {
+        return;
+    };
+    let next = family.next();
+    crate::unix::send_to_group(family.owner.wrapper, libc::SIGKILL);
+    assert_alone(next);
+}
+
+// T1: SIGSTOP of the wrapper. It reports the loss once it is resumed.
+#[test]
+fn descendants_of_a_stopped_wrapper_end_before_the_next_owner_starts() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let next = family.next();
+    send(family.owner.wrapper, libc::SIGSTOP);
+    assert_alone(next);
+    assert_eq!(state_of(family.owner.wrapper), Some('T'));
+    send(family.owner.wrapper, libc::SIGCONT);
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    for part in ["lease of x was lost", "hint: check that redis://"] {
+        assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
+    }
+}
+
+// T1: SIGSTOP of the whole process group, as Ctrl-Z sends it.
+#[test]
+fn descendants_of_a_stopped_process_group_end_before_the_next_owner_starts() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let next = family.next();
+    crate::unix::send_to_group(family.owner.wrapper, libc::SIGSTOP);
+    assert_alone(next);
+    crate::unix::send_to_group(family.owner.wrapper, libc::SIGCONT);
+    assert_eq!(family.owner.process.wait().code, Some(1));
+}
+
+// The wrapper adopts the descendants, ends them and releases the lease at once.
+#[test]
+fn descendants_of_a_killed_watchdog_end_before_the_next_owner_starts() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let next = family.next();
+    send(family.watchdog(), libc::SIGKILL);
+    assert_alone(next);
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(outcome.stderr.contains("watchdog"), "{outcome:?}");
+}
+
+// A watchdog that was stopped for longer than a TTL finds the renewals that were sent meanwhile.
+#[test]
+fn command_survives_a_watchdog_that_is_stopped_while_the_wrapper_renews() {
+    let Some(family) = Family::start() else {
+        return;
+    };
+    let watchdog = family.watchdog();
+    send(watchdog, libc::SIGSTOP);
+    let token = family.sandbox.status("x")["record"]["token"].clone();
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    send(watchdog, libc::SIGCONT);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(is_alive(family.owner.command));
+    assert_eq!(family.sandbox.status("x")["record"]["token"], token);
+    // It still works: the end of the wrapper ends the family.
+    let next = family.next();
+    send(family.owner.wrapper, libc::SIGKILL);
+    assert_alone(next);
+}
+
+// The exit code is the command's, and the lease is released after the last descendant has ended.
+#[test]
+fn descendants_that_the_command_leaves_end_before_the_lease_is_released() {
+    let last = "until [ -e \"$0.go\" ]; do sleep 0.02; done; exit 7";
+    let Some(mut family) = Family::start_with(last) else {
+        return;
+    };
+    let next = family.next();
+    fs::write(family.sandbox.sandbox.path("witness.go"), "").unwrap();
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(7), "{outcome:?}");
+    assert_alone(next);
+}
+
+// The store is restarted elsewhere with the same data, so that the wrapper cannot reach it, but the
+// next owner can.
+#[test]
+fn descendants_end_before_the_lease_expires_in_a_store_that_became_unreachable() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    family.sandbox.redis.kill();
+    let Some(moved) = Redis::start(&family.sandbox.sandbox.path("")) else {
+        return;
+    };
+    let next = Family::next_in(&moved, &family.sandbox.sandbox);
+    assert_alone(next);
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    for part in ["could not be renewed", "hint: check that redis://"] {
+        assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
+    }
+}
+
+// A store that has forgotten the lease may have granted it to another owner: no time is left.
+#[test]
+fn command_is_killed_when_the_store_has_forgotten_the_lease() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let port = family
+        .sandbox
+        .redis
+        .url()
+        .rsplit(':')
+        .next()
+        .unwrap()
+        .to_owned();
+    let flush = family.sandbox.sandbox.program("redis-cli").arg("-p");
+    let flushed = flush.arg(port).arg("flushall").finish();
+    assert_eq!(flushed.code, Some(0), "{flushed:?}");
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(family.are_all_gone(), "a descendant outlived the wrapper");
+    assert!(
+        !outcome.stderr.contains("SIGTERM"),
+        "the command got time to exit: {outcome:?}"
+    );
+}
+
+// Job control works as it would without the wrapper while the lease is valid.
+#[test]
+fn control_z_and_fg_resume_a_command_on_a_lease() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let script = "set -m
+        \"$TENURE\" run --ttl 60 x -- sh -c 'echo ready; until [ -e \"$0\" ]; do sleep 0.02; done; exit 42' \"$0\"
+        echo job-stopped
+        read line
+        fg
+        echo job-ended-$?";
+    let go = sandbox.sandbox.path("go");
+    let launch = sandbox.sandbox.program("sh").arg("-c").arg(script).arg(&go);
+    let launch = launch
+        .env("TENURE", crate::support::TENURE)
+        .env("TENURE_STORE", sandbox.redis.url());
+    let mut terminal = Terminal::start(launch);
+    terminal.until_shown("ready");
+    let (wrapper, command) = sandbox.owner_of_x();
+    terminal.press("\x1a");
+    until("wrapper and command are stopped", || {
+        [wrapper, command].map(state_of) == [Some('T'); 2]
+    });
+    terminal.until_shown("job-stopped");
+    terminal.press("now\n");
+    until("wrapper and command run again", || {
+        [wrapper, command]
+            .map(state_of)
+            .iter()
+            .all(|state| matches!(state, Some('S' | 'R' | 'D')))
+    });
+    fs::write(go, "").unwrap();
+    terminal.until_shown("job-ended-42");
+}
