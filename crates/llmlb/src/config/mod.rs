@@ -10,6 +10,7 @@ mod document;
 mod effective;
 pub(crate) mod env;
 mod file;
+mod instance;
 mod kind;
 mod layers;
 mod networks;
@@ -32,6 +33,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use aliases::Alias;
 pub(crate) use backends::is_among;
+pub(crate) use instance::Instance;
 pub(crate) use kind::Kind;
 #[cfg(any(test, fuzzing))]
 pub(crate) use networks::Network;
