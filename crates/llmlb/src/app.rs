@@ -10,7 +10,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Pool, PoolConfig};
+use crate::balance::{Backend, IssuerQueue, Pool, PoolConfig};
 use crate::body_deadline::BodyPace;
 use crate::config::{self, Config, env};
 use crate::data_dir;
@@ -19,6 +19,7 @@ use crate::descriptors::Division;
 use crate::exporter::{self, Exporter};
 use crate::forward::{ForwardTimeouts, Via};
 use crate::health::{self, Watcher};
+use crate::issuer_file::IssuerFile;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
@@ -43,6 +44,8 @@ pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
     workers: Workers,
     exporter: Option<Exporter>,
+    /// Writer of issued ids; `None` if there is no data directory.
+    issuer_file: Option<IssuerFile>,
     workers_config: WorkerConfig,
     /// Tasks of the probes and of the demo's backends.
     tasks: TaskTracker,
@@ -84,10 +87,16 @@ impl App {
             }
         }
         let discover = backends.is_empty();
-        let pool = Arc::new(Pool::new(
-            PoolConfig::from(config),
-            backends.into_iter().map(Backend::new),
-        ));
+        let issued = IssuerQueue::new();
+        let pool_config = PoolConfig {
+            issuer_queues: vec![Arc::clone(&issued)],
+            ..PoolConfig::from(config)
+        };
+        let backends = backends.into_iter().map(Backend::new);
+        let pool = Arc::new(Pool::new(pool_config, backends));
+        let issuer_file = data_dir::find(None, demo)
+            .map(|data| IssuerFile::start(&data, issued, &pool))
+            .transpose()?;
         let connector = Connector::new(config.upstream.connect_timeout, division);
         if config.backends.iter().any(|one| one.url.is_https()) {
             connector.prepare_tls();
@@ -122,6 +131,7 @@ impl App {
             shared,
             workers,
             exporter,
+            issuer_file,
             workers_config,
             tasks,
             stop_probes,
@@ -162,6 +172,9 @@ impl App {
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
+        if let Some(file) = self.issuer_file.take() {
+            file.finish();
+        }
         // All records are staged, so the last export can start. After a second signal the process
         // exits without it: the records stay in staging for the next start.
         if let Some(exporter) = self.exporter.take()

@@ -28,6 +28,7 @@ pub mod fuzz;
 mod headers;
 mod health;
 mod issued_ids;
+mod issuer_file;
 mod json;
 mod listen;
 pub mod lock;

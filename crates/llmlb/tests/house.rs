@@ -55,6 +55,7 @@ const LAYERS: &[&str] = &[
     "receiver",
     "upstream",
     "balance",
+    "issuer_file",
     "meter",
     "exporter",
     "request",

@@ -21,7 +21,7 @@ use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
-use crate::issued_ids;
+use crate::issued_ids::IdHash;
 use crate::memory_budget::Budget;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
@@ -266,7 +266,7 @@ async fn forward_request(
         // that issued the id. Paths of inference endpoints contain no such id, so they are not
         // searched.
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
-        id.map(|id| issued_ids::hash(id.as_bytes()))
+        id.map(|id| IdHash::new(id.as_bytes()))
     };
     let client = guard.identity.client;
     let hints = SelectHints {

@@ -18,15 +18,12 @@ fn records_name_their_instance() {
         assert_eq!(answer.status(), 200);
         let record = records::one(&sandbox, id);
         let instance = record["instance"].as_str().unwrap();
-        match setting {
-            Some(name) => assert_eq!(instance, name, "{record:#}"),
-            None => {
-                let port = format!(":{}", server.address.port());
-                assert!(
-                    instance.ends_with(&port) && instance.len() > port.len(),
-                    "{record:#}"
-                );
-            }
+        if let Some(name) = setting {
+            assert_eq!(instance, name, "{record:#}");
+        } else {
+            let port = format!(":{}", server.address.port());
+            assert!(instance.ends_with(&port), "{record:#}");
+            assert!(instance.len() > port.len(), "{record:#}");
         }
     }
 }

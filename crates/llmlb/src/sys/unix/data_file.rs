@@ -1,8 +1,8 @@
 //! Files in a data directory. Links are not followed, and a FIFO is an error instead of a hang.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -30,6 +30,11 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
         }
     }
     Ok(file)
+}
+
+/// Creates a directory and its missing parents with mode 0700.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
 fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {

@@ -13,3 +13,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
+
+/// Creates a directory and its missing parents.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)
+}
