@@ -10,12 +10,13 @@ use serde_json::Value;
 use crate::error::{Error, Kind};
 use crate::holder::Holder;
 use crate::key::Key;
+use crate::lease::{self, LeaseRequest, LeaseStore, Patience};
 use crate::process::Identity;
 use crate::record::{ExtraField, Record, VERSION};
-use crate::store::{self, Attempt, Held, Previous, Store};
+use crate::store::{self, Attempt, Held, Previous, Store, StoreKind};
 use crate::sys;
 use crate::sys::deletion_guard::Waiter;
-use crate::tenure::Tenure;
+use crate::tenure::{Ownership, Tenure};
 
 /// Pause after the first attempt to acquire a held key, where the kernel does not wake the waiting
 /// process: on macOS, on Windows, and on Linux without a deletion guard. Later pauses are longer.
@@ -51,6 +52,7 @@ pub struct Claim {
     keep_file: bool,
     inherited: Vec<String>,
     extra: BTreeMap<String, ExtraField>,
+    ttl: Option<Duration>,
 }
 
 impl Claim {
@@ -64,6 +66,7 @@ impl Claim {
             keep_file: false,
             inherited: Vec::new(),
             extra: BTreeMap::new(),
+            ttl: None,
         }
     }
 
@@ -94,8 +97,19 @@ impl Claim {
         self
     }
 
+    /// Time for which a lease is valid unless it is renewed, from 1 second to 24 hours. Default: 15
+    /// seconds. It is renewed three times as often.
+    ///
+    /// After a crash of the owner the key stays held for up to this time. An owner that cannot reach
+    /// the store for about this time loses the lease. Stores of lock files ignore the setting: there
+    /// the kernel ends the ownership together with the process.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
     /// Keeps the lock file on release and marks it as released, instead of removing it. A lock file
-    /// on a network file system is always kept.
+    /// on a network file system is always kept. Lease stores ignore the setting.
     ///
     /// A kept file is a multiple of 4 KiB long, and its lock record is rewritten in place. Owners
     /// can therefore acquire the key and write their lock record on a full disk. Tokens keep
@@ -123,7 +137,8 @@ impl Claim {
     /// unfinished work.
     ///
     /// If the previous owner released the key or had no such field, the value given with
-    /// [`field`](Self::field) is used.
+    /// [`field`](Self::field) is used. So it is in a lease store, where a lock record ends with its
+    /// lease.
     ///
     /// ```
     /// use tenure::{Key, Store};
@@ -156,7 +171,14 @@ impl Claim {
     /// damaged or read-only), the key is acquired nevertheless, a warning is logged once, and
     /// [`Tenure::record_error`] has the reason. Other claims are then refused without the owner's
     /// name.
+    ///
+    /// DynamoDB does not expire leases by itself. There an attempt on a held key first waits until
+    /// the owner has renewed its lease, which takes up to a third of the TTL, or has not done so for
+    /// a whole TTL, which frees the key.
     pub fn try_acquire(self) -> Result<Tenure, Error> {
+        if let StoreKind::Leases(leases) = &self.store.kind {
+            return self.acquire_lease(leases, &mut Patience::None);
+        }
         match store::try_acquire(self.store.target(&self.key)?)? {
             Attempt::Acquired(held, previous) => self.into_tenure(held, previous),
             Attempt::Busy(holder, _) => Err(Error::new(Kind::Held {
@@ -189,6 +211,10 @@ impl Claim {
         mut on_wait: impl FnMut(&Holder),
         is_cancelled: impl Fn() -> bool,
     ) -> Result<Tenure, Error> {
+        if let StoreKind::Leases(leases) = &self.store.kind {
+            let mut patience = Patience::Until(deadline, &mut on_wait, &is_cancelled);
+            return self.acquire_lease(leases, &mut patience);
+        }
         let mut waiter = Waiter::default();
         let mut pause = FIRST_PAUSE;
         let mut reported = None;
@@ -215,6 +241,26 @@ impl Claim {
             waiter.wait(&target.directory, &target.name, left, pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    fn acquire_lease(
+        &self,
+        leases: &LeaseStore,
+        patience: &mut Patience<'_>,
+    ) -> Result<Tenure, Error> {
+        let mut record = self
+            .clone()
+            .into_record(&OwnProcess::get(), 0, SystemTime::now());
+        let request = LeaseRequest {
+            store: leases,
+            key: &self.key,
+            ttl: self.ttl,
+            record: &record,
+        };
+        let (lease, token) = lease::acquire(&request, patience)?;
+        record.token = token;
+        tracing::debug!(path = %lease.path().display(), token, "acquired");
+        Ok(Tenure::new(Ownership::Lease(lease), record, None))
     }
 
     /// Writes the lock record, now that the lock is held, and returns the tenure. A failed write is
@@ -267,7 +313,15 @@ impl Claim {
             held.keep_file();
         }
         let now = SystemTime::now();
-        let record = Record {
+        let record = self.into_record(&me, next_token(last_token, now), now);
+        let record_error = held.write(&record).err();
+        report_record_error(held.path(), record_error.as_ref());
+        tracing::debug!(path = %held.path().display(), token = record.token, "acquired");
+        Ok(Tenure::new(Ownership::File(held), record, record_error))
+    }
+
+    fn into_record(self, me: &OwnProcess, token: u64, now: SystemTime) -> Record {
+        Record {
             pid: me.pid,
             started_at: Some(now),
             port: self.key.port_number(),
@@ -280,15 +334,11 @@ impl Claim {
             stop_event: None,
             process: me.identity.clone(),
             command: None,
-            token: next_token(last_token, now),
+            token,
             version: VERSION,
             released_at: None,
             extra: self.extra,
-        };
-        let record_error = held.write(&record).err();
-        report_record_error(held.path(), record_error.as_ref());
-        tracing::debug!(path = %held.path().display(), token = record.token, "acquired");
-        Ok(Tenure::new(held, record, record_error))
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::holder::Holder;
 
@@ -30,6 +31,10 @@ pub struct Error {
 }
 
 #[derive(Debug)]
+#[cfg_attr(
+    not(feature = "lease"),
+    expect(dead_code, reason = "some errors occur only in lease stores")
+)]
 pub(crate) enum Kind {
     /// Another process owns the key. Nothing was changed.
     Held { key: String, holder: Holder },
@@ -61,6 +66,33 @@ pub(crate) enum Kind {
     ForceRequired { key: String, why: String },
     /// `stop` signalled the owner, which did not release the key in time.
     StillRunning { key: String, pid: u32, why: String },
+    /// `stop` stored a request for the owner of a lease, which did not release the key in time.
+    StillHeld {
+        key: String,
+        holder: Holder,
+        timeout: Duration,
+    },
+    /// The URL names no store that this build can use. Nothing was changed.
+    BadStore { store: String, why: String },
+    /// The TTL is not allowed. Nothing was changed.
+    BadTtl { key: String, ttl: Duration },
+    /// A lease store could not be reached, or refused a request.
+    Store {
+        act: &'static str,
+        key: String,
+        store: String,
+        why: String,
+        transient: bool,
+    },
+    /// The owner stopped using a lease, but the store did not confirm its release.
+    Unreleased {
+        key: String,
+        store: String,
+        why: String,
+        ttl: Duration,
+    },
+    /// The operation exists only for lock files.
+    FilesOnly { act: &'static str, store: String },
 }
 
 impl Error {
@@ -94,8 +126,25 @@ impl Error {
     pub fn is_timeout(&self) -> bool {
         matches!(
             *self.kind,
-            Kind::TimedOut { .. } | Kind::StillRunning { .. }
+            Kind::TimedOut { .. } | Kind::StillRunning { .. } | Kind::StillHeld { .. }
         )
+    }
+
+    /// True if the store of leases could not be reached or did not respond in time. The same
+    /// operation may succeed later.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(
+            *self.kind,
+            Kind::Store {
+                transient: true,
+                ..
+            } | Kind::Unreleased { .. }
+        )
+    }
+
+    /// True if the URL of a store is not valid, or names a store that this build does not contain.
+    pub fn is_bad_store(&self) -> bool {
+        matches!(*self.kind, Kind::BadStore { .. })
     }
 
     /// True if the path or its directory cannot be trusted: it is a link, another user's file, or a
@@ -111,9 +160,9 @@ impl Error {
         matches!(*self.kind, Kind::Unknown { .. })
     }
 
-    /// True if the key itself is not well formed.
+    /// True if the key itself, or the TTL of its lease, is not well formed.
     pub fn is_bad_key(&self) -> bool {
-        matches!(*self.kind, Kind::BadKey { .. })
+        matches!(*self.kind, Kind::BadKey { .. } | Kind::BadTtl { .. })
     }
 
     /// True if `stop` did not ask the owner to exit: no process was proven to be the owner, or the
@@ -142,6 +191,9 @@ impl Error {
             Kind::StillRunning { pid, why, .. } => {
                 Some(format!("pid {pid} was asked to stop and {why}"))
             }
+            Kind::StillHeld {
+                holder, timeout, ..
+            } => Some(still_held(holder, *timeout)),
             _ => None,
         }
     }
@@ -149,7 +201,9 @@ impl Error {
     /// Holder of the key, if the key is held by another process.
     pub fn holder(&self) -> Option<&Holder> {
         match &*self.kind {
-            Kind::Held { holder, .. } | Kind::TimedOut { holder, .. } => Some(holder),
+            Kind::Held { holder, .. }
+            | Kind::TimedOut { holder, .. }
+            | Kind::StillHeld { holder, .. } => Some(holder),
             _ => None,
         }
     }
@@ -217,6 +271,39 @@ impl fmt::Display for Error {
                     "{key} is still held: pid {pid} was asked to stop and {why}"
                 )
             }
+            Kind::StillHeld {
+                key,
+                holder,
+                timeout,
+            } => write!(f, "{key} is still held: {}", still_held(holder, *timeout)),
+            Kind::BadStore { store, why } => write!(f, "{store} cannot be used: {why}"),
+            Kind::BadTtl { key, ttl } => write!(
+                f,
+                "the TTL of {} s for {key} is not allowed: a lease lasts from 1 s to 24 h",
+                ttl.as_secs_f64()
+            ),
+            Kind::Store {
+                act,
+                key,
+                store,
+                why,
+                ..
+            } => write!(f, "cannot {act} {key} in {store}: {why}"),
+            Kind::Unreleased {
+                key,
+                store,
+                why,
+                ttl,
+            } => write!(
+                f,
+                "the release of {key} is not confirmed by {store} ({why}); its lease ends within \
+                 {} s",
+                ttl.as_secs_f64()
+            ),
+            Kind::FilesOnly { act, store } => write!(
+                f,
+                "cannot {act} in {store}: only stores of lock files on one machine can"
+            ),
         }
     }
 }
@@ -235,6 +322,14 @@ impl std::error::Error for Error {
             _ => None,
         }
     }
+}
+
+/// Reason why the owner of a lease is still the owner after a stop request.
+fn still_held(holder: &Holder, timeout: Duration) -> String {
+    format!(
+        "a stop request was stored for {holder}, which had not released the key after {} s",
+        timeout.as_secs_f32()
+    )
 }
 
 /// Message of an I/O error, without the error number and in lower case, so that it fits into a

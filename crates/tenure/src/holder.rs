@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::key::Key;
 use crate::record::Record;
@@ -20,6 +21,8 @@ pub struct Holder {
     pub(crate) suspended: bool,
     pub(crate) command_only: bool,
     pub(crate) file_gone: bool,
+    /// Time until the lease ends unless it is renewed.
+    pub(crate) expires_in: Option<Duration>,
 }
 
 /// Degree of proof for a [`Holder`]. The key is certainly held in every case.
@@ -35,6 +38,9 @@ pub enum Proof {
     OtherUser,
     /// No process owns the key, but a [`ReadLock`](crate::ReadLock) excludes owners.
     Reader,
+    /// The store attests a valid lease. The lock record is the owner's own text, and the owner is
+    /// usually on another machine.
+    Lease,
     /// The kernel reports that the key is held, but no process could be proven to hold it.
     Unknown,
 }
@@ -50,6 +56,7 @@ impl Holder {
             suspended: false,
             command_only: false,
             file_gone: false,
+            expires_in: None,
         }
     }
 
@@ -111,7 +118,13 @@ impl Holder {
         self.proof == Proof::Reader
     }
 
-    /// Path of the lock file.
+    /// Time until the lease of the owner ends unless it is renewed. `None` for lock files, and for
+    /// stores that do not report it.
+    pub fn expires_in(&self) -> Option<Duration> {
+        self.expires_in
+    }
+
+    /// Path of the lock file. In a lease store: its URL without credentials, `#` and the key.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -121,6 +134,13 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.proof, self.pid) {
             (_, Some(pid)) => write!(f, "pid {pid}")?,
+            (Proof::Lease, None) => match &self.record {
+                Some(record) => {
+                    let host = record.host.as_deref().unwrap_or("an unknown host");
+                    write!(f, "pid {} on host {host}", record.pid)?;
+                }
+                None => f.write_str("an unknown process with a lease")?,
+            },
             (Proof::OtherUser, None) => f.write_str("another user's process")?,
             (Proof::Reader, None) => f.write_str("a process with a read lock")?,
             (Proof::NotVisible, None) => f.write_str("a process that is not visible from here")?,
@@ -163,7 +183,11 @@ fn describe(f: &mut fmt::Formatter<'_>, record: &Record, holder: &Holder) -> fmt
             format!("running {program}, pid {}", command.pid)
         });
     }
-    match (&record.user, &record.host) {
+    let host = record
+        .host
+        .as_ref()
+        .filter(|_| holder.proof != Proof::Lease);
+    match (&record.user, host) {
         (Some(user), Some(host)) => details.push(format!("user {user} on {host}")),
         (Some(user), None) => details.push(format!("user {user}")),
         (None, Some(host)) => details.push(format!("on {host}")),
@@ -220,7 +244,8 @@ impl Status {
         &self.key
     }
 
-    /// Path of the key's lock file, or the path at which it would be created.
+    /// Path of the key's lock file, or the path at which it would be created. In a lease store: its
+    /// URL without credentials, `#` and the key.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -53,11 +53,17 @@ pub mod file;
 pub mod fuzz;
 mod holder;
 mod key;
+#[cfg(feature = "lease")]
+mod lease;
+#[cfg(not(feature = "lease"))]
+#[path = "lease/absent.rs"]
+mod lease;
 pub mod process;
 mod record;
 mod stop;
 mod stop_request;
 mod store;
+mod store_url;
 mod sys;
 mod tenure;
 pub mod text;
@@ -69,12 +75,24 @@ pub use claim::Claim;
 pub use error::Error;
 pub use holder::{Holder, Proof, State, Status};
 pub use key::Key;
+pub use lease::LeaseState;
 pub use record::Record;
 pub use stop::{Stop, Stopped};
 pub use stop_request::StopRequest;
 pub use store::{ReadLock, Store};
 pub use tenure::{Running, Tenure};
 pub use watch::Watch;
+
+/// Time on a clock that also counts while the machine is suspended, and that setting the wall clock
+/// does not change. Deadlines of leases are measured on it ([`LeaseState::deadline`]).
+///
+/// ```
+/// let before = tenure::boot_time();
+/// assert!(tenure::boot_time() >= before);
+/// ```
+pub fn boot_time() -> std::time::Duration {
+    sys::clock::boot_time()
+}
 
 /// Compiles and runs the example in the README.
 #[cfg(doctest)]

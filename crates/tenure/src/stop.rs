@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Kind};
 use crate::holder::{Holder, Proof, State};
 use crate::key::Key;
+use crate::lease;
 use crate::process::{self, Identity};
 use crate::record::{MAX_BYTES, Record, Unreadable};
-use crate::store::{self, Inspection, Store};
+use crate::store::{self, Inspection, Store, StoreKind};
 use crate::sys::signal::SignalTarget;
 use crate::sys::types::Evidence;
 
@@ -60,6 +61,12 @@ pub enum Stopped {
     },
     /// No process owned the key.
     NotRunning,
+    /// The owner of a lease, which may be on another machine, was asked to stop through a request
+    /// stored next to its lease. The lease has ended since.
+    Released {
+        /// Owner that held the lease.
+        holder: Box<Holder>,
+    },
     /// No process owned the key. The file of a crashed owner was removed.
     Cleaned {
         /// Lock record of the file, if it was readable.
@@ -106,7 +113,13 @@ impl Stop {
     }
 
     /// Stops the owner and waits until it has released the key.
+    ///
+    /// The owner of a lease is never signalled, not even on this machine. It is asked by a request in
+    /// the store, which it reads when it renews its lease. `force` has no effect there.
     pub fn run(self) -> Result<Stopped, Error> {
+        if let StoreKind::Leases(leases) = &self.store.kind {
+            return lease::stop(leases, &self.key, self.timeout, self.ask);
+        }
         loop {
             let inspection = self.store.inspect(&self.key)?;
             match &inspection.status.state {

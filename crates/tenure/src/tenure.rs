@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::Key;
 use crate::error::Error;
+use crate::lease::{Lease, LeaseState};
 use crate::process::Identity;
 use crate::record::{self, ExtraField, Record};
 use crate::store::{Held, LossCheck, Store};
@@ -32,13 +33,53 @@ use crate::sys::inherit;
 #[derive(Debug)]
 #[must_use = "the key is released as soon as the tenure is dropped"]
 pub struct Tenure {
-    held: Option<Held>,
+    held: Option<Ownership>,
     record: Record,
     /// Error that prevented writing the lock record when the key was acquired. While it is set, the
     /// file does not contain `record`.
     record_error: Option<Error>,
     /// Process that acquired the key. A forked child has a copy of the tenure, but owns nothing.
     owner: u32,
+}
+
+/// Proof of ownership: a locked file or a lease.
+#[derive(Debug)]
+pub(crate) enum Ownership {
+    File(Held),
+    Lease(Lease),
+}
+
+impl Ownership {
+    fn path(&self) -> &Path {
+        match self {
+            Self::File(held) => held.path(),
+            Self::Lease(lease) => lease.path(),
+        }
+    }
+
+    /// Drops a copy that a forked child has, without releasing the key of its parent.
+    fn abandon(self) {
+        match self {
+            Self::File(held) => held.abandon(),
+            Self::Lease(lease) => lease.abandon(),
+        }
+    }
+}
+
+/// Check for a loss of the key that another thread can make.
+#[derive(Debug)]
+pub(crate) enum AnyLossCheck {
+    File(LossCheck),
+    Lease(LeaseState),
+}
+
+impl AnyLossCheck {
+    pub(crate) fn is_lost(&self) -> bool {
+        match self {
+            Self::File(check) => check.is_lost(),
+            Self::Lease(state) => state.is_lost(),
+        }
+    }
 }
 
 /// A command that runs under a tenure.
@@ -58,7 +99,7 @@ impl Running {
 }
 
 impl Tenure {
-    pub(crate) fn new(held: Held, record: Record, record_error: Option<Error>) -> Self {
+    pub(crate) fn new(held: Ownership, record: Record, record_error: Option<Error>) -> Self {
         Self {
             owner: record.pid,
             held: Some(held),
@@ -95,14 +136,29 @@ impl Tenure {
         self.record.token
     }
 
-    /// Path of the lock file.
+    /// Path of the lock file. In a lease store: its URL without credentials, `#` and the key.
     pub fn path(&self) -> &Path {
-        self.held.as_ref().map_or(Path::new(""), Held::path)
+        self.held.as_ref().map_or(Path::new(""), Ownership::path)
     }
 
-    /// True if the path no longer leads to this lock file: the file was deleted, renamed or
-    /// replaced, an ancestor directory was renamed, or a symbolic link on the path was changed. The
-    /// check costs one system call; [`watch`](Self::watch) repeats it.
+    /// State of the lease, for threads that check it or wait for its loss. `None` in a store of lock
+    /// files.
+    pub fn lease_state(&self) -> Option<LeaseState> {
+        match &self.held {
+            Some(Ownership::Lease(lease)) => lease.shared_state(),
+            _ => None,
+        }
+    }
+
+    /// True if this process may no longer be the only owner. The check is cheap;
+    /// [`watch`](Self::watch) repeats it.
+    ///
+    /// A lease is lost once it was not renewed in time, also while this process or its machine was
+    /// suspended, and when the store has forgotten it. A lost lease stays lost. A write that has
+    /// already begun is stopped only by a receiver that checks the [`token`](Self::token).
+    ///
+    /// A lock file is lost if the path no longer leads to it: the file was deleted, renamed or
+    /// replaced, an ancestor directory was renamed, or a symbolic link on the path was changed.
     ///
     /// The owner of a lost lock file may no longer be alone. On Linux the deletion guard refuses
     /// other owners within the same network namespace if the file was deleted, renamed or replaced.
@@ -110,13 +166,23 @@ impl Tenure {
     /// own. On macOS another process may own the key whenever `lost` returns true. On Windows a
     /// held file cannot be deleted or renamed.
     pub fn lost(&self) -> bool {
-        self.held.as_ref().is_none_or(Held::is_lost)
+        match &self.held {
+            Some(Ownership::File(held)) => held.is_lost(),
+            // A forked child has no renewal thread and owns nothing.
+            Some(Ownership::Lease(lease)) => {
+                lease.state().is_lost() || std::process::id() != self.owner
+            }
+            None => true,
+        }
     }
 
-    pub(crate) fn loss_check(&self) -> std::io::Result<LossCheck> {
+    pub(crate) fn loss_check(&self) -> std::io::Result<AnyLossCheck> {
         match &self.held {
-            Some(held) => held.loss_check(),
-            None => Err(std::io::ErrorKind::NotFound.into()),
+            Some(Ownership::File(held)) => held.loss_check().map(AnyLossCheck::File),
+            _ => self
+                .lease_state()
+                .map(AnyLossCheck::Lease)
+                .ok_or_else(|| std::io::ErrorKind::NotFound.into()),
         }
     }
 
@@ -138,22 +204,37 @@ impl Tenure {
     /// If this process is killed, the key stays held while the command runs. (Windows: the command
     /// is killed with this process.) When this process releases the tenure, the key is free, even
     /// if the command or one of its children still runs.
+    ///
+    /// A command cannot inherit a lease, and would keep running after the lease is lost. In a lease
+    /// store this function fails with [`ErrorKind::Unsupported`](std::io::ErrorKind::Unsupported);
+    /// `tenure run --store` runs commands under a watchdog that ends them in time.
     pub fn spawn(&mut self, command: &mut Command) -> std::io::Result<Running> {
-        let Some(held) = &self.held else {
-            return Err(std::io::ErrorKind::NotFound.into());
+        let held = match &self.held {
+            Some(Ownership::File(held)) => held,
+            Some(Ownership::Lease(_)) => {
+                let why = "a command cannot inherit a lease; start it with `tenure run --store`";
+                return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, why));
+            }
+            None => return Err(std::io::ErrorKind::NotFound.into()),
         };
         let (child, job) = inherit::spawn(command, held.file(), held.guard())?;
+        self.name_command(child.id(), Path::new(command.get_program()));
+        Ok(Running { child, job })
+    }
+
+    /// Names a command that runs under this tenure in the lock record. [`spawn`](Self::spawn) does it
+    /// by itself.
+    pub fn name_command(&mut self, pid: u32, program: &Path) {
         self.record.command = Some(record::RecordedCommand {
-            pid: child.id(),
-            program: Path::new(command.get_program())
+            pid,
+            program: program
                 .file_name()
                 .map(|name| name.to_string_lossy().into_owned()),
-            process: Identity::from_pid(child.id()),
+            process: Identity::from_pid(pid),
         });
         if let Err(error) = self.rewrite() {
             tracing::warn!(%error, "the command was started, but the lock record does not name it");
         }
-        Ok(Running { child, job })
     }
 
     /// Adds the name of the stop event to the lock record. On systems without signals, `stop` sets
@@ -164,7 +245,7 @@ impl Tenure {
     }
 
     /// Releases the key and leaves the file and its record as a crash would. The next owner takes
-    /// them over and can [`inherit`](crate::Claim::inherit) fields.
+    /// them over and can [`inherit`](crate::Claim::inherit) fields. A lease ends after its TTL.
     pub fn leave(mut self) -> Result<(), Error> {
         let Some(held) = self.held.take() else {
             return Ok(());
@@ -174,18 +255,27 @@ impl Tenure {
             return Ok(());
         }
         tracing::debug!(path = %held.path().display(), token = self.record.token, "released without removing the lock file");
-        held.release_only()
+        match held {
+            Ownership::File(held) => held.release_only(),
+            Ownership::Lease(lease) => {
+                lease.abandon();
+                Ok(())
+            }
+        }
     }
 
-    /// Releases the key and reports errors, for example a lock file that could not be removed. The
-    /// key is free in any case.
+    /// Releases the key and reports errors, for example a lock file that could not be removed. A lock
+    /// file's key is free in any case. A lease whose release the store does not confirm ends after
+    /// its TTL.
     pub fn release(mut self) -> Result<(), Error> {
         self.release_held()
     }
 
     fn rewrite(&mut self) -> Result<(), Error> {
-        let Some(held) = &mut self.held else {
-            return Ok(());
+        let held = match &mut self.held {
+            Some(Ownership::File(held)) => held,
+            Some(Ownership::Lease(lease)) => return lease.write(&self.record),
+            None => return Ok(()),
         };
         if let Ok(written) = held.read()? {
             for (name, field) in written.extra {
@@ -198,13 +288,22 @@ impl Tenure {
     }
 
     fn release_held(&mut self) -> Result<(), Error> {
-        let Some(mut held) = self.held.take() else {
+        let Some(held) = self.held.take() else {
             return Ok(());
         };
         if std::process::id() != self.owner {
             held.abandon();
             return Ok(());
         }
+        let mut held = match held {
+            Ownership::File(held) => held,
+            Ownership::Lease(lease) => {
+                let path = lease.path().to_owned();
+                lease.release()?;
+                tracing::debug!(path = %path.display(), token = self.record.token, "released");
+                return Ok(());
+            }
+        };
         // `released_at` marks the lock record as released. It is also written to a file that is
         // removed next. A process that finds the owner without its file can then distinguish a
         // release in progress from a file that was lost.

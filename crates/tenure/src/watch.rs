@@ -16,10 +16,11 @@ pub struct Watch {
 }
 
 impl Tenure {
-    /// Checks the lock file at this interval and calls `on_loss` once if the file was deleted,
-    /// renamed or replaced.
+    /// Checks the lock file or the lease at this interval and calls `on_loss` once if it was lost
+    /// ([`lost`](Self::lost)).
     ///
-    /// Drop the watch before releasing the tenure, because a release removes the file too.
+    /// Drop the watch before releasing the tenure, because a release removes the file and ends the
+    /// lease too.
     ///
     /// ```
     /// use std::time::Duration;

@@ -94,6 +94,20 @@ fn key_held_by_another_user_is_refused() {
     assert!(!shared.file("tenure-65534/name_x.lock").exists());
 }
 
+// T5: the message of `stop` names the directory and its owner, not a lock file that it cannot see.
+#[test]
+fn stop_names_the_directory_that_it_may_not_search() {
+    let Some(shared) = Shared::new() else { return };
+    let closed = shared.file("closed");
+    fs::create_dir(&closed).expect("a directory");
+    set_mode(&closed, 0o744);
+    let file = closed.join("x.lock");
+    let refused = shared.as_user("stop --file").arg(&file).finish();
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let expected = format!("{} belongs to root", closed.display());
+    assert!(refused.stderr.contains(&expected), "{refused:?}");
+}
+
 // T1: only the kernel's lock table shows the owner, and reads of it may miss lines.
 #[test]
 fn key_held_by_another_user_is_refused_under_lock_traffic() {

@@ -250,11 +250,15 @@ fn inspect_in(directory: &LockDirectory, key: &Key, name: &OsStr) -> Result<Insp
         let file = match directory.lookup(name)? {
             Lookup::File(file) => file,
             other => {
-                return Ok(found(
-                    without_readable_file(directory, key, name, &path, other),
-                    None,
-                    path,
-                ));
+                let unsearchable = matches!(other, Lookup::Unsearchable);
+                let state = without_readable_file(directory, key, name, &path, other);
+                // The user that the state names owns the directory, so messages name the directory.
+                let path = if unsearchable && matches!(state, State::Unknown { .. }) {
+                    directory.path().to_owned()
+                } else {
+                    path
+                };
+                return Ok(found(state, None, path));
             }
         };
         let acquirer = match attest::lock_state(&file)
@@ -304,7 +308,7 @@ pub(super) fn without_readable_file(
         (_, Some(owner)) => State::Held(owner_without_file(path, key, owner)),
         (Lookup::Unsearchable, None) => State::Unknown {
             user: directory.owner_name(),
-            why: "this user may not search the directory of the lock file".to_owned(),
+            why: "this user may not search the directory".to_owned(),
         },
         (Lookup::Unusable(why), None) => State::Unusable(why),
         (Lookup::Missing | Lookup::File(_), None) => State::Free,

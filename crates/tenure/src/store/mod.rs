@@ -16,6 +16,7 @@ use crate::claim::Claim;
 use crate::error::{Error, Kind};
 use crate::holder::Status;
 use crate::key::{Key, absolute};
+use crate::lease::{self, LeaseStore};
 use crate::stop::Stop;
 use crate::sys::deletion_guard;
 use crate::sys::file::{Directory, LockFile, Lookup};
@@ -27,7 +28,8 @@ pub(crate) use location::LockTarget;
 use location::StoreLocation;
 pub use read_lock::ReadLock;
 
-/// A set of keys, each with at most one owner: a directory of lock files on this machine.
+/// A set of keys, each with at most one owner: a directory of lock files on this machine, or leases
+/// in a store that several machines share ([`connect`](Self::connect)).
 ///
 /// ```
 /// use tenure::{Key, Store};
@@ -43,7 +45,16 @@ pub use read_lock::ReadLock;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Store {
-    location: StoreLocation,
+    pub(crate) kind: StoreKind,
+}
+
+/// Location of the keys of a store.
+#[derive(Clone, Debug)]
+pub(crate) enum StoreKind {
+    /// Lock files on this machine.
+    Files(StoreLocation),
+    /// Leases that several machines share.
+    Leases(LeaseStore),
 }
 
 impl Store {
@@ -54,19 +65,65 @@ impl Store {
     /// directories.
     pub fn for_program(program: &str) -> Result<Self, Error> {
         Key::name(program)?;
-        Ok(Self {
-            location: StoreLocation::PerProgram {
-                temp: std::env::temp_dir(),
-                program: program.to_owned(),
-            },
-        })
+        Ok(Self::files(StoreLocation::PerProgram {
+            temp: std::env::temp_dir(),
+            program: program.to_owned(),
+        }))
     }
 
     /// Store in this directory, which is created if it does not exist. It must belong to this user
     /// or to root.
     pub fn in_dir(dir: impl Into<PathBuf>) -> Self {
+        Self::files(StoreLocation::Fixed(absolute(dir.into())))
+    }
+
+    /// Connects to a store of leases, which several machines share. The scheme of the URL names the
+    /// store, and each needs the cargo feature of the same name:
+    ///
+    /// - `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, with TLS `rediss://`, `redis+unix:///PATH`
+    /// - `etcd://HOST:PORT[,HOST:PORT..][/PREFIX]`, with TLS `etcds://`
+    /// - `dynamodb://TABLE?region=REGION`
+    ///
+    /// docs/stores.md in the repository lists the options of each, and what each store promises.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tenure::{Key, Store};
+    ///
+    /// let store = Store::connect("redis://127.0.0.1:6379")?;
+    /// let tenure = store
+    ///     .claim(&Key::name("nightly-import")?)
+    ///     .ttl(Duration::from_secs(15))
+    ///     .try_acquire()?;
+    /// assert!(!tenure.lost()); // renewed in the background
+    /// tenure.release()?;
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn connect(url: &str) -> Result<Self, Error> {
+        Ok(Self {
+            kind: StoreKind::Leases(LeaseStore::connect(url)?),
+        })
+    }
+
+    /// True if the keys of this store are held as leases, which several machines share.
+    pub fn is_lease(&self) -> bool {
+        matches!(self.kind, StoreKind::Leases(_))
+    }
+
+    fn files(location: StoreLocation) -> Self {
         Self {
-            location: StoreLocation::Fixed(absolute(dir.into())),
+            kind: StoreKind::Files(location),
+        }
+    }
+
+    /// Location of the lock files, for operations that lease stores do not have.
+    fn location(&self, act: &'static str) -> Result<&StoreLocation, Error> {
+        match &self.kind {
+            StoreKind::Files(location) => Ok(location),
+            StoreKind::Leases(leases) => Err(Error::new(Kind::FilesOnly {
+                act,
+                store: leases.url().to_owned(),
+            })),
         }
     }
 
@@ -79,17 +136,23 @@ impl Store {
     /// has no lock file, so there is nothing to lock, and a process may acquire the key at any
     /// time.
     pub fn read_lock(&self, key: &Key) -> Result<Option<ReadLock>, Error> {
-        read_lock::acquire(&self.location, key)
+        read_lock::acquire(self.location("take a read lock")?, key)
     }
 
     /// Inspects a key without disturbing its owner.
     pub fn status(&self, key: &Key) -> Result<Status, Error> {
-        inspect::status(&self.location, key)
+        match &self.kind {
+            StoreKind::Files(location) => inspect::status(location, key),
+            StoreKind::Leases(leases) => lease::status(leases, key),
+        }
     }
 
-    /// Inspects every key that has a lock file in the store.
+    /// Inspects every key that has a lock file or a lease in the store.
     pub fn list(&self) -> Result<Vec<Status>, Error> {
-        inspect::list(&self.location)
+        match &self.kind {
+            StoreKind::Files(location) => inspect::list(location),
+            StoreKind::Leases(leases) => lease::list(leases),
+        }
     }
 
     /// Prepares to stop the owner of a key.
@@ -97,22 +160,29 @@ impl Store {
         Stop::new(self.clone(), key.clone())
     }
 
-    /// Path of the lock file of a key, or the path at which it would be created.
+    /// Path of the lock file of a key, or the path at which it would be created. In a lease store:
+    /// its URL without credentials, `#` and the key.
     pub fn path_of(&self, key: &Key) -> PathBuf {
-        self.location.path_of(key)
+        match &self.kind {
+            StoreKind::Files(location) => location.path_of(key),
+            StoreKind::Leases(leases) => leases.path_of(key),
+        }
     }
 
-    /// Directory of the lock files.
+    /// Directory of the lock files. In a lease store: its URL without credentials.
     pub fn dir(&self) -> PathBuf {
-        self.location.dir()
+        match &self.kind {
+            StoreKind::Files(location) => location.dir(),
+            StoreKind::Leases(leases) => PathBuf::from(leases.url()),
+        }
     }
 
     pub(crate) fn target(&self, key: &Key) -> Result<LockTarget, Error> {
-        self.location.target(key)
+        self.location("open a lock file")?.target(key)
     }
 
     pub(crate) fn inspect(&self, key: &Key) -> Result<Inspection, Error> {
-        inspect::inspect(&self.location, key)
+        inspect::inspect(self.location("open a lock file")?, key)
     }
 }
 
@@ -121,12 +191,10 @@ impl Store {
 /// directory. The library does not read that variable.
 impl Default for Store {
     fn default() -> Self {
-        Self {
-            location: StoreLocation::PerProgram {
-                temp: std::env::temp_dir(),
-                program: "tenure".to_owned(),
-            },
-        }
+        Self::files(StoreLocation::PerProgram {
+            temp: std::env::temp_dir(),
+            program: "tenure".to_owned(),
+        })
     }
 }
 

@@ -7,6 +7,7 @@
 //! - `process`: identities, users and states of processes
 //! - `signal`: asks a proven process to exit, and waits for it
 //! - `inherit`: passes the lock to a command
+//! - `clock`: a clock that counts while the machine is suspended
 
 pub(crate) mod types;
 
@@ -20,7 +21,7 @@ mod polling;
 #[cfg(unix)]
 mod unix;
 #[cfg(unix)]
-pub(crate) use unix::{file, inherit};
+pub(crate) use unix::{clock, file, inherit};
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -36,7 +37,7 @@ pub(crate) use macos::{deletion_guard, process, signal};
 #[expect(unsafe_code, reason = "the Windows API is foreign code")]
 mod windows;
 #[cfg(windows)]
-pub(crate) use windows::{deletion_guard, file, inherit, process, signal};
+pub(crate) use windows::{clock, deletion_guard, file, inherit, process, signal};
 
 #[cfg(not(any(target_os = "linux", target_os = "macos", windows)))]
 compile_error!("tenure supports Linux, macOS and Windows");

@@ -1,5 +1,6 @@
 //! Code that Linux and macOS share.
 
+pub(crate) mod clock;
 pub(crate) mod file;
 pub(crate) mod inherit;
 pub(crate) mod names;

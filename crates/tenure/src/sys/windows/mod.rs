@@ -1,5 +1,6 @@
 //! Windows: mandatory byte-range locks, share modes, process handles, events, jobs.
 
+pub(crate) mod clock;
 pub(crate) mod deletion_guard;
 pub(crate) mod file;
 mod handle;

@@ -1,0 +1,159 @@
+//! The operations that every store of leases implements, and their results.
+
+use std::fmt::{self, Debug};
+use std::time::Duration;
+
+/// Largest part of the TTL that one request may take. Three requests then fit into a TTL, so that a
+/// single lost packet does not cost the lease.
+const REQUESTS_PER_TTL: u32 = 3;
+/// Maximum time for one request, however long the TTL is.
+const MAX_REQUEST: Duration = Duration::from_secs(5);
+
+/// A store of leases. All calls block for at most their time limit, and may be made from any
+/// thread, also from one of an async runtime.
+///
+/// An error does not say whether the store has executed the request. Every request can therefore be
+/// repeated: it names the owner, and the store compares the owner before it changes anything.
+pub(crate) trait Backend: Send + Sync + Debug {
+    /// Acquires the lease if no other owner has it. Also succeeds if this very owner has it, because
+    /// the response to an earlier request may have been lost.
+    fn try_acquire(
+        &self,
+        id: &LeaseId,
+        record: &[u8],
+        limit: Duration,
+    ) -> Result<Attempt, StoreError>;
+
+    /// Extends the lease to its whole TTL, if this owner still has it.
+    fn renew(&self, id: &LeaseId, grant: &Grant, limit: Duration) -> Result<Renewed, StoreError>;
+
+    /// Replaces the lock record. False: this owner no longer has the lease.
+    fn write_record(
+        &self,
+        id: &LeaseId,
+        record: &[u8],
+        limit: Duration,
+    ) -> Result<bool, StoreError>;
+
+    /// Ends the lease, if this owner still has it. The counter of tokens is kept.
+    fn release(&self, id: &LeaseId, limit: Duration) -> Result<(), StoreError>;
+
+    /// Returns the present lease of a key.
+    fn read(&self, key: &str, limit: Duration) -> Result<Option<Entry>, StoreError>;
+
+    /// Returns all present leases, at most [`MAX_LISTED`].
+    fn list(&self, limit: Duration) -> Result<Vec<(String, Entry)>, StoreError>;
+
+    /// Stores a request to stop next to the lease of this owner. False: the owner no longer has it.
+    fn request_stop(&self, key: &str, owner: &str, limit: Duration) -> Result<bool, StoreError>;
+
+    /// Prepares to wait for the release of a key. The notification starts with this call, so that a
+    /// release between it and the next attempt is not missed.
+    fn waiter(&self, key: &str, limit: Duration) -> Result<Box<dyn Waiter>, StoreError>;
+}
+
+/// Waits for the release of a key.
+pub(crate) trait Waiter {
+    /// Returns when the key may have become free, or after `limit`.
+    fn wait(&mut self, limit: Duration) -> Result<(), StoreError>;
+}
+
+/// Maximum number of leases that [`Backend::list`] returns. It bounds the memory of `status`.
+pub(crate) const MAX_LISTED: usize = 10_000;
+
+/// Identity of a lease: each acquisition has an owner id of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseId {
+    /// Name of the key in the store.
+    pub(crate) key: String,
+    /// Random id of this acquisition.
+    pub(crate) owner: String,
+    pub(crate) ttl: Duration,
+}
+
+impl LeaseId {
+    /// Maximum time for one request about this lease.
+    pub(crate) fn request_timeout(&self) -> Duration {
+        (self.ttl / REQUESTS_PER_TTL).min(MAX_REQUEST)
+    }
+}
+
+/// What the store returned for an acquired lease, and needs for its renewal.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    /// Fencing token.
+    pub(crate) token: u64,
+    /// Id of the lease in a store that issues ids (etcd).
+    #[expect(dead_code, reason = "only etcd issues ids for leases")]
+    pub(crate) lease: i64,
+}
+
+/// Outcome of an attempt to acquire a lease.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    Acquired(Grant),
+    /// Another owner has the lease.
+    Held(Entry),
+    /// Another owner had the lease at its last renewal, and the store does not show whether it still
+    /// renews it. The same attempt must be made again after `retry`, for at most one TTL
+    /// (DynamoDB).
+    #[expect(dead_code, reason = "only DynamoDB does not expire leases by itself")]
+    Unproven {
+        entry: Entry,
+        retry: Duration,
+    },
+}
+
+/// The lease of a key as the store has it.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) owner: String,
+    pub(crate) token: u64,
+    /// Lock record, as the owner wrote it. Not trusted.
+    pub(crate) record: Vec<u8>,
+    /// Time until the lease expires unless it is renewed, if the store knows it.
+    pub(crate) expires_in: Option<Duration>,
+}
+
+/// Outcome of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewed {
+    Extended {
+        /// True if `stop` has asked this owner to release the key.
+        stop_requested: bool,
+    },
+    /// This owner no longer has the lease.
+    NotOwner,
+}
+
+/// Failure of a request to a store.
+#[derive(Debug)]
+pub(crate) struct StoreError {
+    /// Reason, without credentials.
+    pub(crate) why: String,
+    /// True if the same request may succeed later: the store was unreachable or busy.
+    pub(crate) transient: bool,
+}
+
+impl StoreError {
+    /// Failure that a later request may not have.
+    pub(crate) fn transient(why: impl fmt::Display) -> Self {
+        Self {
+            why: why.to_string(),
+            transient: true,
+        }
+    }
+
+    /// Failure that every later request will have too.
+    pub(crate) fn fatal(why: impl fmt::Display) -> Self {
+        Self {
+            why: why.to_string(),
+            transient: false,
+        }
+    }
+
+    /// No response arrived within the limit.
+    pub(crate) fn timeout(limit: Duration) -> Self {
+        Self::transient(format!("no response within {} ms", limit.as_millis()))
+    }
+}
