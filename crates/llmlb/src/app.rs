@@ -20,6 +20,7 @@ use crate::exporter::{self, Exporter};
 use crate::forward::{ForwardTimeouts, Via};
 use crate::health::{self, Watcher};
 use crate::issuer_file::IssuerFile;
+use crate::issuer_store::IssuerStore;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
@@ -87,9 +88,13 @@ impl App {
             }
         }
         let discover = backends.is_empty();
-        let issued = IssuerQueue::new();
+        let (issued, shared_ids) = (IssuerQueue::new(), IssuerQueue::new());
+        let issuer_store = IssuerStore::start(&config.fleet, Arc::clone(&shared_ids))?;
+        let is_shared = issuer_store.is_some();
+        let queues = [Some(Arc::clone(&issued)), is_shared.then_some(shared_ids)];
         let pool_config = PoolConfig {
-            issuer_queues: vec![Arc::clone(&issued)],
+            host: is_shared.then(|| sys::host_name(env::text)).flatten(),
+            issuer_queues: queues.into_iter().flatten().collect(),
             ..PoolConfig::from(config)
         };
         let backends = backends.into_iter().map(Backend::new);
@@ -117,13 +122,14 @@ impl App {
             watcher.discover(listener.local_addr()?.port()).await;
         }
         let workers_config = worker_config(config, connector, via, log);
-        let (exporter, usage) = start_exporter(config, demo)?;
+        let (exporter, usage) = start_exporter(config, demo, meter.instance())?;
         let shared = Arc::new(shared(
             config,
             division,
             pool,
             meter,
             usage,
+            issuer_store,
             &workers_config,
         ));
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
@@ -172,6 +178,9 @@ impl App {
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
+        if let Some(store) = &self.shared.issuer_store {
+            store.finish();
+        }
         if let Some(file) = self.issuer_file.take() {
             file.finish();
         }
@@ -218,6 +227,7 @@ fn shared(
     pool: Arc<Pool>,
     meter: Meter,
     usage: Option<Arc<exporter::ExportState>>,
+    issuer_store: Option<IssuerStore>,
     workers: &WorkerConfig,
 ) -> Shared {
     let server = &config.server;
@@ -251,6 +261,7 @@ fn shared(
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
         meter: Arc::new(meter),
         usage,
+        issuer_store,
         draining: workers.drain.clone(),
     }
 }
@@ -260,6 +271,7 @@ fn shared(
 fn start_exporter(
     config: &Config,
     demo: bool,
+    instance: &str,
 ) -> io::Result<(Option<Exporter>, Option<Arc<exporter::ExportState>>)> {
     let usage = &config.usage;
     if !usage.enabled {
@@ -271,7 +283,7 @@ fn start_exporter(
         let to = usage.url.as_ref().map(config::Receiver::shown);
         return Ok((None, Some(Arc::new(exporter::ExportState::broken(to, why)))));
     };
-    let exporter = Exporter::start(config, &data)?;
+    let exporter = Exporter::start(config, &data, instance)?;
     let state = exporter.state();
     Ok((Some(exporter), Some(state)))
 }

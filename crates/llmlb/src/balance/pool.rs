@@ -366,6 +366,11 @@ impl Pool {
         }
     }
 
+    /// True if the backend that issued this id is known, be it in use or not.
+    pub(crate) fn knows_issuer(&self, id: IdHash) -> bool {
+        self.issuers.get(id).is_some()
+    }
+
     /// Stores the backend of an id that an earlier process or another server has persisted.
     pub(crate) fn restore_issuer(&self, issuer: Issuer) {
         self.issuers.put(issuer);

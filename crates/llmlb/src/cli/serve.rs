@@ -44,6 +44,10 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
             "usage.url ({url}) is ignored: the demo's usage records are never delivered"
         );
     }
+    if args.demo {
+        // The demo's data directory belongs to this machine, and its ids are not shared.
+        config.fleet.store = None;
+    }
     sys::limits::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -193,6 +193,8 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_USAGE_ARCHIVE_MAX_SIZE", "20GiB", None),
     ("LLMLB_USAGE_FAILED_MAX_AGE", "36h", None),
     ("LLMLB_USAGE_FAILED_MAX_SIZE", "500MiB", None),
+    ("LLMLB_FLEET_STORE", "redis://h:1/2", None),
+    ("LLMLB_FLEET_TTL", "10s", None),
 ];
 
 #[test]
