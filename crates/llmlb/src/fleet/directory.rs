@@ -30,17 +30,13 @@ struct FleetFile {
 pub(super) fn id(data: &Path, store: &str) -> Result<Uuid, FleetError> {
     let path = path(data);
     let failed = |error| FleetError::disk(&path, error);
-    let file = match read(&path).map_err(failed)? {
-        Some(file) => file,
-        None => {
-            create(&path, store).map_err(failed)?;
-            // Another host may have created the file first.
-            let missing = || io::Error::from(io::ErrorKind::NotFound);
-            read(&path)
-                .map_err(failed)?
-                .ok_or_else(|| failed(missing()))?
-        }
-    };
+    let mut found = read(&path).map_err(failed)?;
+    if found.is_none() {
+        create(&path, store).map_err(failed)?;
+        // Another host may have created the file first.
+        found = read(&path).map_err(failed)?;
+    }
+    let file = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     if file.store != store {
         return Err(FleetError::OtherStore {
             file: path,

@@ -104,7 +104,7 @@ impl From<tenure::Error> for FleetError {
         };
         Self::Held(Holder {
             host: record.and_then(|record| record.host()).map(safe),
-            pid: record.map(|record| record.pid()).filter(|pid| *pid > 0),
+            pid: record.map(tenure::Record::pid).filter(|pid| *pid > 0),
             instance: record
                 .and_then(|record| record.field("instance")?.as_str())
                 .map(safe),

@@ -91,16 +91,14 @@ impl IssuerStore {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         lookups?.try_send(Lookup { id, reply }).ok()?;
-        match tokio::time::timeout(MAX_WAIT, found).await {
-            Ok(Ok(found)) => found,
-            // Redis is slow, or the thread could not reach it.
-            Ok(Err(_)) | Err(_) => {
-                let pause = u64::try_from(PAUSE.as_millis()).unwrap_or_default();
-                let until = self.elapsed().saturating_add(pause);
-                self.paused_until.store(until, Ordering::Relaxed);
-                None
-            }
+        if let Ok(Ok(found)) = tokio::time::timeout(MAX_WAIT, found).await {
+            return found;
         }
+        // Redis is slow, or the thread could not reach it.
+        let pause = u64::try_from(PAUSE.as_millis()).unwrap_or_default();
+        let until = self.elapsed().saturating_add(pause);
+        self.paused_until.store(until, Ordering::Relaxed);
+        None
     }
 
     /// Ends the threads.
@@ -141,10 +139,10 @@ impl Session {
             for lookup in &waiting {
                 request.get(self.key(lookup.id));
             }
-            let values = match waiting.is_empty() {
-                true => continue,
-                false => self.send::<Vec<Option<String>>>(&request),
-            };
+            if waiting.is_empty() {
+                continue;
+            }
+            let values = self.send::<Vec<Option<String>>>(&request);
             // After an error the lookups are dropped, which ends the wait of their requests.
             for (lookup, value) in waiting.into_iter().zip(values.unwrap_or_default()) {
                 let key = value.and_then(|value| u64::from_str_radix(&value, 16).ok());
@@ -202,16 +200,15 @@ impl Session {
         }
     }
 
+    fn connect(&self) -> Result<Connection, RedisError> {
+        let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
+        connection.set_write_timeout(Some(TIMEOUT))?;
+        Ok(connection)
+    }
+
     fn try_send<T: redis::FromRedisValue>(&mut self, request: &Pipeline) -> Result<T, RedisError> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => {
-                let connection = self.client.get_connection_with_timeout(TIMEOUT)?;
-                connection.set_read_timeout(Some(TIMEOUT))?;
-                connection.set_write_timeout(Some(TIMEOUT))?;
-                connection
-            }
-        };
+        let mut connection = self.connection.take().map_or_else(|| self.connect(), Ok)?;
         let done = request.query(&mut connection)?;
         self.connection = Some(connection);
         Ok(done)

@@ -2,11 +2,7 @@
 //! real signals. (S11, L6)
 
 #![cfg(target_os = "linux")]
-#![expect(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    reason = "helpers fail the test that called them"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
 mod redis_server;
 mod world;
