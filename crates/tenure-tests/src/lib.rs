@@ -17,6 +17,8 @@ mod owner;
 #[cfg(target_os = "linux")]
 pub mod run_as;
 #[cfg(unix)]
+pub mod servers;
+#[cfg(unix)]
 pub mod storm;
 #[cfg(unix)]
 pub mod witness;

@@ -14,8 +14,8 @@ use crate::text;
 /// Cargo features of the lease stores, and true for those that this build contains. Tests of this
 /// crate parse the URLs of all stores.
 const REDIS: (&str, bool) = ("redis", cfg!(any(test, feature = "redis")));
-const DYNAMODB: (&str, bool) = ("dynamodb", cfg!(test));
-const ETCD: (&str, bool) = ("etcd", cfg!(test));
+const DYNAMODB: (&str, bool) = ("dynamodb", cfg!(any(test, feature = "dynamodb")));
+const ETCD: (&str, bool) = ("etcd", cfg!(any(test, feature = "etcd")));
 
 /// Schemes of lease stores, and the cargo feature of each.
 const SCHEMES: [(&str, (&str, bool)); 6] = [

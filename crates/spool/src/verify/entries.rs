@@ -201,7 +201,7 @@ impl Verification<'_> {
                     if number != last + 1 {
                         fault(format!(
                             "record number {number} follows record number {last}: the records \
-                             between them are missing"
+                             between them are missing or damaged"
                         ));
                     }
                     last = number;

@@ -83,8 +83,11 @@ impl LeaseId {
 pub(crate) struct Grant {
     /// Fencing token.
     pub(crate) token: u64,
-    /// Id of the lease in a store that issues ids (etcd).
-    #[expect(dead_code, reason = "only etcd issues ids for leases")]
+    /// Id of the lease in a store that has ids for leases (etcd).
+    #[cfg_attr(
+        not(feature = "etcd"),
+        expect(dead_code, reason = "only etcd has ids for leases")
+    )]
     pub(crate) lease: i64,
 }
 
@@ -97,7 +100,10 @@ pub(crate) enum Attempt {
     /// Another owner had the lease at its last renewal, and the store does not show whether it still
     /// renews it. The same attempt must be made again after `retry`, for at most one TTL
     /// (DynamoDB).
-    #[expect(dead_code, reason = "only DynamoDB does not expire leases by itself")]
+    #[cfg_attr(
+        not(feature = "dynamodb"),
+        expect(dead_code, reason = "only DynamoDB does not expire leases by itself")
+    )]
     Unproven {
         entry: Entry,
         retry: Duration,
