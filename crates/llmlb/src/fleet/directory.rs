@@ -66,6 +66,8 @@ fn path(data: &Path) -> PathBuf {
 fn read(path: &Path) -> io::Result<Option<FleetFile>> {
     let file = match data_file::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // The data directory is a file. The run reports it.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
         opened => opened?,
     };
     let mut text = Vec::new();
