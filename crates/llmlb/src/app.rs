@@ -10,7 +10,7 @@ use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, Pool, PoolConfig};
+use crate::balance::{Backend, IssuerQueue, Pool, PoolConfig};
 use crate::body_deadline::BodyPace;
 use crate::config::{self, Config, env};
 use crate::data_dir;
@@ -19,6 +19,8 @@ use crate::descriptors::Division;
 use crate::exporter::{self, Exporter};
 use crate::forward::{ForwardTimeouts, Via};
 use crate::health::{self, Watcher};
+use crate::issuer_file::IssuerFile;
+use crate::issuer_store::IssuerStore;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
@@ -43,6 +45,8 @@ pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
     workers: Workers,
     exporter: Option<Exporter>,
+    /// Writer of issued ids; `None` if there is no data directory.
+    issuer_file: Option<IssuerFile>,
     workers_config: WorkerConfig,
     /// Tasks of the probes and of the demo's backends.
     tasks: TaskTracker,
@@ -84,10 +88,20 @@ impl App {
             }
         }
         let discover = backends.is_empty();
-        let pool = Arc::new(Pool::new(
-            PoolConfig::from(config),
-            backends.into_iter().map(Backend::new),
-        ));
+        let (issued, shared_ids) = (IssuerQueue::new(), IssuerQueue::new());
+        let issuer_store = IssuerStore::start(&config.fleet, Arc::clone(&shared_ids))?;
+        let is_shared = issuer_store.is_some();
+        let queues = [Some(Arc::clone(&issued)), is_shared.then_some(shared_ids)];
+        let pool_config = PoolConfig {
+            host: is_shared.then(|| sys::host_name(env::text)).flatten(),
+            issuer_queues: queues.into_iter().flatten().collect(),
+            ..PoolConfig::from(config)
+        };
+        let backends = backends.into_iter().map(Backend::new);
+        let pool = Arc::new(Pool::new(pool_config, backends));
+        let issuer_file = data_dir::find(None, demo)
+            .map(|data| IssuerFile::start(&data, issued, &pool))
+            .transpose()?;
         let connector = Connector::new(config.upstream.connect_timeout, division);
         if config.backends.iter().any(|one| one.url.is_https()) {
             connector.prepare_tls();
@@ -108,13 +122,14 @@ impl App {
             watcher.discover(listener.local_addr()?.port()).await;
         }
         let workers_config = worker_config(config, connector, via, log);
-        let (exporter, usage) = start_exporter(config, demo)?;
+        let (exporter, usage) = start_exporter(config, demo, meter.instance())?;
         let shared = Arc::new(shared(
             config,
             division,
             pool,
             meter,
             usage,
+            issuer_store,
             &workers_config,
         ));
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
@@ -122,6 +137,7 @@ impl App {
             shared,
             workers,
             exporter,
+            issuer_file,
             workers_config,
             tasks,
             stop_probes,
@@ -162,6 +178,12 @@ impl App {
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
+        if let Some(store) = &self.shared.issuer_store {
+            store.finish();
+        }
+        if let Some(file) = self.issuer_file.take() {
+            file.finish();
+        }
         // All records are staged, so the last export can start. After a second signal the process
         // exits without it: the records stay in staging for the next start.
         if let Some(exporter) = self.exporter.take()
@@ -205,6 +227,7 @@ fn shared(
     pool: Arc<Pool>,
     meter: Meter,
     usage: Option<Arc<exporter::ExportState>>,
+    issuer_store: Option<IssuerStore>,
     workers: &WorkerConfig,
 ) -> Shared {
     let server = &config.server;
@@ -238,6 +261,7 @@ fn shared(
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
         meter: Arc::new(meter),
         usage,
+        issuer_store,
         draining: workers.drain.clone(),
     }
 }
@@ -247,6 +271,7 @@ fn shared(
 fn start_exporter(
     config: &Config,
     demo: bool,
+    instance: &str,
 ) -> io::Result<(Option<Exporter>, Option<Arc<exporter::ExportState>>)> {
     let usage = &config.usage;
     if !usage.enabled {
@@ -258,7 +283,7 @@ fn start_exporter(
         let to = usage.url.as_ref().map(config::Receiver::shown);
         return Ok((None, Some(Arc::new(exporter::ExportState::broken(to, why)))));
     };
-    let exporter = Exporter::start(config, &data)?;
+    let exporter = Exporter::start(config, &data, instance)?;
     let state = exporter.state();
     Ok((Some(exporter), Some(state)))
 }

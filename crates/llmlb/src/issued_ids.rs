@@ -1,10 +1,8 @@
 //! Ids that backends issue for files, stored responses and batches. Only the backend that issued an
 //! id knows it, so requests that name the id are routed to that backend.
 
-use foldhash::fast::FixedState;
-use std::hash::BuildHasher;
-
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 
 use crate::endpoint::IssuedIds;
 use crate::json;
@@ -46,8 +44,8 @@ impl IssuedIdFinder {
     }
 
     /// Reads the next chunk of the response. Calls `found` with the hash of each id.
-    pub(crate) fn read(&mut self, data: &Bytes, mut found: impl FnMut(u64)) {
-        self.search(data, &mut |id| found(hash(id)));
+    pub(crate) fn read(&mut self, data: &Bytes, mut found: impl FnMut(IdHash)) {
+        self.search(data, &mut |id| found(IdHash::new(id)));
     }
 
     /// Searches only the fields in which backends issue ids. Other fields, such as `metadata`, may repeat
@@ -80,9 +78,45 @@ impl IssuedIdFinder {
     }
 }
 
-/// Hash under which the backend of an id is stored.
-pub(crate) fn hash(id: &[u8]) -> u64 {
-    FixedState::default().hash_one(id)
+/// Hash of an issued id, under which its backend is stored: half of a SHA-256.
+///
+/// Some backends let clients choose ids. A client that finds another id with the hash of a foreign
+/// id could have it issued by a different backend, and so divert the requests of the other client.
+/// A 64-bit hash that is fast to compute permits such a search; 128 bits of SHA-256 do not. The
+/// hash is stored in files and in Redis instead of the id, which is often the only secret that
+/// protects an object. Ids that backends generate are random, so they cannot be found by hashing
+/// guesses; a key would add no protection, because it would have to be stored next to the hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct IdHash(pub(crate) u128);
+
+impl IdHash {
+    pub(crate) fn new(id: &[u8]) -> Self {
+        Self(u128::from_be_bytes(digest(b"llmlb issued id\0", id)))
+    }
+}
+
+/// Identity of a backend that survives a restart and does not depend on the order of the
+/// configuration: a hash of its URL. Only operators choose URLs, so 64 bits suffice. Never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BackendKey(pub(crate) u64);
+
+impl BackendKey {
+    /// Returns the key of a URL. The URL of a loopback address means another backend on each host,
+    /// so servers that share issued ids also pass the name of their `host`.
+    pub(crate) fn new(url: &str, host: Option<&str>) -> Self {
+        let named = format!("{url}\0{}", host.unwrap_or_default());
+        let [first @ .., _, _, _, _, _, _, _, _] = digest(b"llmlb backend\0", named.as_bytes());
+        Self(u64::from_be_bytes(first).max(1))
+    }
+}
+
+/// Returns the first half of a SHA-256. The prefix differs for each kind of text, so that a text of
+/// one kind never has the hash of a text of another kind.
+fn digest(prefix: &[u8], text: &[u8]) -> [u8; 16] {
+    let hash = Sha256::new().chain_update(prefix).chain_update(text);
+    let mut half = [0; 16];
+    half.copy_from_slice(&hash.finalize()[..16]);
+    half
 }
 
 /// Calls `found` with the id of a JSON object, which may be truncated, and with the id of its `nested`
@@ -185,6 +219,23 @@ mod tests {
         );
         let late = format!("{{\"x\":\"{more}\",\"id\":\"late\"}}");
         assert!(found(IssuedIds::Own, late.as_bytes().chunks(99)).is_empty());
+    }
+
+    #[test]
+    fn hashes_are_those_of_earlier_releases() {
+        // Files and Redis contain these hashes: another hash would forget all ids at an upgrade.
+        let id = IdHash::new(b"file-abc").0;
+        assert_eq!(id, 0x936f_d447_f6b2_6982_6d74_72d9_6115_4c8e);
+        let url = "http://127.0.0.1:11434";
+        let keys = [None, Some("gpu-1"), Some("gpu-2")].map(|host| BackendKey::new(url, host).0);
+        assert_eq!(
+            keys,
+            [
+                0xba7c_b5a8_0c48_31b9,
+                0x93f6_051e_c579_7f80,
+                0x269f_41ba_c3f5_5fd0
+            ]
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod dropped_headers;
 mod endpoint;
 mod episode;
 mod exporter;
+mod fleet;
 mod forward;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -28,6 +29,8 @@ pub mod fuzz;
 mod headers;
 mod health;
 mod issued_ids;
+mod issuer_file;
+mod issuer_store;
 mod json;
 mod listen;
 pub mod lock;

@@ -33,6 +33,11 @@ impl DataDir {
         Self::on(Arc::new(RealDisk), root)
     }
 
+    /// The data directory itself.
+    pub(crate) fn root(&self) -> &Path {
+        self.spool.parent().unwrap_or(&self.spool)
+    }
+
     pub(crate) fn on(disk: Arc<dyn Disk>, root: &Path) -> Self {
         Self {
             disk,

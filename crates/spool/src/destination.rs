@@ -93,7 +93,7 @@ pub(crate) fn claim(disk: &dyn Disk, data: &Path, to: Option<&str>) -> Result<()
             // Continue without `destination.json` if the disk is full, because delivery frees
             // space. The next run writes the file.
             Err(error) if error.is_full() => tracing::debug!(%error, "destination not written"),
-            written => written.map_err(RunError::Disk)?,
+            written => written?,
         }
     }
     Ok(())

@@ -71,6 +71,10 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn before_record(&self) -> io::Result<()> {
         Ok(())
     }
+    /// Called in front of each batch that is sent. A fence that was lost fails here.
+    fn before_send(&self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Reader of an open file that reads through [`Disk`].

@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::fence::is_fenced;
+
 const READ: &str = "read";
 const USE: &str = "use";
 const VERSION: &str = "use the format version of the file";
@@ -55,6 +57,11 @@ impl Error {
     /// True if the file system is read-only.
     pub fn is_read_only(&self) -> bool {
         self.source.kind() == io::ErrorKind::ReadOnlyFilesystem
+    }
+
+    /// True if a [`Fence`](crate::Fence) rejected the operation.
+    pub fn is_fenced(&self) -> bool {
+        is_fenced(&self.source)
     }
 
     /// True if a file exists and cannot be read.

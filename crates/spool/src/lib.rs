@@ -16,6 +16,7 @@ mod entry_journal;
 mod entry_reader;
 mod entry_records;
 mod error;
+mod fence;
 mod fields;
 mod files;
 mod fingerprint;
@@ -56,6 +57,7 @@ pub use delivery::{
 };
 pub use destination::{ChangedDestination, change_destination, claim_destination, destination};
 pub use error::Error;
+pub use fence::Fence;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
 pub use manager::{Failed, FileTotals, Keep, KeptIn, Pause, PendingBatch, SpoolManager};

@@ -14,6 +14,7 @@ use crate::delivery::{
 };
 use crate::destination;
 use crate::disk::{Disk, RealDisk};
+use crate::fence::{Fence, FencedDisk};
 use crate::manager::SpoolManager;
 use crate::reserve::{self, Reserve};
 use crate::staging_lock::LockError;
@@ -153,6 +154,13 @@ impl Runner {
         }
     }
 
+    /// Returns a runner whose runs end when the fence is lost. They then fail with
+    /// [`RunError::Fenced`], and the next run continues their work.
+    #[must_use]
+    pub fn fenced(self, fence: Fence) -> Self {
+        Self::on(Arc::new(FencedDisk::new(self.disk, fence)), &self.data)
+    }
+
     /// Runs once, as [`run`] does.
     pub fn run(
         &mut self,
@@ -181,6 +189,15 @@ impl Runner {
             watch,
             id: new_id(),
         });
+        // A run whose fence was lost is an error even if it has delivered batches: the process that
+        // has the right now continues.
+        let done = done.and_then(|run| {
+            if run.is_fenced() {
+                Err(RunError::Fenced)
+            } else {
+                Ok(run)
+            }
+        });
         if done.as_ref().map_or(true, |run| run.trouble.is_some()) {
             // After an error the journals on the disk may differ from the state in memory. Drop
             // this state, so that the next run reads the journals again.
@@ -195,6 +212,7 @@ impl Runner {
 
     fn try_run(&mut self, inputs: &RunInputs<'_>) -> Result<Run, RunError> {
         let _lock = DeliveryLock::acquire_after_readers(&self.data, &inputs.watch.cancel)?;
+        self.store.check_fence()?;
         destination::claim(&*self.disk, &self.data, inputs.destination.name())?;
         // Ignore an error of creating the reserve, because the disk may be full. The reserve is
         // created again after delivery has freed space, and only the error of that attempt is
@@ -210,7 +228,7 @@ impl Runner {
         while self.run_round(inputs, staged, &mut run)?.is_continue() {}
         run.unreadable = self.consolidator.unreadable.errors();
         if let Some(error) = &self.consolidator.unreadable_totals {
-            run.add_trouble(RunError::Disk(error.clone()));
+            run.add_trouble(error.clone().into());
         }
         run.no_reserve = self.create_reserve().err();
         Ok(run)
@@ -349,6 +367,13 @@ impl Run {
     /// Stores the error of a step of the run, unless an earlier error is stored already.
     fn add_trouble(&mut self, error: RunError) {
         self.trouble.get_or_insert_with(|| Arc::new(error));
+    }
+
+    /// True if the fence was lost at any step.
+    fn is_fenced(&self) -> bool {
+        let trouble = self.trouble.as_deref();
+        trouble.is_some_and(|error| matches!(error, RunError::Fenced))
+            || (self.no_reserve.as_ref()).is_some_and(crate::Error::is_fenced)
     }
 
     /// Number of records that left the spool: delivered, failed or archived.

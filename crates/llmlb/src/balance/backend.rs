@@ -15,11 +15,14 @@ use super::suspicion::Suspicion;
 use super::usage_opt_outs::UsageOptOuts;
 use crate::backend_id::BackendId;
 use crate::config::{self, Kind};
+use crate::issued_ids::BackendKey;
 
 /// An upstream LLM server.
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) id: BackendId,
+    /// Identity of the backend in files and in Redis, set when the backend is added to the pool.
+    pub(super) key: BackendKey,
     pub(crate) name: String,
     /// Name that clients see in `x-llmlb-backend`.
     pub(crate) label: HeaderValue,
@@ -126,6 +129,7 @@ impl Backend {
         let served = fixed.map(|model| Arc::from(model.as_str())).collect();
         Self {
             id: BackendId(0),
+            key: BackendKey(0),
             label: HeaderValue::try_from(&backend.label)
                 .unwrap_or_else(|_| HeaderValue::from_static("unnamed")),
             name: backend.name,

@@ -13,6 +13,7 @@ mod clock;
 mod current;
 mod endpoints;
 mod fair;
+mod issuers;
 mod latency;
 mod lossy_cache;
 mod model;
@@ -32,14 +33,17 @@ mod wait_key;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::{Alias, Config};
+use crate::issued_ids::IdHash;
 
 pub(crate) use backend::{Backend, BackendState};
 pub(crate) use backend_health::LastError;
 pub(crate) use choose::Choice;
 pub(crate) use endpoints::EndpointKey;
+pub(crate) use issuers::{CAPACITY as ISSUER_CAPACITY, Issuer, IssuerQueue};
 pub(crate) use model::{Model, Models};
 pub(crate) use pool::Pool;
 pub(crate) use queue::WaitError;
@@ -56,6 +60,11 @@ pub(crate) struct PoolConfig {
     pub(crate) queue: usize,
     /// Maximum time that a request waits for a slot.
     pub(crate) queue_timeout: Duration,
+    /// Name of this host, if other hosts learn which backend issued an id. A loopback address means
+    /// another backend on each host.
+    pub(crate) host: Option<String>,
+    /// Queues that receive each newly issued id with its backend.
+    pub(crate) issuer_queues: Vec<Arc<IssuerQueue>>,
 }
 
 impl From<&Config> for PoolConfig {
@@ -64,6 +73,8 @@ impl From<&Config> for PoolConfig {
             aliases: config.aliases.clone(),
             queue: config.server.queue,
             queue_timeout: config.server.queue_timeout,
+            host: None,
+            issuer_queues: Vec::new(),
         }
     }
 }
@@ -74,7 +85,7 @@ pub(crate) struct SelectHints<'a> {
     /// Chain hashes of the prompt's 1 KiB blocks: `blocks[i]` covers the first i+1 KiB.
     pub(crate) blocks: &'a [u64],
     /// Hash of an id that a backend issued and that the request names.
-    pub(crate) issued: Option<u64>,
+    pub(crate) issued: Option<IdHash>,
     /// Sender of the request. The queue serves senders in turn. Errors that a client may provoke
     /// eject a backend only if they come from two client addresses or three different prompts.
     pub(crate) client: ClientKey,

@@ -8,7 +8,7 @@ use super::backend::{Backend, BackendState};
 use super::choose::{Availability, Choice, Selection};
 use super::clock::Moment;
 use super::current::Current;
-use super::lossy_cache::LossyCache;
+use super::issuers::{Issuer, IssuerQueue, Issuers};
 use super::queue::{Queue, WaitError};
 use super::random::Random;
 use super::route::Route;
@@ -20,9 +20,7 @@ use super::{PoolConfig, RouteError, SelectHints};
 use crate::backend_id::BackendId;
 use crate::config::{Alias, BackendUrl, Kind};
 use crate::contention::Contention;
-
-/// Binary logarithm of the number of issued ids that are remembered: 512 KiB of memory.
-const ISSUED_CELLS_LOG2: u32 = 16;
+use crate::issued_ids::{BackendKey, IdHash};
 
 /// All backends.
 #[derive(Debug)]
@@ -33,7 +31,11 @@ pub(crate) struct Pool {
     affinity: Affinity,
     /// Backends by the hashes of ids that they issued, such as file ids. A request that names such
     /// an id is sent to the backend that issued the id, since no other backend knows it.
-    issued: LossyCache,
+    issuers: Issuers,
+    /// Queues of the threads that persist issued ids.
+    issuer_queues: Vec<Arc<IssuerQueue>>,
+    /// Name of this host, for the keys of loopback backends.
+    host: Option<String>,
     /// Lock held while a changed table of backends, routes and models is built and stored.
     /// Otherwise two concurrent changes could start from the same old table, and one of them would
     /// be lost.
@@ -51,13 +53,15 @@ impl Pool {
             aliases: config.aliases,
             queue,
             affinity: Affinity::new(),
-            issued: LossyCache::new(ISSUED_CELLS_LOG2),
+            issuers: Issuers::new(),
+            issuer_queues: config.issuer_queues,
+            host: config.host,
             changing: Mutex::new(()),
             ejecting: Mutex::new(()),
         };
         pool.change(|list| {
             for backend in backends {
-                append(list, backend);
+                append(list, backend, pool.host.as_deref());
             }
         });
         pool
@@ -92,7 +96,7 @@ impl Pool {
         let mut added = None;
         self.change(|list| {
             if !is_among(list, &backend.url) {
-                added = append(list, backend);
+                added = append(list, backend, self.host.as_deref());
             }
         });
         added
@@ -349,20 +353,46 @@ impl Pool {
 
     /// Notes that a backend issued the id with this hash, such as a file id. Later requests that
     /// name the id are sent to this backend.
-    pub(crate) fn note_issued(&self, id: u64, backend: &Backend) {
-        self.issued.put(id, u32::from(backend.id.0));
+    pub(crate) fn note_issued(&self, id: IdHash, backend: &Backend) {
+        let issuer = Issuer {
+            id,
+            backend: backend.key,
+        };
+        // A response may be searched several times, and then its id is not new.
+        if self.issuers.put(issuer) {
+            for queue in &self.issuer_queues {
+                queue.push(issuer);
+            }
+        }
+    }
+
+    /// True if the backend that issued this id is known, be it in use or not.
+    pub(crate) fn knows_issuer(&self, id: IdHash) -> bool {
+        self.issuers.get(id).is_some()
+    }
+
+    /// Stores the backend of an id that an earlier process or another server has persisted.
+    pub(crate) fn restore_issuer(&self, issuer: Issuer) {
+        self.issuers.put(issuer);
     }
 
     /// Index of the candidate that issued the id which the request names.
     fn issuer(&self, route: &Route, hints: &SelectHints<'_>) -> Option<usize> {
-        let id = self.issued.get(hints.issued?)?;
-        route.index_of(BackendId(u16::try_from(id).ok()?))
+        let key = self.issuers.get(hints.issued?)?;
+        let candidates = &route.candidates;
+        candidates.iter().position(|one| one.backend.key == key)
     }
 }
 
 /// Appends a backend and gives it its id. `None` if all ids are in use.
-fn append(list: &mut Vec<Arc<Backend>>, mut backend: Backend) -> Option<Arc<Backend>> {
+fn append(
+    list: &mut Vec<Arc<Backend>>,
+    mut backend: Backend,
+    host: Option<&str>,
+) -> Option<Arc<Backend>> {
     backend.id = BackendId(u16::try_from(list.len()).ok()?);
+    let host = host.filter(|_| backend.url.is_loopback());
+    backend.key = BackendKey::new(&backend.url.to_string(), host);
     let backend = Arc::new(backend);
     list.push(Arc::clone(&backend));
     Some(backend)

@@ -11,7 +11,7 @@ use super::args::Serve;
 use super::exit::{self, Failure};
 use super::{check, stop};
 use crate::app::{App, Ended, RequestLog};
-use crate::config::{self, Config, Flags, OnFailure, env};
+use crate::config::{self, Config, Flags, Instance, OnFailure, env};
 use crate::data_dir;
 use crate::descriptors::Division;
 use crate::forward::Via;
@@ -43,6 +43,10 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         tracing::warn!(
             "usage.url ({url}) is ignored: the demo's usage records are never delivered"
         );
+    }
+    if args.demo {
+        // The demo's data directory belongs to this machine, and its ids are not shared.
+        config.fleet.store = None;
     }
     sys::limits::raise_open_files();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -81,7 +85,10 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
         tracing::info!("read {}", file.display());
     }
 
-    let meter = meter(config, demo)?;
+    let host = sys::host_name(env::text);
+    let instance = config.server.instance.clone();
+    let instance = instance.unwrap_or_else(|| Instance::from_host(host.as_deref(), address.port()));
+    let meter = meter(config, demo, &instance)?;
     let division = divide_descriptors(config, demo)?;
     let started = tokio::select! {
         started = App::start(config, demo, listener, &division, via, log, meter) => started,
@@ -169,7 +176,7 @@ fn log_end(ended: &Ended) -> u8 {
 }
 
 /// Creates the meter, which writes a usage record for every request.
-fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
+fn meter(config: &Config, demo: bool, instance: &Instance) -> Result<Meter, Failure> {
     if !config.usage.enabled {
         return Ok(Meter::off());
     }
@@ -183,7 +190,7 @@ fn meter(config: &Config, demo: bool) -> Result<Meter, Failure> {
         return Ok(Meter::off()); // The exporter logs the missing data directory.
     };
     claim_destination(config, &dir)?;
-    let meter = Meter::new(&dir, config.usage.on_failure);
+    let meter = Meter::new(&dir, config.usage.on_failure, instance);
     match meter.open() {
         Ok(()) => Ok(meter),
         Err(error) if refuses => Err(Failure::new(

@@ -17,6 +17,7 @@ impl Config {
             self.upstream.effective(),
             self.log.effective(),
             self.usage.effective(),
+            self.fleet.effective(),
         ];
         let settings = sections.into_iter().flatten();
         settings

@@ -10,6 +10,8 @@ mod document;
 mod effective;
 pub(crate) mod env;
 mod file;
+mod fleet;
+mod instance;
 mod kind;
 mod layers;
 mod networks;
@@ -32,6 +34,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use aliases::Alias;
 pub(crate) use backends::is_among;
+pub(crate) use instance::Instance;
 pub(crate) use kind::Kind;
 #[cfg(any(test, fuzzing))]
 pub(crate) use networks::Network;
@@ -39,7 +42,7 @@ pub(crate) use networks::Networks;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
-pub(crate) use settings::{MOST_CONNECTIONS, ServerConfig, UnknownEndpoints};
+pub(crate) use settings::{FleetConfig, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints};
 pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver};
 pub(crate) use values::span;
@@ -60,6 +63,7 @@ pub(crate) struct Config {
     pub(crate) upstream: UpstreamConfig,
     pub(crate) log: LogConfig,
     pub(crate) usage: UsageConfig,
+    pub(crate) fleet: FleetConfig,
     /// Token from the variable that `usage.token_env` names.
     pub(crate) usage_token: Option<Token>,
     /// Empty if none is configured: the server then discovers backends on this machine.
@@ -142,6 +146,11 @@ pub(crate) fn usage_bounds() -> Result<(Keep, Keep), Problems> {
     usage::read_bounds(&Environment::from_process())
 }
 
+/// Returns the settings of the fleet from the environment.
+pub(crate) fn fleet() -> Result<FleetConfig, Problems> {
+    fleet::read_environment(&Environment::from_process())
+}
+
 /// [`load`] without the environment, for tests of other modules.
 #[cfg(test)]
 pub(crate) fn load_without_environment(flags: &Flags) -> Result<Config, Problems> {
@@ -166,6 +175,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     let usage = UsageConfig::read(&mut layers);
     usage.check_reach(&mut layers);
     let usage_token = usage.token(&mut layers, env);
+    let fleet = FleetConfig::read(&mut layers);
     let mut origins = layers.into_origins();
     let found = backends::read(flags, env, document.as_ref(), &mut problems);
     let aliases = document.as_ref().map_or_else(Vec::new, |document| {
@@ -185,6 +195,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
         upstream,
         log,
         usage,
+        fleet,
         usage_token,
         backends: found.backends,
         aliases,

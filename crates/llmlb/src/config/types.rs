@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use super::instance::{self, Instance};
 use super::networks::{Network, Networks};
 use super::problems::quoted;
 use super::suggest::did_you_mean;
@@ -283,6 +284,26 @@ impl ValueType<Vec<String>> for HostNames {
 
     fn allowed(&self) -> String {
         "a list of host names and IP addresses, without ports".to_owned()
+    }
+}
+
+/// Name of a server among the servers of a fleet.
+pub(super) struct InstanceName;
+
+impl ValueType<Instance> for InstanceName {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<Instance, String> {
+        let text = values::text(raw, "a name")?;
+        Instance::parse(text)
+            .ok_or_else(|| format!("{} is not a name of an instance", quoted(text)))
+    }
+
+    fn format(&self, value: &Instance) -> String {
+        value.as_str().to_owned()
+    }
+
+    fn allowed(&self) -> String {
+        let most = instance::MAX_LENGTH;
+        format!("1 to {most} letters, digits and the characters - _ . :")
     }
 }
 

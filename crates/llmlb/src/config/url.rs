@@ -1,7 +1,7 @@
 //! Parser for the URL of a backend.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::uri::{Authority, PathAndQuery};
 
@@ -54,6 +54,13 @@ impl BackendUrl {
     /// Returns host and port; the port is always present.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
+    }
+
+    /// True if the backend is on this machine: its address means another backend on another machine.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let host = self.authority.host();
+        let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+        address.map_or(host == "localhost", super::is_loopback)
     }
 
     /// Returns the path in front of `/v1`: empty, or a path without a trailing slash.

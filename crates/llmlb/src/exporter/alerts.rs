@@ -8,6 +8,7 @@ use std::time::Instant;
 use spool::{Cancel, Delivered, Run, RunError};
 
 use crate::episode::{Episode, Event};
+use crate::fleet::FleetError;
 
 /// Problems that were logged and have not ended.
 #[derive(Debug, Default)]
@@ -30,6 +31,8 @@ enum AlertKind {
     Disk,
     /// The disk has no room to stage records.
     Full,
+    /// This server may not deliver: the lease store, or locks that other hosts do not see.
+    Fleet,
 }
 
 impl AlertKind {
@@ -40,6 +43,7 @@ impl AlertKind {
             Self::Unreadable => Some("all staged entries can be read again"),
             Self::Disk => Some("the data directory is usable again"),
             Self::Full => Some("the disk has room to stage records again"),
+            Self::Fleet => Some("this server may deliver again"),
             Self::Failed | Self::Damaged => None,
         }
     }
@@ -74,6 +78,7 @@ impl Alerts {
     ) -> Option<String> {
         let found = match run {
             Ok(run) => problems(run, data),
+            Err(error @ RunError::Fenced) => vec![(AlertKind::Fleet, fenced(error))],
             Err(error) => vec![(AlertKind::Disk, disk(error))],
         };
         let now = Instant::now();
@@ -81,13 +86,7 @@ impl Alerts {
             if end == RunEnd::Cancelled && *kind == AlertKind::Pending {
                 continue;
             }
-            match self.episodes.entry(*kind).or_default().occurred(now) {
-                Some(Event::Began) => tracing::warn!("usage: {text}"),
-                Some(Event::Continues { since, .. }) => {
-                    tracing::warn!("usage: still, after {} s: {text}", since.as_secs());
-                }
-                _ => {}
-            }
+            self.log(*kind, text, now);
         }
         // Only a complete run proves that a problem is over: a failed or cancelled run may not have
         // reached the step at which the problem occurs.
@@ -97,6 +96,26 @@ impl Alerts {
         }
         let texts: Vec<String> = found.into_iter().map(|(_, text)| text).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
+    }
+
+    /// Logs that this server may not deliver. Returns the text of the problem, for `/status`.
+    pub(crate) fn refused(&mut self, error: &FleetError) -> String {
+        let text = match error.hint() {
+            Some(hint) => format!("not delivered: {error}; {hint}"),
+            None => format!("not delivered: {error}"),
+        };
+        self.log(AlertKind::Fleet, &text, Instant::now());
+        text
+    }
+
+    fn log(&mut self, kind: AlertKind, text: &str, now: Instant) {
+        match self.episodes.entry(kind).or_default().occurred(now) {
+            Some(Event::Began) => tracing::warn!("usage: {text}"),
+            Some(Event::Continues { since, .. }) => {
+                tracing::warn!("usage: still, after {} s: {text}", since.as_secs());
+            }
+            _ => {}
+        }
     }
 
     fn end_all_but(&self, found: &[(AlertKind, String)], now: Instant) {
@@ -153,6 +172,10 @@ fn problems(run: &Run, data: &Path) -> Vec<(AlertKind, String)> {
         found.push((AlertKind::Full, text));
     }
     found
+}
+
+fn fenced(error: &RunError) -> String {
+    format!("{error}: the lease of fleet.store could not be renewed in time")
 }
 
 fn disk(error: &RunError) -> String {

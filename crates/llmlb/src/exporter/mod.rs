@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::config::{Config, env};
+use crate::fleet::{Fleet, FleetError};
 use crate::{meter, receiver, sys};
 pub(crate) use alerts::{Alerts, RunEnd};
 pub(crate) use retention::Housekeeping;
@@ -63,7 +64,7 @@ struct Cancels {
 
 impl Exporter {
     /// Starts the exporter's thread. Its first run starts at once.
-    pub(crate) fn start(config: &Config, data: &Path) -> io::Result<Self> {
+    pub(crate) fn start(config: &Config, data: &Path, instance: &str) -> io::Result<Self> {
         let usage = &config.usage;
         let to = http(config).map_err(io::Error::other)?;
         let state = Arc::new(ExportState::new(to.as_ref().map(Sink::name)));
@@ -76,11 +77,13 @@ impl Exporter {
             // Archived batches are large: no receiver limits their size, and fewer files cost less.
             options.batch_size = ARCHIVE_BATCH_SIZE;
         }
+        let fleet = Fleet::new(&config.fleet, data, instance);
         let mut worker = ExportWorker {
             to,
             data: data.to_owned(),
             options,
-            runner: Runner::new(data),
+            runner: fleet.runner(),
+            fleet,
             state: Arc::clone(&state),
             alerts: Alerts::default(),
             housekeeping: Housekeeping::new(usage.archive(), usage.failed()),
@@ -148,6 +151,9 @@ enum RunAttempt {
     Ran,
     /// Another process holds the delivery lock.
     Busy,
+    /// Another process of the fleet holds the lease. It delivers the records of this server too, at
+    /// the latest in its next run.
+    Held,
 }
 
 /// Working state of the exporter's thread: destination, data directory, and open alerts.
@@ -156,6 +162,7 @@ struct ExportWorker {
     data: PathBuf,
     options: Options,
     runner: Runner,
+    fleet: Fleet,
     state: Arc<ExportState>,
     alerts: Alerts,
     housekeeping: Housekeeping,
@@ -174,10 +181,12 @@ impl ExportWorker {
         while let Err(RecvTimeoutError::Timeout) = until_shutdown.recv_timeout(schedule.tick().wait)
         {
             let _ = self.run_once(&cancels.run, &|_| {});
-            if !cancels.run.is_cancelled()
-                && let Some(sizes) = self.housekeeping.run(&self.data)
-            {
-                self.state.update(|report| report.sizes = Some(sizes));
+            if !cancels.run.is_cancelled() && self.housekeeping.is_due() {
+                let (housekeeping, spool) = (&mut self.housekeeping, self.fleet.spool());
+                let sizes = self.fleet.run(|| housekeeping.run(&self.data, &spool));
+                if let Some(sizes) = sizes.ok().flatten() {
+                    self.state.update(|report| report.sizes = Some(sizes));
+                }
             }
             sys::release_freed_memory();
         }
@@ -214,12 +223,29 @@ impl ExportWorker {
             None => Destination::Archive,
         };
         let delivery = DeliveryOptions::default();
-        let run = self.runner.run(&self.options, &delivery, to, &watch);
+        let (runner, options) = (&mut self.runner, &self.options);
+        let run = self
+            .fleet
+            .run(|| runner.run(options, &delivery, to, &watch));
         let spool = SpoolManager::new(&self.data);
         let (waiting, failed) = (spool.count().ok(), spool.count_failed().ok());
         let now = SystemTime::now();
         self.state.update(|report| {
             (report.waiting, report.failed) = (waiting, failed);
+            let run = match run {
+                Ok(run) => run,
+                Err(FleetError::Held(holder)) => {
+                    tracing::debug!("{holder} delivers the usage records");
+                    report.deliverer = Some(holder.to_string());
+                    return RunAttempt::Held;
+                }
+                Err(error) => {
+                    report.last_run = Some(now);
+                    report.error = Some(self.alerts.refused(&error));
+                    return RunAttempt::Ran;
+                }
+            };
+            report.deliverer = None;
             match &run {
                 // The process that holds the delivery lock also delivers the records of this
                 // server, so the failure is not reported as a problem.

@@ -73,13 +73,17 @@ impl Housekeeping {
         self.dirs.iter().any(|dir| !dir.keep.is_unlimited())
     }
 
+    /// True if the last run is at least `INTERVAL` ago.
+    pub(crate) fn is_due(&self) -> bool {
+        self.last.is_none_or(|last| last.elapsed() >= INTERVAL)
+    }
+
     /// Applies the bounds and measures the directories, at most once per `INTERVAL`. `None`: not due,
     /// or another process holds the delivery lock; the next run retries.
-    pub(crate) fn run(&mut self, data: &Path) -> Option<Sizes> {
-        if self.last.is_some_and(|last| last.elapsed() < INTERVAL) {
+    pub(crate) fn run(&mut self, data: &Path, spool: &SpoolManager) -> Option<Sizes> {
+        if !self.is_due() {
             return None;
         }
-        let spool = SpoolManager::new(data);
         if self.has_bounds() {
             let _lock = match DeliveryLock::acquire(data) {
                 Ok(lock) => lock,
@@ -90,7 +94,7 @@ impl Housekeeping {
                 }
             };
             for dir in &self.dirs {
-                dir.prune(&spool);
+                dir.prune(spool);
             }
         }
         self.last = Some(Instant::now());

@@ -27,6 +27,8 @@ pub(crate) struct ExportReport {
     pub(crate) waiting: Option<u64>,
     /// Number of files in `failed/`.
     pub(crate) failed: Option<u64>,
+    /// Process of the fleet that delivered when this server last tried.
+    pub(crate) deliverer: Option<String>,
     /// Problems of the last run.
     pub(crate) error: Option<String>,
     /// Sizes of `archive/` and `failed/`.
@@ -80,6 +82,7 @@ impl ExportReport {
             "delivered": self.delivered,
             "waiting": self.waiting,
             "failed": self.failed,
+            "deliverer": self.deliverer,
             "error": self.error,
             "kept": self.sizes.as_ref().map(Sizes::json),
         })

@@ -117,7 +117,11 @@ mod tests {
     use tokio_util::task::TaskTracker;
 
     use super::*;
-    use crate::config::OnFailure;
+    use crate::config::{Instance, OnFailure};
+
+    fn meter(data: &std::path::Path) -> Meter {
+        Meter::new(data, OnFailure::Serve, &Instance::from_host(None, 1))
+    }
 
     fn record() -> Record {
         Record::parse("{}").unwrap()
@@ -126,7 +130,7 @@ mod tests {
     #[tokio::test]
     async fn request_waits_until_the_group_of_its_record_is_persisted() {
         let dir = tempfile::tempdir().unwrap();
-        let meter = Arc::new(Meter::new(dir.path(), OnFailure::Serve));
+        let meter = Arc::new(meter(dir.path()));
         let group = CommitGroup::new(Arc::clone(&meter));
         let mut cx = Context::from_waker(Waker::noop());
         let (first, second) = (group.add(record()), group.add(record()));
@@ -145,7 +149,7 @@ mod tests {
     #[tokio::test]
     async fn dropped_group_persists_its_records() {
         let dir = tempfile::tempdir().unwrap();
-        let meter = Arc::new(Meter::new(dir.path(), OnFailure::Serve));
+        let meter = Arc::new(meter(dir.path()));
         let group = CommitGroup::new(Arc::clone(&meter));
         let _ = group.add(record());
         drop(group);
@@ -155,7 +159,7 @@ mod tests {
     #[tokio::test]
     async fn records_of_one_event_loop_iteration_share_one_flush() {
         let dir = tempfile::tempdir().unwrap();
-        let meter = Arc::new(Meter::new(dir.path(), OnFailure::Serve));
+        let meter = Arc::new(meter(dir.path()));
         let group = Arc::new(CommitGroup::new(Arc::clone(&meter)));
         let tasks = TaskTracker::new();
         let running = Arc::clone(&group);

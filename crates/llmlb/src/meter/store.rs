@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use spool::{Durability, Staging};
 
-use crate::config::OnFailure;
+use crate::config::{Instance, OnFailure};
 use crate::episode::{Episode, Event};
 
 /// Interval of attempts to stage again while requests are rejected (`on_failure = "refuse"`).
@@ -19,6 +19,8 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) struct Meter {
     /// The staging directory. `None` if metering is off.
     dir: Option<PathBuf>,
+    /// Name of this server in its records.
+    instance: String,
     /// Empty until the staging directory has been opened.
     staging: OnceLock<Staging>,
     on_failure: OnFailure,
@@ -43,6 +45,7 @@ impl Meter {
     pub(crate) fn off() -> Self {
         Self {
             dir: None,
+            instance: String::new(),
             staging: OnceLock::new(),
             on_failure: OnFailure::Serve,
             persisted: AtomicU64::new(0),
@@ -54,11 +57,12 @@ impl Meter {
         }
     }
 
-    /// Returns a meter for this data directory. If the staging directory cannot be opened yet, every
+    /// Returns a meter for this data directory, whose records name this instance. If the staging directory cannot be opened yet, every
     /// record tries to open it again.
-    pub(crate) fn new(data: &Path, on_failure: OnFailure) -> Self {
+    pub(crate) fn new(data: &Path, on_failure: OnFailure, instance: &Instance) -> Self {
         Self {
             dir: Some(data.join("_staging")),
+            instance: instance.as_str().to_owned(),
             on_failure,
             ..Self::off()
         }
@@ -72,6 +76,11 @@ impl Meter {
             let _ = self.staging.set(staging);
         }
         Ok(())
+    }
+
+    /// Returns the name of this server in its records.
+    pub(crate) fn instance(&self) -> &str {
+        &self.instance
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -247,7 +256,11 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let in_the_way = place.path().join("_staging");
         std::fs::write(&in_the_way, "").unwrap();
-        let meter = Meter::new(place.path(), OnFailure::Serve);
+        let meter = Meter::new(
+            place.path(),
+            OnFailure::Serve,
+            &Instance::from_host(None, 1),
+        );
         meter.persist(&[spool::Record::parse("{}").unwrap()]);
         assert!(meter.error().is_some());
         std::fs::remove_file(&in_the_way).unwrap();

@@ -61,6 +61,7 @@ mod tests {
         text[rows..end].to_owned()
     }
 
+    /// Records with and without `instance`, which earlier versions did not write, are one group.
     #[test]
     fn totals_have_the_documented_format() {
         let dir = tempfile::tempdir().unwrap();
@@ -69,7 +70,7 @@ mod tests {
             &dir,
             &[
                 format!(
-                    r#"{{"id":"{first}","key":null,"model":"m","backend":"b","outcome":"complete","prompt_tokens":9,"completion_tokens":4,"cached_tokens":0,"tokens":13,"tokens_from":"reported","ms":840}}"#
+                    r#"{{"id":"{first}","key":null,"model":"m","backend":"b","outcome":"complete","prompt_tokens":9,"completion_tokens":4,"cached_tokens":0,"tokens":13,"tokens_from":"reported","ms":840,"instance":"gpu-1:1"}}"#
                 ),
                 format!(
                     r#"{{"id":"{second}","key":null,"model":"m","backend":"b","outcome":"cut","prompt_tokens":1,"completion_tokens":1,"cached_tokens":1,"tokens":2,"estimated_tokens":2,"tokens_from":"estimated"}}"#

@@ -1,10 +1,12 @@
 //! Parses a request: its model, its options and its body.
 
 use std::borrow::Cow;
+use std::hash::BuildHasher;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use foldhash::fast::FixedState;
 use http::{HeaderMap, StatusCode, header, request};
 use hyper::body::{Body, Incoming};
 use memchr::memmem;
@@ -18,7 +20,7 @@ use crate::body_deadline::BodyPace;
 use crate::body_edit::{self, BodyPieces, Edit};
 use crate::endpoint::Api;
 use crate::endpoint::{BodyFormat, Endpoint};
-use crate::issued_ids;
+use crate::issued_ids::IdHash;
 use crate::json::{self, Malformed};
 use crate::memory_budget::Budget;
 use crate::meter::usage_option::{OptionRanges, UsageOption};
@@ -39,7 +41,7 @@ pub(crate) struct ParsedRequest {
     /// backend, which may have them in its prompt cache.
     pub(crate) blocks: Vec<u64>,
     /// Hash of an id that a backend issued and that the request names.
-    pub(crate) issued: Option<u64>,
+    pub(crate) issued: Option<IdHash>,
     /// True if the client asks the backend to store the response (`"store": true`). Later requests
     /// can then name the id of the response and must go to the same backend.
     pub(crate) is_stored: bool,
@@ -130,7 +132,7 @@ impl ParsedRequest {
     /// faults.
     pub(crate) fn body_hash(&self) -> u64 {
         match &self.payload {
-            Payload::Read(bytes) => issued_ids::hash(bytes),
+            Payload::Read(bytes) => FixedState::default().hash_one(&bytes[..]),
             Payload::Passing(_) => 0,
         }
     }
@@ -388,7 +390,7 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, ParseError
         usage_option: UsageOption::new(api, body, &fields.usage),
         prompt_tokens: fields.prompt_fields.tokens(api),
         blocks: prefix::blocks(before, prompt),
-        issued: issued.map(|id| issued_ids::hash(id.as_bytes())),
+        issued: issued.map(|id| IdHash::new(id.as_bytes())),
         is_stored: value(&fields.store) == Some(b"true"),
         payload: Payload::Passing(None),
     })
@@ -610,7 +612,7 @@ mod tests {
         )
         .unwrap();
         assert!(parsed.stream);
-        assert_eq!(parsed.issued, Some(issued_ids::hash(b"resp_1")));
+        assert_eq!(parsed.issued, Some(IdHash::new(b"resp_1")));
         assert!(!in_json(br#"{"stream":"true"}"#, Api::Chat).unwrap().stream);
     }
 

@@ -112,6 +112,7 @@ fn usage(shared: &Shared) -> Option<Value> {
     let mut usage = shared.usage.as_ref()?.report().json();
     usage["recorded"] = shared.meter.persisted().into();
     usage["lost"] = shared.meter.lost().into();
+    usage["instance"] = shared.meter.instance().into();
     // If both exist, `error` contains the error of staging first, then the error of consolidation
     // or delivery.
     if let Some(mut error) = shared.meter.error() {

@@ -14,14 +14,15 @@ use hyper::upgrade::OnUpgrade;
 
 use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
 use super::client_memory::{ClientMemory, RequestMemory};
+use super::shared::Shared;
 use super::worker::Worker;
 use super::{admin, models, ollama};
-use crate::balance::{EndpointKey, Pool, Route, RouteError, SelectHints};
+use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
-use crate::issued_ids;
+use crate::issued_ids::IdHash;
 use crate::memory_budget::Budget;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
@@ -266,12 +267,14 @@ async fn forward_request(
         // that issued the id. Paths of inference endpoints contain no such id, so they are not
         // searched.
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
-        id.map(|id| issued_ids::hash(id.as_bytes()))
+        id.map(|id| IdHash::new(id.as_bytes()))
     };
     let client = guard.identity.client;
+    let issued = parsed.issued.or_else(id_in_path);
+    find_issuer(&worker.shared, issued).await;
     let hints = SelectHints {
         blocks: &blocks,
-        issued: parsed.issued.or_else(id_in_path),
+        issued,
         client: request::client_key(client, &head.headers),
         endpoint: endpoint_key(&head.method, endpoint, &path),
     };
@@ -295,6 +298,16 @@ async fn forward_request(
     forward::forward(&worker.forwarding, &route, outbound, guard)
         .await
         .map_err(|(error, guard)| (forward::refusal(error, model.as_deref()), guard))
+}
+
+/// Asks the other servers of the fleet for the backend of an id that this server does not know.
+async fn find_issuer(shared: &Shared, id: Option<IdHash>) {
+    if let (Some(store), Some(id)) = (&shared.issuer_store, id)
+        && !shared.pool.knows_issuer(id)
+        && let Some(backend) = store.find(id).await
+    {
+        shared.pool.restore_issuer(Issuer { id, backend });
+    }
 }
 
 /// Returns the key under which llmlb remembers that a backend does not serve the endpoint of a POST.

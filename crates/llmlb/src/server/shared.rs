@@ -13,6 +13,7 @@ use crate::config::{Networks, UnknownEndpoints};
 use crate::contention::Contention;
 use crate::dropped_headers::DroppedHeaders;
 use crate::exporter;
+use crate::issuer_store::IssuerStore;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts};
@@ -47,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) meter: Arc<Meter>,
     /// Progress of usage records; `None` if no usage is recorded.
     pub(crate) usage: Option<Arc<exporter::ExportState>>,
+    /// Ids that other servers of the fleet have received; `None` without Redis.
+    pub(crate) issuer_store: Option<IssuerStore>,
     /// Cancelled when the server stops accepting connections.
     pub(crate) draining: CancellationToken,
 }

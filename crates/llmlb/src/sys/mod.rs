@@ -13,7 +13,8 @@ mod windows;
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{
-    data_dir::data_dir, listen, listener::listener_owner, port_owner::port_owner,
+    data_dir::data_dir, listen, listener::listener_owner, mounts::local_lock_option,
+    port_owner::port_owner,
 };
 #[cfg(target_os = "macos")]
 pub(crate) use macos::{
@@ -58,3 +59,9 @@ pub(crate) fn release_freed_memory() {}
 
 pub(crate) use exposed::Exposed;
 pub(crate) use owner::{ListenerOwner, PortOwner};
+
+/// Returns `None`: this system does not show the mount options of network file systems.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn local_lock_option(_dir: &std::path::Path) -> Option<(String, String)> {
+    None
+}

@@ -3,9 +3,9 @@
 use std::io::Write;
 use std::net::TcpStream;
 use testkit::{
-    Connection, FakeLlm, LlmlbServer, Received,
+    Connection, FakeLlm, LlmlbServer, Received, Sandbox,
     backends::{asked, backend_of, code, serve},
-    wire,
+    until, wire,
 };
 
 /// Returns a backend that issues ids which end in its name.
@@ -318,4 +318,71 @@ fn id_is_learned_when_the_client_accepts_compressed_responses() {
     assert_eq!(client.answer().status(), 200);
     assert_eq!(server.get("/v1/files/file-gzip").status(), 200);
     assert_last_of_b(&b, "GET /v1/files/file-gzip");
+}
+
+/// Waits until the file of issued ids has this many lines: it is written in the background.
+fn until_persisted(sandbox: &Sandbox, count: usize) -> String {
+    let path = sandbox.data_dir().join("issued-ids");
+    let text = || std::fs::read_to_string(&path).unwrap_or_default();
+    until("the ids are written", || text().lines().count() == count);
+    text()
+}
+
+#[test]
+fn id_selects_its_backend_after_kill_nine_and_a_reordered_configuration() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = issuing_backends();
+    let server = serve(&sandbox, &[&a, &b], &[]);
+    let of_b = id(&server, "/v1/responses", r#"{"model":"only-b"}"#);
+    let of_a = id(&server, "/v1/files", r#"{"model":"only-a"}"#);
+    let text = until_persisted(&sandbox, 2);
+    assert!(!text.contains(&of_b) && !text.contains("resp"), "{text}");
+    server.process.kill();
+    drop(server);
+    for order in [[&a, &b], [&b, &a]] {
+        let server = serve(&sandbox, &order, &[]);
+        for (path, issuer) in [
+            (format!("/v1/responses/{of_b}"), &b),
+            (format!("/v1/files/{of_a}"), &a),
+        ] {
+            let answer = server.get(&path);
+            assert_eq!(
+                testkit::backends::served_by(&answer),
+                issuer.address.to_string()
+            );
+        }
+        let body = format!(r#"{{"model":"both","previous_response_id":"{of_b}"}}"#);
+        let before = asked(&a).len();
+        for _ in 0..10 {
+            assert_eq!(server.post("/v1/responses", &body).status(), 200);
+        }
+        assert_eq!(asked(&a).len(), before);
+    }
+}
+
+#[test]
+fn damaged_file_of_issued_ids_is_harmless() {
+    let sandbox = testkit::sandbox!();
+    let (a, b) = issuing_backends();
+    let path = sandbox.data_dir().join("issued-ids");
+    let server = serve(&sandbox, &[&a, &b], &[]);
+    let of_b = id(&server, "/v1/responses", r#"{"model":"only-b"}"#);
+    let line = until_persisted(&sandbox, 1);
+    server.process.kill();
+    drop(server);
+    // The valid line is between garbage.
+    let garbage = vec![b'z'; 1 << 20];
+    let text = [b"\xff\0{}\n".as_slice(), line.as_bytes(), &garbage].concat();
+    std::fs::write(&path, text).unwrap();
+    let server = serve(&sandbox, &[&a, &b], &[]);
+    assert_eq!(server.get(&format!("/v1/responses/{of_b}")).status(), 200);
+    assert_last_of_b(&b, &format!("GET /v1/responses/{of_b}"));
+    drop(server);
+    // A directory in place of the file: the server starts and serves.
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    let server = serve(&sandbox, &[&a, &b], &[]);
+    id(&server, "/v1/responses", r#"{"model":"only-b"}"#);
+    assert_eq!(server.get(&format!("/v1/responses/{of_b}")).status(), 200);
+    assert_last_of_b(&b, &format!("GET /v1/responses/{of_b}"));
 }

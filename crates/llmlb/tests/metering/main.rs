@@ -28,6 +28,7 @@ mod failed_attempts;
 mod failing_disk;
 mod full_disk;
 mod hidden_usage;
+mod instance;
 mod log;
 mod model_names;
 mod ollama;

@@ -379,3 +379,35 @@ fn deliver_applies_the_limits_of_the_archive() {
     assert_eq!(sandbox.files("archive"), [""; 0]);
     assert_eq!(sandbox.books()["archived"], 3);
 }
+
+#[cfg(not(feature = "redis"))]
+#[test]
+fn lease_store_of_a_build_without_it_is_refused_with_the_name_of_the_feature() {
+    let sandbox = UsageSandbox::new();
+    sandbox.stage(1);
+    for (mut command, name) in [
+        (sandbox.command(&["deliver", "--archive"]), "deliver"),
+        (sandbox.command(&["consolidate"]), "consolidate"),
+    ] {
+        command.env("LLMLB_FLEET_STORE", "redis://:hunter2@h");
+        let refused = Finished::run(&mut command);
+        refused.assert_code(1);
+        for words in [
+            "LLMLB_FLEET_STORE",
+            "--features redis",
+            "scripts/build-release",
+        ] {
+            assert!(
+                refused.stderr.contains(words),
+                "{name}: {}",
+                refused.output()
+            );
+        }
+        assert!(
+            !refused.output().contains("hunter2"),
+            "{}",
+            refused.output()
+        );
+    }
+    assert_eq!(sandbox.files("_staging").len(), 1);
+}

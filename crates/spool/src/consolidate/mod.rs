@@ -32,6 +32,7 @@ use crate::entry::{EntryKind, EntryName};
 use crate::entry_journal::{self, EntryJournal, HeldIds};
 use crate::entry_reader::probe;
 use crate::error::Error;
+use crate::fence::{Fence, FencedDisk};
 use crate::files;
 use crate::line;
 use crate::manager::{HeldOutcomes, SpoolManager};
@@ -183,6 +184,15 @@ impl Consolidator {
             disk: Arc::new(RealDisk),
             data: data.as_ref().to_owned(),
             state: ConsolidatorState::default(),
+        }
+    }
+
+    /// Returns a consolidator that changes nothing after the fence was lost.
+    #[must_use]
+    pub fn fenced(self, fence: Fence) -> Self {
+        Self {
+            disk: Arc::new(FencedDisk::new(self.disk, fence)),
+            ..self
         }
     }
 

@@ -123,6 +123,9 @@ impl Courier<'_> {
             ..state.clone()
         };
         state.begin(now);
+        // Check the fence here too: a lost fence that is found only after the attempt is stored
+        // leaves the batch marked as one that the destination may have.
+        self.store.check_fence()?;
         if let Err(error) = self.store.set_state(name, &state) {
             self.clear_in_flight(name, &before);
             return Err(error);
@@ -149,6 +152,7 @@ impl Courier<'_> {
         batch: Batch,
         mut state: DeliveryState,
     ) -> Result<AttemptResult, Error> {
+        self.store.check_fence()?;
         let (message, kind) = match self.sink.send(&batch) {
             Answer::Accepted { message } => {
                 self.handle_acceptance(&batch, &message)?;

@@ -48,6 +48,9 @@ pub enum RunError {
         /// another destination.
         stored: String,
     },
+    /// The [`Fence`](crate::Fence) of the run was lost. Nothing was changed since then, and the next
+    /// run continues.
+    Fenced,
     /// The delivery lock or the staging lock could not be acquired because of an error, such as an
     /// I/O error, and not because another process owns the lock.
     Lock(tenure::Error),
@@ -114,7 +117,7 @@ impl RunError {
     /// True if the disk is full or the user's quota is exhausted.
     pub fn is_full(&self) -> bool {
         match self {
-            Self::Busy { .. } | Self::OtherDestination { .. } => false,
+            Self::Busy { .. } | Self::OtherDestination { .. } | Self::Fenced => false,
             Self::Lock(error) => error.io_error().is_some_and(is_full),
             Self::Disk(error) => error.is_full(),
         }
@@ -125,7 +128,7 @@ impl RunError {
         let read_only =
             |error: &std::io::Error| error.kind() == std::io::ErrorKind::ReadOnlyFilesystem;
         match self {
-            Self::Busy { .. } | Self::OtherDestination { .. } => false,
+            Self::Busy { .. } | Self::OtherDestination { .. } | Self::Fenced => false,
             Self::Lock(error) => error.io_error().is_some_and(read_only),
             Self::Disk(error) => error.is_read_only(),
         }
@@ -140,13 +143,16 @@ impl From<LockError> for RunError {
                 is_reading: false,
             },
             LockError::Lock(error) => Self::Lock(error),
-            LockError::Disk(error) => Self::Disk(error),
+            LockError::Disk(error) => error.into(),
         }
     }
 }
 
 impl From<Error> for RunError {
     fn from(error: Error) -> Self {
+        if error.is_fenced() {
+            return Self::Fenced;
+        }
         Self::Disk(error)
     }
 }
@@ -170,6 +176,9 @@ impl fmt::Display for RunError {
                     "the destination of this data directory is {stored}, and none was named"
                 ),
             },
+            Self::Fenced => f.write_str(
+                "the right to change this data directory was lost during the run; the next run continues",
+            ),
             Self::Lock(error) => error.fmt(f),
             Self::Disk(error) => error.fmt(f),
         }
@@ -179,7 +188,7 @@ impl fmt::Display for RunError {
 impl std::error::Error for RunError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Busy { .. } | Self::OtherDestination { .. } => None,
+            Self::Busy { .. } | Self::OtherDestination { .. } | Self::Fenced => None,
             Self::Lock(error) => Some(error),
             Self::Disk(error) => Some(error),
         }

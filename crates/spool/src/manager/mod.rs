@@ -29,6 +29,7 @@ use crate::batch::{self, Batch, BatchDamage};
 use crate::data_dir::DataDir;
 use crate::disk::{Disk, RealDisk};
 use crate::error::Error;
+use crate::fence::{Fence, FencedDisk};
 use crate::files::{
     self, for_each_file, move_file, read_bounded, write_atomically, write_batch, write_half_batch,
 };
@@ -87,6 +88,19 @@ impl SpoolManager {
     /// reading does not create it.
     pub fn new(data: impl AsRef<Path>) -> Self {
         Self::on(Arc::new(RealDisk), data.as_ref())
+    }
+
+    /// Returns a manager that changes nothing after the fence was lost.
+    #[must_use]
+    pub fn fenced(self, fence: Fence) -> Self {
+        let data = self.data.root().to_owned();
+        Self::on(Arc::new(FencedDisk::new(self.disk, fence)), &data)
+    }
+
+    /// Fails if the fence was lost. Called in front of each batch that is sent.
+    pub(crate) fn check_fence(&self) -> Result<(), Error> {
+        let checked = self.disk.before_send();
+        checked.map_err(|error| Error::new("deliver from", self.data.root(), error))
     }
 
     pub(crate) fn on(disk: Arc<dyn Disk>, data: &Path) -> Self {

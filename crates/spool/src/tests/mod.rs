@@ -11,6 +11,7 @@ mod destination;
 mod disk_faults;
 mod failing_disk;
 mod fake_receiver;
+mod fence;
 mod full_disk;
 mod grouping;
 mod journals;

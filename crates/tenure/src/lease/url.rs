@@ -56,6 +56,12 @@ impl StoreUrl {
                 )
             }
         };
+        if credentials.is_none() && (path.contains('@') || query.contains('@')) {
+            return Err(bad(
+                "it has an `@` behind the host; write `/`, `?` and `@` in a password as %2F, %3F \
+                 and %40",
+            ));
+        }
         if address.is_empty() && scheme != "redis+unix" {
             return Err(bad("it names no host or table"));
         }
@@ -128,11 +134,12 @@ fn bad_url(url: &str, why: &str) -> Error {
     })
 }
 
-/// Removes everything in front of the last `@` of the authority, and the options.
+/// Removes everything in front of the last `@`, and the options.
 fn without_credentials(url: &str) -> String {
-    let url = url.split('?').next().unwrap_or_default();
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    // Credentials end at the last `@`, because a password may contain any other character.
     let rest = rest.rsplit_once('@').map_or(rest, |(_, address)| address);
+    let rest = rest.split('?').next().unwrap_or_default();
     let shown = if scheme.is_empty() {
         rest.to_owned()
     } else {
@@ -175,6 +182,8 @@ mod tests {
         for bad in [
             "redis://:secret@h?x",
             "redis://:secret@?a=1",
+            "redis://:secret?secret@h",
+            "redis://:secret/secret@h:1",
             "x:secret@host",
         ] {
             let error = StoreUrl::parse(bad).map(|_| ()).unwrap_err().to_string();

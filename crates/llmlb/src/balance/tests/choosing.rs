@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::balance::choose::Selection;
+use crate::issued_ids::IdHash;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -227,9 +228,9 @@ fn slot_reports_failures_and_latency() {
 #[test]
 fn request_with_an_issued_id_is_sent_to_its_issuer() {
     let (pool, a, b) = pool();
-    pool.note_issued(77, &b);
+    pool.note_issued(IdHash(77), &b);
     let named = SelectHints {
-        issued: Some(77),
+        issued: Some(IdHash(77)),
         ..SelectHints::default()
     };
     for model in [None, Some("both")] {
@@ -242,7 +243,7 @@ fn request_with_an_issued_id_is_sent_to_its_issuer() {
     let other = choose(&pool, Some("one"), &named, &[]);
     assert_eq!(slot(other).backend().id, a.id, "b does not serve `one`");
     let unknown = SelectHints {
-        issued: Some(78),
+        issued: Some(IdHash(78)),
         ..SelectHints::default()
     };
     assert_eq!(slot(choose(&pool, None, &unknown, &[])).backend().id, a.id);

@@ -31,6 +31,8 @@ fn pool_config() -> PoolConfig {
         aliases: Vec::new(),
         queue: 10_000,
         queue_timeout: Duration::from_secs(60),
+        host: None,
+        issuer_queues: Vec::new(),
     }
 }
 

@@ -307,9 +307,9 @@ async fn waiting_request_uses_the_trial_of_a_later_ejection() {
 #[tokio::test(start_paused = true)]
 async fn request_with_an_issued_id_waits_for_its_issuer() {
     let (pool, backends) = alike(&[(1, Some(1)), (1, Some(1))]);
-    pool.note_issued(5, &backends[1]);
+    pool.note_issued(IdHash(5), &backends[1]);
     let issued = SelectHints {
-        issued: Some(5),
+        issued: Some(IdHash(5)),
         ..SelectHints::default()
     };
     for model in [None, Some("m")] {

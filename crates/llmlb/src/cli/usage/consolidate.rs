@@ -4,9 +4,10 @@ use spool::{Consolidator, LockError};
 
 use super::args::Consolidate;
 use super::data_dir::DataDir;
-use super::{counted, disk, options};
+use super::{counted, disk, fleet, options, refused};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
+use crate::fleet::FleetError;
 
 pub(super) fn consolidate(args: &Consolidate, data: &DataDir) -> Result<u8, Failure> {
     if !data.dir().exists() {
@@ -14,8 +15,21 @@ pub(super) fn consolidate(args: &Consolidate, data: &DataDir) -> Result<u8, Fail
         output::data(&format!("no staged records: {dir} does not exist"))?;
         return Ok(exit::DONE);
     }
+    let mut fleet = fleet(data, "consolidate")?;
+    let mut consolidator = fleet.consolidator();
+    match fleet.run(|| consolidate_all(args, &mut consolidator)) {
+        Ok(done) => done,
+        Err(FleetError::Held(holder)) => {
+            let from = data.dir().display();
+            output::data(&format!("skipped: {holder} is delivering from {from}"))?;
+            Ok(exit::DONE)
+        }
+        Err(error) => Err(refused(&error)),
+    }
+}
+
+fn consolidate_all(args: &Consolidate, consolidator: &mut Consolidator) -> Result<u8, Failure> {
     let options = options(args.batches.batch_size);
-    let mut consolidator = Consolidator::new(data.dir());
     let (mut entries, mut records, mut batches) = (0, 0, 0);
     loop {
         let done = match consolidator.next(&options) {

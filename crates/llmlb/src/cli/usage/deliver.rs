@@ -10,13 +10,14 @@ use spool::{
 
 use super::args::Deliver;
 use super::data_dir::{DataDir, quoted};
-use super::{counted, delivered, disk, options, report};
+use super::{counted, delivered, disk, fleet, options, refused, report};
 use crate::cli::exit::{self, Failure};
 use crate::cli::interrupt::interruptible;
 use crate::cli::progress::ProgressLine;
 use crate::cli::{output, time};
 use crate::config::{self, Format, Secret, env};
 use crate::exporter::{Alerts, Housekeeping, RunEnd};
+use crate::fleet::{Fleet, FleetError};
 use crate::receiver;
 
 /// Name of the destination in messages if there is no receiver.
@@ -26,6 +27,7 @@ pub(super) fn deliver(args: &Deliver, data: DataDir, quiet: bool) -> Result<u8, 
     let (archive, failed) = config::usage_bounds()
         .map_err(|problems| Failure::new(exit::FAILED, problems.to_string()))?;
     let bounds = Housekeeping::new(archive, failed);
+    let mut fleet = fleet(&data, "deliver")?;
     let job = DeliverJob {
         to: to(args)?,
         retry_command: retry_command(args, &data),
@@ -36,13 +38,14 @@ pub(super) fn deliver(args: &Deliver, data: DataDir, quiet: bool) -> Result<u8, 
         quiet,
     };
     if args.change_destination && job.data.dir().exists() {
-        job.change_destination()?;
+        let changed = fleet.run(|| job.change_destination());
+        changed.map_err(|error| refused(&error))??;
     }
     match args.every {
         Some(every) => {
             job.announce(every);
             // A signal is the regular end of the schedule, so the command exits 0.
-            interruptible(move |cancel| job.run_periodically(every, bounds, &cancel))?;
+            interruptible(move |cancel| job.run_periodically(every, bounds, fleet, &cancel))?;
             Ok(exit::DONE)
         }
         None if !job.data.dir().exists() => {
@@ -54,7 +57,7 @@ pub(super) fn deliver(args: &Deliver, data: DataDir, quiet: bool) -> Result<u8, 
             }
             Ok(exit::DONE)
         }
-        None => match interruptible(move |cancel| job.run_and_print(bounds, &cancel))? {
+        None => match interruptible(move |cancel| job.run_and_print(bounds, fleet, &cancel))? {
             Some(done) => done,
             None => Err(Failure::new(
                 exit::FAILED,
@@ -97,10 +100,22 @@ impl DeliverJob {
     }
 
     /// Delivers all records once and prints the result.
-    fn run_and_print(&self, mut bounds: Housekeeping, cancel: &Cancel) -> Result<u8, Failure> {
-        match self.run(&mut Runner::new(self.data.dir()), cancel) {
+    fn run_and_print(
+        &self,
+        mut bounds: Housekeeping,
+        mut fleet: Fleet,
+        cancel: &Cancel,
+    ) -> Result<u8, Failure> {
+        let mut runner = fleet.runner();
+        let run = match fleet.run(|| self.run(&mut runner, cancel)) {
+            Ok(run) => run,
+            // The holder of the lease delivers these records too.
+            Err(FleetError::Held(holder)) => return self.print_skipped(&holder.to_string()),
+            Err(error) => return Err(refused(&error)),
+        };
+        match run {
             Ok(run) => {
-                self.apply(&mut bounds, cancel);
+                self.apply(&mut bounds, &mut fleet, cancel);
                 if let Some(error) = &run.no_reserve {
                     tracing::warn!(
                         "records cannot be staged, because the reserve on the disk is missing: {error}"
@@ -124,21 +139,29 @@ impl DeliverJob {
                 }
             }
             // A skipped run exits 0: the process that holds the delivery lock delivers these records too.
-            Err(RunError::Busy { pid, .. }) => {
-                if self.json {
-                    delivered::print_skipped(self.name())?;
-                } else {
-                    output::data(&report::skipped(pid, &self.data))?;
-                }
-                Ok(exit::DONE)
-            }
+            Err(RunError::Busy { pid, .. }) => self.print_skipped(&report::holder(pid)),
             Err(error) => Err(failed(&error, &self.data)),
         }
     }
 
+    fn print_skipped(&self, holder: &str) -> Result<u8, Failure> {
+        if self.json {
+            delivered::print_skipped(self.name())?;
+        } else {
+            output::data(&report::skipped(holder, &self.data))?;
+        }
+        Ok(exit::DONE)
+    }
+
     /// Delivers all records at each interval and logs the results. Runs never overlap.
-    fn run_periodically(&self, every: Duration, mut bounds: Housekeeping, cancel: &Cancel) {
-        let (mut schedule, mut runner) = (Schedule::new(every), Runner::new(self.data.dir()));
+    fn run_periodically(
+        &self,
+        every: Duration,
+        mut bounds: Housekeeping,
+        mut fleet: Fleet,
+        cancel: &Cancel,
+    ) {
+        let (mut schedule, mut runner) = (Schedule::new(every), fleet.runner());
         let mut alerts = Alerts::default();
         loop {
             let tick = schedule.tick();
@@ -149,26 +172,37 @@ impl DeliverJob {
             if cancel.wait(tick.wait) {
                 return;
             }
-            let run = self.run(&mut runner, cancel);
+            let run = match fleet.run(|| self.run(&mut runner, cancel)) {
+                Ok(run) => run,
+                Err(FleetError::Held(holder)) => {
+                    tracing::info!("{}", report::skipped(&holder.to_string(), &self.data));
+                    continue;
+                }
+                Err(error) => {
+                    alerts.refused(&error);
+                    continue;
+                }
+            };
             match &run {
                 Ok(run) => tracing::info!("{}", report::done(run, self.name(), &self.data)),
                 Err(RunError::Busy { pid, .. }) => {
-                    tracing::info!("{}", report::skipped(*pid, &self.data));
+                    tracing::info!("{}", report::skipped(&report::holder(*pid), &self.data));
                     continue;
                 }
                 Err(_) => {}
             }
             alerts.update(&run, self.data.dir(), RunEnd::from_cancel(cancel));
-            self.apply(&mut bounds, cancel);
+            self.apply(&mut bounds, &mut fleet, cancel);
         }
     }
 
     /// Deletes files from `archive/` and `failed/` beyond the configured bounds.
-    fn apply(&self, bounds: &mut Housekeeping, cancel: &Cancel) {
-        if bounds.has_bounds() && !cancel.is_cancelled() {
+    fn apply(&self, bounds: &mut Housekeeping, fleet: &mut Fleet, cancel: &Cancel) {
+        if bounds.has_bounds() && bounds.is_due() && !cancel.is_cancelled() {
+            let spool = fleet.spool();
             // Ignore the returned sizes of `archive/` and `failed/`: only `/status` of a server
-            // shows these sizes.
-            let _ = bounds.run(self.data.dir());
+            // shows these sizes. If another host has the lease, the next run retries.
+            let _ = fleet.run(|| bounds.run(self.data.dir(), &spool));
         }
     }
 
@@ -310,6 +344,10 @@ pub(super) fn failed(error: &RunError, data: &DataDir) -> Failure {
                 .hint(format!("change the destination: {change}"))
                 .hint("or name another data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR")
         }
+        RunError::Fenced => Failure::new(exit::FAILED, error.to_string()).hint(
+            "no record is lost: check that the lease store (fleet.store) responds in time, then \
+             repeat the command",
+        ),
         other => Failure::new(exit::FAILED, other.to_string()),
     }
 }

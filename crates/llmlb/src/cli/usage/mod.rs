@@ -19,7 +19,8 @@ use spool::{Error, Options};
 pub(super) use args::UsageArgs;
 
 use super::exit::{self, Failure};
-use crate::config::env;
+use crate::config::{self, env};
+use crate::fleet::{Fleet, FleetError};
 use crate::{meter, sys};
 use args::UsageVerb;
 use data_dir::DataDir;
@@ -57,6 +58,23 @@ fn options(batch_size: usize) -> Options {
     options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
     options.grouping = meter::grouping();
     options
+}
+
+/// Returns the fleet that shares the data directory, as the environment configures it.
+fn fleet(data: &DataDir, verb: &str) -> Result<Fleet, Failure> {
+    let config =
+        config::fleet().map_err(|problems| Failure::new(exit::FAILED, problems.to_string()))?;
+    let host = sys::host_name(env::text).unwrap_or_default();
+    Ok(Fleet::new(&config, data.dir(), &format!("{host}:{verb}")))
+}
+
+/// Returns the error for a run that the fleet refused, with a hint.
+fn refused(error: &FleetError) -> Failure {
+    let failure = Failure::new(exit::FAILED, error.to_string());
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
 }
 
 /// Returns the error for a failed disk operation, with a hint.

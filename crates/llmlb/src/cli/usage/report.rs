@@ -35,10 +35,14 @@ pub(super) fn done(run: &Run, to: Option<&str>, data: &DataDir) -> String {
     }
 }
 
-pub(super) fn skipped(pid: Option<u32>, data: &DataDir) -> String {
-    let holder = pid.map_or_else(|| "another process".to_owned(), |pid| format!("PID {pid}"));
+pub(super) fn skipped(holder: &str, data: &DataDir) -> String {
     let from = data.dir().display();
     format!("skipped: {holder} is already delivering from {from}")
+}
+
+/// Describes the process that holds the delivery lock.
+pub(super) fn holder(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("PID {pid}"))
 }
 
 /// Returns the error for records that were not delivered, with hints.

@@ -4,9 +4,10 @@ use spool::{DeliveryLock, Failed, RunError, SpoolManager};
 
 use super::args::Resend;
 use super::data_dir::DataDir;
-use super::{counted, deliver, disk, failed};
+use super::{counted, deliver, disk, failed, fleet, refused};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
+use crate::fleet::FleetError;
 
 pub(super) fn resend(args: &Resend, data: &DataDir) -> Result<u8, Failure> {
     let found = if args.archived {
@@ -23,24 +24,14 @@ pub(super) fn resend(args: &Resend, data: &DataDir) -> Result<u8, Failure> {
         return Ok(exit::DONE);
     }
     let ambiguous = chosen.iter().filter(|one| one.is_ambiguous).count() as u64;
-    let mut done = 0;
-    // Hold the delivery lock: the spool must not change while another process delivers from it.
-    let lock = (!args.dry_run)
-        .then(|| DeliveryLock::acquire(data.dir()).map_err(|error| busy(&error, data)))
-        .transpose()?;
-    let spool = SpoolManager::new(data.dir());
-    for one in chosen {
-        let resent = if args.dry_run {
-            Ok(())
-        } else {
-            spool.resend(&one.name)
-        };
-        match resent {
-            Ok(()) => done += 1,
-            Err(error) => problems.push(error.to_string()),
-        }
-    }
-    drop(lock);
+    let done = if args.dry_run {
+        chosen.len() as u64
+    } else {
+        let mut fleet = fleet(data, "resend")?;
+        let spool = fleet.spool();
+        let moved = fleet.run(|| move_back(&chosen, &spool, data, &mut problems));
+        moved.map_err(|error| held(&error))??
+    };
     let batches = counted(done, "batch");
     output::data(&if args.dry_run {
         format!("{batches} would be moved back into the spool")
@@ -74,6 +65,37 @@ fn archived(data: &DataDir) -> Result<Vec<Failed>, Failure> {
     SpoolManager::new(data.dir())
         .archived()
         .map_err(|error| disk(&error))
+}
+
+/// Moves batches back into the spool. Returns their number, and adds the errors of the others to
+/// `problems`.
+fn move_back(
+    chosen: &[Chosen],
+    spool: &SpoolManager,
+    data: &DataDir,
+    problems: &mut Vec<String>,
+) -> Result<u64, Failure> {
+    // Hold the delivery lock: the spool must not change while another process delivers from it.
+    let _lock = DeliveryLock::acquire(data.dir()).map_err(|error| busy(&error, data))?;
+    let mut done = 0;
+    for one in chosen {
+        match spool.resend(&one.name) {
+            Ok(()) => done += 1,
+            Err(error) => problems.push(error.to_string()),
+        }
+    }
+    Ok(done)
+}
+
+/// Returns the error for a run that the fleet refused.
+fn held(error: &FleetError) -> Failure {
+    let failure = refused(error);
+    match error {
+        FleetError::Held(_) => {
+            failure.hint("no batch was moved; repeat the command when that process is done")
+        }
+        _ => failure,
+    }
 }
 
 /// Returns the error for a delivery lock that is held or cannot be acquired.

@@ -2,11 +2,13 @@
 //! derived. A test compares the table with `docs/configuration.md`.
 
 mod backend;
+mod fleet;
 mod server;
 mod upstream;
 mod usage;
 
 pub(super) use backend::*;
+pub(crate) use fleet::*;
 pub(crate) use server::*;
 pub(crate) use upstream::*;
 pub(crate) use usage::*;
@@ -29,7 +31,9 @@ pub(super) const MAX_BACKENDS: usize = 65_535;
 /// not checked against known settings.
 pub(super) const ALIASES: &str = "aliases";
 
-pub(super) const SECTIONS: [&str; 6] = ["server", "upstream", "log", "usage", "backend", ALIASES];
+pub(super) const SECTIONS: [&str; 7] = [
+    "server", "upstream", "log", "usage", "fleet", "backend", ALIASES,
+];
 
 /// Environment variables without a setting in the file.
 pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
@@ -55,6 +59,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static dyn AnySetting> {
         UpstreamConfig::SETTINGS,
         LogConfig::SETTINGS,
         UsageConfig::SETTINGS,
+        FleetConfig::SETTINGS,
     ];
     sections.into_iter().flatten().copied()
 }

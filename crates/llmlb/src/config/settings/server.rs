@@ -5,12 +5,13 @@ use std::num::NonZero;
 use std::thread;
 use std::time::Duration;
 
+use super::super::instance::Instance;
 use super::super::networks::Networks;
 use super::super::setting::DefaultValue::{Constant, Described};
 use super::super::setting::{Flag, Setting, section};
 use super::super::types::{
-    Boolean, ByteSize, DAY, HostNames, IpAddress, MINUTE, NetworkList, Number, Optional, SECOND,
-    TIMEOUT, TimeSpan, Word,
+    Boolean, ByteSize, DAY, HostNames, InstanceName, IpAddress, MINUTE, NetworkList, Number,
+    Optional, SECOND, TIMEOUT, TimeSpan, Word,
 };
 
 section! {
@@ -60,6 +61,8 @@ section! {
         queue: usize = QUEUE,
         queue_timeout: Duration = QUEUE_TIMEOUT,
         unknown_endpoints: UnknownEndpoints = UNKNOWN_ENDPOINTS,
+        /// Name of this server in its usage records. `None`: host name and port.
+        instance: Option<Instance> = INSTANCE,
     }
 }
 
@@ -299,6 +302,18 @@ pub(crate) static UNKNOWN_ENDPOINTS: Setting<UnknownEndpoints> = Setting {
         noun: "a word",
     },
     about: "Forward requests under /v1/ to endpoints that llmlb does not know, or reject them.",
+};
+
+pub(crate) static INSTANCE: Setting<Option<Instance>> = Setting {
+    name: "server.instance",
+    variable: Some("LLMLB_INSTANCE"),
+    flag: None,
+    default: Described("host name and port, such as `gpu-1:32768`", || None),
+    value: &Optional {
+        of: InstanceName,
+        unset: "HOST:PORT",
+    },
+    about: "Name of this server in the field `instance` of its usage records.",
 };
 
 fn cpus() -> usize {

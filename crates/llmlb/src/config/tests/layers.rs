@@ -170,6 +170,7 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_QUEUE", "0", None),
     ("LLMLB_QUEUE_TIMEOUT", "1m", None),
     ("LLMLB_UNKNOWN_ENDPOINTS", "reject", None),
+    ("LLMLB_INSTANCE", "eu-1.gpu_2:80", None),
     ("LLMLB_CONNECT_TIMEOUT", "250ms", None),
     ("LLMLB_FIRST_BYTE_TIMEOUT", "3m", None),
     ("LLMLB_IDLE_TIMEOUT", "4m", None),
@@ -192,6 +193,8 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_USAGE_ARCHIVE_MAX_SIZE", "20GiB", None),
     ("LLMLB_USAGE_FAILED_MAX_AGE", "36h", None),
     ("LLMLB_USAGE_FAILED_MAX_SIZE", "500MiB", None),
+    ("LLMLB_FLEET_STORE", "redis://h:1/2", None),
+    ("LLMLB_FLEET_TTL", "10s", None),
 ];
 
 #[test]

@@ -68,3 +68,34 @@ fn messages_about_variables_and_flags_contain_no_key_or_password() {
          allowed: visible ASCII characters"
     );
 }
+
+#[test]
+fn password_of_the_lease_store_is_never_shown() {
+    for (url, shown) in [
+        ("redis://:hunter2@h:1/2?prefix=x", Some("redis://h:1/2")),
+        ("rediss://u:a?hunter2/b@h", Some("rediss://h")),
+        ("etcd://u:hunter2@h:1,i:2/p", Some("etcd://h:1,i:2/p")),
+        ("dynamodb://t?region=hunter2", Some("dynamodb://t")),
+        ("redis:hunter2@h", None),
+        ("http://u:hunter2@h", None),
+        ("redis://u:hunter2 @h", None),
+    ] {
+        let run = LoadCase::new().env("LLMLB_FLEET_STORE", url);
+        let Some(shown) = shown else {
+            let reported = run.problems();
+            assert!(!reported.contains(SECRET), "{reported}");
+            assert!(reported.starts_with("LLMLB_FLEET_STORE: "), "{reported}");
+            continue;
+        };
+        let config = run.good();
+        let store = config.fleet.store.as_ref().unwrap();
+        assert_eq!((store.url(), store.shown()), (url, shown));
+        let printed: Vec<_> = config
+            .effective()
+            .iter()
+            .map(|line| line.value.clone())
+            .collect();
+        let printed = format!("{config:?} {printed:?}");
+        assert!(!printed.contains(SECRET), "{printed}");
+    }
+}

@@ -6,7 +6,7 @@
 //!  "api":"chat","path":"/v1/chat/completions","stream":true,"status":200,"outcome":"complete",
 //!  "attempts":[{"backend":"gpu-2","error":"connection refused"}],"prompt_tokens":9,
 //!  "completion_tokens":4,"cached_tokens":0,"tokens":13,"tokens_from":"reported","ms":840,
-//!  "first_byte_ms":120,"bytes":5120}
+//!  "first_byte_ms":120,"bytes":5120,"instance":"gpu-1:32768"}
 //! ```
 //!
 //! Reports sum each field whose name is `tokens` or ends in `_tokens` separately. A total is therefore the
@@ -62,6 +62,8 @@ pub(crate) struct Record<'a> {
     pub(crate) first_byte_ms: Option<u64>,
     /// Length of the response body.
     pub(crate) bytes: u64,
+    /// Name of the server that served the request. It needs no escapes.
+    pub(crate) instance: &'a str,
 }
 
 /// A failed attempt to send the request to a backend.
@@ -149,6 +151,7 @@ impl Record<'_> {
         line.number("ms", Some(self.ms));
         line.number("first_byte_ms", self.first_byte_ms);
         line.number("bytes", Some(self.bytes));
+        line.plain("instance", self.instance);
         line.end();
     }
 

@@ -34,6 +34,7 @@ fn record() -> Record<'static> {
         ms: 840,
         first_byte_ms: Some(120),
         bytes: 5120,
+        instance: "gpu-1:32768",
     }
 }
 
@@ -56,7 +57,8 @@ fn record_is_one_line_with_all_fields() {
         r#""status":200,"outcome":"complete","#,
         r#""attempts":[{"backend":"gpu-2","error":"connection refused"}],"#,
         r#""prompt_tokens":9,"completion_tokens":4,"cached_tokens":8,"tokens":13,"#,
-        r#""tokens_from":"reported","ms":840,"first_byte_ms":120,"bytes":5120}"#
+        r#""tokens_from":"reported","ms":840,"first_byte_ms":120,"bytes":5120,"#,
+        r#""instance":"gpu-1:32768"}"#
     );
     assert_eq!(line(&record()), expected);
 }

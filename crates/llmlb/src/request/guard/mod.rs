@@ -270,6 +270,7 @@ impl RequestGuard {
             ms: identity.ms_until(Instant::now()),
             first_byte_ms: metering.first_byte.map(|at| identity.ms_until(at)),
             bytes: metering.bytes,
+            instance: self.accounting.meter.instance(),
         };
         let record = record.staged();
         self.metering.usage = Some(usage);

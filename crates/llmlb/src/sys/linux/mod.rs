@@ -3,4 +3,5 @@
 pub(super) mod data_dir;
 pub(crate) mod listen;
 pub(super) mod listener;
+pub(super) mod mounts;
 pub(super) mod port_owner;

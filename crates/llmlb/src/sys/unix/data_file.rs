@@ -1,8 +1,8 @@
 //! Files in a data directory. Links are not followed, and a FIFO is an error instead of a hang.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown, lchown};
 use std::path::Path;
 
 use rustix::fs::OFlags;
@@ -30,6 +30,28 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
         }
     }
     Ok(file)
+}
+
+/// Opens an existing regular file for appending.
+pub(crate) fn append_existing(path: &Path) -> io::Result<File> {
+    regular(OpenOptions::new().append(true), path)
+}
+
+/// Creates a directory and its missing parents with mode 0700. A directory that root creates is
+/// given to the owner of its parent.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+    if dir.is_dir() {
+        return Ok(());
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    if geteuid().is_root()
+        && let Some(parent) = dir.parent()
+    {
+        let parent = parent.metadata()?;
+        // As for files, an error means that only root can use the directory.
+        let _ = lchown(dir, Some(parent.uid()), Some(parent.gid()));
+    }
+    Ok(())
 }
 
 fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {

@@ -13,3 +13,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
+
+/// Opens an existing file for appending.
+pub(crate) fn append_existing(path: &Path) -> io::Result<File> {
+    OpenOptions::new().append(true).open(path)
+}
+
+/// Creates a directory and its missing parents.
+pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)
+}

@@ -1,0 +1,112 @@
+//! Lease store of a fleet: its URL, which may contain a password, and how it is shown.
+
+use super::Flags;
+use super::env::Environment;
+use super::layers::Layers;
+use super::problems::{ProblemList, Problems};
+use super::secret::Secret;
+use super::setting::Section;
+use super::settings::FleetConfig;
+use super::types::ValueType;
+use super::values::RawSetting;
+use crate::text;
+
+/// Cargo features of the lease stores, and true for those that this build contains. Tests of this
+/// crate parse the URLs of all stores.
+const REDIS: (&str, bool) = ("redis", cfg!(any(test, feature = "redis")));
+const DYNAMODB: (&str, bool) = ("dynamodb", cfg!(any(test, feature = "dynamodb")));
+const ETCD: (&str, bool) = ("etcd", cfg!(any(test, feature = "etcd")));
+
+/// Schemes of lease stores, and the cargo feature of each.
+const SCHEMES: [(&str, (&str, bool)); 6] = [
+    ("redis", REDIS),
+    ("rediss", REDIS),
+    ("redis+unix", REDIS),
+    ("dynamodb", DYNAMODB),
+    ("etcd", ETCD),
+    ("etcds", ETCD),
+];
+
+/// Maximum number of characters of a URL in a message.
+const MAX_SHOWN: usize = 200;
+
+/// URL of a lease store. It may contain a password, which is never shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FleetStore {
+    url: Secret,
+    shown: String,
+}
+
+impl FleetStore {
+    /// Returns the complete URL, which may contain a password. Messages must use [`Self::shown`].
+    pub(crate) fn url(&self) -> &str {
+        self.url.expose()
+    }
+
+    /// Returns the URL without user, password and options, for messages.
+    pub(crate) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    /// True if the store is Redis, which also keeps the backends of issued ids.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_redis(&self) -> bool {
+        self.shown.starts_with("redis")
+    }
+}
+
+/// Type of `fleet.store`. The store is contacted later.
+pub(super) struct FleetStoreUrl;
+
+impl ValueType<FleetStore> for FleetStoreUrl {
+    /// Parses a URL. The error never repeats the text, which may contain a password.
+    fn parse(&self, raw: RawSetting<'_>) -> Result<FleetStore, String> {
+        let text = match raw {
+            RawSetting::Text(text) => Some(text),
+            RawSetting::Toml(value) => value.as_str(),
+        };
+        let (scheme, rest) = text
+            .and_then(|text| text.split_once("://"))
+            .ok_or("this is not a URL")?;
+        let known = SCHEMES.iter().find(|(known, ..)| *known == scheme);
+        let (_, (feature, is_built)) = known.ok_or("the scheme of the URL names no lease store")?;
+        if !is_built {
+            return Err(format!(
+                "this build of llmlb has no support for {scheme}://; build it with `cargo build \
+                 --release -p llmlb --features {feature}`, or use the program that \
+                 `scripts/build-release` builds"
+            ));
+        }
+        if rest.is_empty() || rest.contains(|letter: char| letter.is_whitespace()) {
+            return Err("the URL names no host or table, or contains a space".to_owned());
+        }
+        // The last `@` ends the password, wherever it is: a password may contain `/` and `?`.
+        let shown = rest.rsplit('@').next().unwrap_or_default();
+        let shown = format!("{scheme}://{}", shown.split('?').next().unwrap_or_default());
+        Ok(FleetStore {
+            url: Secret::new(format!("{scheme}://{rest}")),
+            shown: text::escaped(&text::shortened(&shown, MAX_SHOWN)).into_owned(),
+        })
+    }
+
+    fn format(&self, value: &FleetStore) -> String {
+        value.shown().to_owned()
+    }
+
+    fn allowed(&self) -> String {
+        "redis://[:PASSWORD@]HOST[:PORT], rediss://.., etcd://HOST:PORT/PREFIX or \
+         dynamodb://TABLE?region=.."
+            .to_owned()
+    }
+}
+
+/// Reads the section from the environment only, for `usage deliver` and `usage consolidate`, which
+/// read no configuration file.
+pub(super) fn read_environment(env: &Environment) -> Result<FleetConfig, Problems> {
+    let mut problems = ProblemList::default();
+    let flags = Flags::default();
+    let mut layers = Layers::new(None, env, &flags, &mut problems);
+    let fleet = FleetConfig::read(&mut layers);
+    problems.into_result()?;
+    Ok(fleet)
+}

@@ -1,0 +1,156 @@
+//! The file `fleet/fleet.json`: the id of the data directory and its lease store.
+//!
+//! The id is the name of the lease, so that hosts with different mount points agree. The store is
+//! compared: servers with different stores, or with none, would each elect a deliverer.
+
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{DIR, FleetError};
+use crate::sys::data_file;
+use crate::text;
+
+const FILE: &str = "fleet.json";
+const VERSION: u32 = 1;
+/// Maximum number of bytes that are read from a file of the fleet.
+pub(super) const MAX_FILE: u64 = 64 << 10;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FleetFile {
+    version: u32,
+    id: Uuid,
+    /// URL of the lease store without credentials.
+    store: String,
+}
+
+/// Returns the id of the data directory. The first server of a fleet creates the file.
+pub(super) fn id(data: &Path, store: &str) -> Result<Uuid, FleetError> {
+    let path = path(data);
+    let failed = |error| FleetError::disk(&path, error);
+    let mut found = read(&path).map_err(failed)?;
+    if found.is_none() {
+        create(&path, store).map_err(failed)?;
+        // Another host may have created the file first.
+        found = read(&path).map_err(failed)?;
+    }
+    let file = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    if file.store != store {
+        return Err(FleetError::OtherStore {
+            file: path,
+            stored: text::escaped(&file.store).into_owned(),
+            configured: store.to_owned(),
+        });
+    }
+    Ok(file.id)
+}
+
+/// Fails if the data directory belongs to a fleet.
+pub(super) fn check_without_store(data: &Path) -> Result<(), FleetError> {
+    let path = path(data);
+    match read(&path).map_err(|error| FleetError::disk(&path, error))? {
+        Some(file) => Err(FleetError::NoStore {
+            stored: text::escaped(&file.store).into_owned(),
+            file: path,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn path(data: &Path) -> PathBuf {
+    data.join(DIR).join(FILE)
+}
+
+fn read(path: &Path) -> io::Result<Option<FleetFile>> {
+    let file = match data_file::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // The data directory is a file. The run reports it.
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
+        opened => opened?,
+    };
+    let mut text = Vec::new();
+    file.take(MAX_FILE).read_to_end(&mut text)?;
+    let damaged = |why: String| {
+        let why = format!(
+            "{why}; stop llmlb on all hosts and remove the file, then the next start creates it again"
+        );
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    };
+    let file: FleetFile = serde_json::from_slice(&text)
+        .map_err(|error| damaged(format!("its content is not valid ({error})")))?;
+    if file.version != VERSION {
+        let (found, known) = (file.version, VERSION);
+        return Err(damaged(format!(
+            "its version is {found}, this program knows {known}"
+        )));
+    }
+    Ok(Some(file))
+}
+
+/// Creates the file with a new id, complete or not at all. Does nothing if it exists.
+fn create(path: &Path, store: &str) -> io::Result<()> {
+    if let Some(dir) = path.parent() {
+        data_file::make_dir(dir)?;
+    }
+    let file = FleetFile {
+        version: VERSION,
+        id: Uuid::now_v7(),
+        store: store.to_owned(),
+    };
+    let new = path.with_extension(format!("{}.tmp", file.id.simple()));
+    let mut text = serde_json::to_vec(&file)?;
+    text.push(b'\n');
+    let mut opened = data_file::append(&new)?;
+    let linked = opened
+        .write_all(&text)
+        .and_then(|()| opened.sync_all())
+        // A link, because a rename would replace the id that another host has created.
+        .and_then(|()| std::fs::hard_link(&new, path));
+    let _ = std::fs::remove_file(&new);
+    match linked {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        linked => linked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_is_created_once_and_the_store_is_compared() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = id(dir.path(), "redis://h").unwrap();
+        assert_eq!(id(dir.path(), "redis://h").unwrap(), first);
+        create(&path(dir.path()), "redis://other").unwrap();
+        assert_eq!(id(dir.path(), "redis://h").unwrap(), first);
+        let other = id(dir.path(), "redis://other").unwrap_err();
+        assert!(matches!(other, FleetError::OtherStore { .. }), "{other:?}");
+        let names = std::fs::read_dir(dir.path().join(DIR)).unwrap().count();
+        assert_eq!(names, 1, "no temporary file is left");
+    }
+
+    #[test]
+    fn damaged_and_newer_files_are_reported_and_not_replaced() {
+        for text in ["", "{", "{\"version\":1}", "\0\0", "[]"] {
+            let dir = tempfile::tempdir().unwrap();
+            std::fs::create_dir(dir.path().join(DIR)).unwrap();
+            std::fs::write(path(dir.path()), text).unwrap();
+            let error = id(dir.path(), "redis://h").unwrap_err().to_string();
+            assert!(error.contains("not valid"), "{error}");
+            assert!(check_without_store(dir.path()).is_err());
+            assert_eq!(std::fs::read_to_string(path(dir.path())).unwrap(), text);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(DIR)).unwrap();
+        let newer = format!(
+            "{{\"version\":2,\"id\":\"{}\",\"store\":\"x\"}}",
+            Uuid::nil()
+        );
+        std::fs::write(path(dir.path()), newer).unwrap();
+        let error = id(dir.path(), "redis://h").unwrap_err().to_string();
+        assert!(error.contains("its version is 2"), "{error}");
+    }
+}

@@ -1,0 +1,344 @@
+//! Proof that file locks work between the members of a fleet.
+//!
+//! Each member, a server or a command, has a file in `fleet/` and holds a lock on it from before the
+//! file has its name until after the file is removed. A member that finds the file of another member
+//! without a lock leaves a challenge beside it. There are two explanations: the other member has died,
+//! or its lock is not visible here. Only a member that lives answers a challenge, and it answers that
+//! locks are not shared: it holds its lock. It then writes a marker, with which every run is refused
+//! until a person removes it. No clock and no timeout takes part in this decision.
+//!
+//! ```text
+//! fleet/{uuid}.member       {"host":"gpu-1","pid":12,"instance":"gpu-1:32768","started_at":".."}
+//! fleet/{uuid}.challenge    {"host":"gpu-2","pid":99,..}: the member that sees no lock
+//! fleet/locks-not-shared.json
+//! ```
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::directory::MAX_FILE;
+use super::{DIR, FleetError};
+use crate::config::env;
+use crate::lock::is_process_running;
+use crate::sys::{self, data_file};
+use crate::text;
+
+const MEMBER: &str = "member";
+const CHALLENGE: &str = "challenge";
+const MARKER: &str = "locks-not-shared.json";
+/// Number of times that the lock of a member must be found free, and the pause in between. A network
+/// file system may show a file for a moment after its owner has removed it.
+const LOOKS: usize = 3;
+const PAUSE: Duration = Duration::from_millis(200);
+/// Age from which the file of a member that has not answered its challenge is removed.
+const FORGET_AFTER: Duration = Duration::from_secs(2 * 24 * 60 * 60);
+/// Maximum number of files of other members that one run checks.
+const MAX_CHECKED: usize = 1000;
+
+/// Description of a member in its file, in a challenge and in the marker.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Description {
+    host: String,
+    pid: u32,
+    instance: String,
+    started_at: String,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Marker {
+    at: String,
+    /// Member whose lock was not seen.
+    by: Description,
+    /// Member that did not see the lock.
+    versus: Description,
+}
+
+/// Membership of this process. Dropping it removes the file, then releases its lock.
+#[derive(Debug)]
+pub(super) struct Member {
+    path: PathBuf,
+    description: Description,
+    /// Holds the lock.
+    file: File,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Remove the file while it is locked: no other member finds it without a lock.
+        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(self.path.with_extension(CHALLENGE));
+    }
+}
+
+impl Member {
+    /// Creates the file of this process and locks it.
+    pub(super) fn join(data: &Path, instance: &str) -> Result<Self, FleetError> {
+        let dir = data.join(DIR);
+        let description = Description {
+            host: sys::host_name(env::text).unwrap_or_default(),
+            pid: std::process::id(),
+            instance: instance.to_owned(),
+            started_at: crate::lock::rfc3339(SystemTime::now()),
+        };
+        let path = dir.join(format!("{}.{MEMBER}", Uuid::now_v7().simple()));
+        let joined = || -> io::Result<File> {
+            data_file::make_dir(&dir)?;
+            let new = path.with_extension("tmp");
+            let mut file = data_file::append(&new)?;
+            file.write_all(&json(&description)?)?;
+            // The lock is held before other members can find the file.
+            if !tenure::file::try_lock(&file)? {
+                return Err(io::Error::other("the new file is locked already"));
+            }
+            std::fs::rename(&new, &path)?;
+            Ok(file)
+        };
+        let file = joined().map_err(|error| FleetError::disk(&path, error))?;
+        Ok(Self {
+            path,
+            description,
+            file,
+        })
+    }
+
+    /// True if the file still has its name. Another member removes it after two days in which this
+    /// process was suspended.
+    pub(super) fn is_listed(&self) -> bool {
+        let has_name = self.path.try_exists().unwrap_or(true);
+        has_name && self.file.metadata().is_ok()
+    }
+
+    /// Answers a challenge: the lock of this process is held, and another member does not see it.
+    pub(super) fn answer(&self, data: &Path) -> Result<(), FleetError> {
+        let challenge = self.path.with_extension(CHALLENGE);
+        if !challenge.try_exists().unwrap_or(false) {
+            return Ok(());
+        }
+        let marker = Marker {
+            at: crate::lock::rfc3339(SystemTime::now()),
+            by: self.description.clone(),
+            versus: read(&challenge).unwrap_or_default(),
+        };
+        let path = data.join(DIR).join(MARKER);
+        let written = json(&marker).and_then(|text| write_new(&path, &text));
+        written.map_err(|error| FleetError::disk(&path, error))?;
+        let _ = std::fs::remove_file(challenge);
+        check_marker(data)
+    }
+
+    /// Leaves a challenge at every other member whose lock is free as seen from this process.
+    pub(super) fn challenge_others(&self, data: &Path) -> Result<(), FleetError> {
+        let dir = data.join(DIR);
+        let failed = |error| FleetError::disk(&dir, error);
+        let mut free: Vec<PathBuf> = Vec::new();
+        for file in std::fs::read_dir(&dir).map_err(failed)? {
+            let path = file.map_err(failed)?.path();
+            let is_other = path != self.path && path.extension().is_some_and(|end| end == MEMBER);
+            if is_other && is_free(&path) && free.len() < MAX_CHECKED {
+                free.push(path);
+            }
+        }
+        for _ in 1..LOOKS {
+            if free.is_empty() {
+                return Ok(());
+            }
+            thread::sleep(PAUSE);
+            free.retain(|path| is_free(path));
+        }
+        for path in free {
+            self.challenge(&path).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    fn challenge(&self, member: &Path) -> io::Result<()> {
+        let challenge = member.with_extension(CHALLENGE);
+        let other: Description = read(member).unwrap_or_default();
+        let has_died = other.host == self.description.host && !is_process_running(other.pid);
+        let age = challenge.metadata().and_then(|found| found.modified());
+        let age = age.ok().and_then(|since| since.elapsed().ok());
+        if has_died || age.is_some_and(|age| age > FORGET_AFTER) {
+            let _ = std::fs::remove_file(member);
+            let _ = std::fs::remove_file(challenge);
+            return Ok(());
+        }
+        if age.is_some() {
+            return Ok(());
+        }
+        write_new(&challenge, &json(&self.description)?)
+    }
+}
+
+/// Fails if a member has found that locks are not shared.
+pub(super) fn check_marker(data: &Path) -> Result<(), FleetError> {
+    let marker = data.join(DIR).join(MARKER);
+    match marker.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(()),
+        Err(error) => return Err(FleetError::disk(&marker, error)),
+        Ok(_) => {}
+    }
+    // A marker that cannot be read counts as well.
+    let content: Marker = read(&marker).unwrap_or_default();
+    let name = |member: &Description| {
+        let host = text::shortened(&member.host, 100);
+        match &*host {
+            "" => "an unknown host".to_owned(),
+            host => format!("host {} (PID {})", text::escaped(host), member.pid),
+        }
+    };
+    let (holder, other) = (name(&content.by), name(&content.versus));
+    Err(FleetError::LocksNotShared {
+        details: format!("a lock of {holder} was free as seen from {other}"),
+        marker,
+    })
+}
+
+/// True if the file exists and no process holds its lock, as seen from this process.
+fn is_free(path: &Path) -> bool {
+    let Ok(file) = data_file::append_existing(path) else {
+        return false;
+    };
+    // The lock is released when `file` is dropped. A file that was removed meanwhile does not count.
+    tenure::file::try_lock(&file).unwrap_or(false) && path.try_exists().unwrap_or(false)
+}
+
+fn json(value: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut text = serde_json::to_vec(value)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> io::Result<T> {
+    let mut text = Vec::new();
+    data_file::open(path)?
+        .take(MAX_FILE)
+        .read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Writes a file, complete or not at all, and replaces one that exists.
+fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
+    let new = path.with_extension(format!("{}.tmp", Uuid::now_v7().simple()));
+    let written = data_file::append(&new)
+        .and_then(|mut file| file.write_all(text).and_then(|()| file.sync_all()))
+        .and_then(|()| std::fs::rename(&new, path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(data: &Path, ending: &str) -> usize {
+        let files = std::fs::read_dir(data.join(DIR)).unwrap();
+        let paths = files.map(|file| file.unwrap().path());
+        paths
+            .filter(|path| path.extension().is_some_and(|end| end == ending))
+            .count()
+    }
+
+    /// Turns the file of a member into one whose lock cannot be seen, as on a file system that does
+    /// not share locks: the name leads to another file with the same content.
+    fn hide_lock(member: &Member) {
+        let text = std::fs::read(&member.path).unwrap();
+        std::fs::remove_file(&member.path).unwrap();
+        std::fs::write(&member.path, text).unwrap();
+    }
+
+    #[test]
+    fn members_that_see_each_others_locks_leave_no_challenge_and_no_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = Member::join(dir.path(), "one").unwrap();
+        let two = Member::join(dir.path(), "two").unwrap();
+        for member in [&one, &two] {
+            member.challenge_others(dir.path()).unwrap();
+        }
+        assert_eq!(names(dir.path(), CHALLENGE), 0);
+        one.answer(dir.path()).unwrap();
+        assert!(one.is_listed());
+        drop((one, two));
+        assert_eq!(std::fs::read_dir(dir.path().join(DIR)).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn member_whose_lock_is_not_visible_answers_and_every_run_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = Member::join(dir.path(), "one").unwrap();
+        let two = Member::join(dir.path(), "two").unwrap();
+        hide_lock(&one);
+        two.challenge_others(dir.path()).unwrap();
+        check_marker(dir.path()).unwrap();
+        two.answer(dir.path()).unwrap();
+        let error = one.answer(dir.path()).unwrap_err();
+        assert!(
+            matches!(error, FleetError::LocksNotShared { .. }),
+            "{error:?}"
+        );
+        let again = check_marker(dir.path()).unwrap_err();
+        assert_eq!(again.to_string(), error.to_string());
+        let hint = error.hint().unwrap();
+        let marker = dir.path().join(DIR).join(MARKER);
+        assert!(
+            hint.ends_with(&format!("rm {}", marker.display())),
+            "{hint}"
+        );
+        std::fs::remove_file(marker).unwrap();
+        check_marker(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn file_of_a_dead_process_of_this_host_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = Member::join(dir.path(), "one").unwrap();
+        let dead = |host: &str, pid: u32| {
+            let path = dir
+                .path()
+                .join(DIR)
+                .join(format!("{}.{MEMBER}", Uuid::now_v7()));
+            let description = Description {
+                host: host.to_owned(),
+                pid,
+                ..Description::default()
+            };
+            std::fs::write(path, json(&description).unwrap()).unwrap();
+        };
+        dead(&one.description.host, 999_999_999);
+        dead("another-host", 1);
+        std::fs::write(dir.path().join(DIR).join("garbage.member"), "\0").unwrap();
+        one.challenge_others(dir.path()).unwrap();
+        // A process of another host may live.
+        assert_eq!(
+            (names(dir.path(), MEMBER), names(dir.path(), CHALLENGE)),
+            (3, 2)
+        );
+        one.challenge_others(dir.path()).unwrap();
+        assert_eq!(
+            (names(dir.path(), MEMBER), names(dir.path(), CHALLENGE)),
+            (3, 2)
+        );
+    }
+
+    #[test]
+    fn unreadable_marker_refuses_too() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(DIR)).unwrap();
+        std::fs::write(dir.path().join(DIR).join(MARKER), "\u{1b}[31m").unwrap();
+        let error = check_marker(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("unknown host") && !error.contains('\u{1b}'),
+            "{error}"
+        );
+    }
+}

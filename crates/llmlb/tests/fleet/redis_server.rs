@@ -1,0 +1,59 @@
+//! A Redis server of a test, on a free port of the loopback address.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use testkit::{free_port, until};
+
+/// A running Redis server. Dropping it kills the server.
+pub(crate) struct RedisServer {
+    pub(crate) port: u16,
+    process: Child,
+}
+
+impl RedisServer {
+    /// Starts a server with its files in a directory; `None` if Redis is not installed.
+    pub(crate) fn start(dir: &Path) -> Option<Self> {
+        if !testkit::has_tool("redis-server").unwrap() {
+            return None;
+        }
+        let port = free_port();
+        let process = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args([
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--requirepass",
+                "hunter2",
+            ])
+            .current_dir(dir)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self { port, process };
+        until("Redis responds", || {
+            redis::Client::open(server.url())
+                .and_then(|client| client.get_connection())
+                .is_ok()
+        });
+        Some(server)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://:hunter2@127.0.0.1:{}", self.port)
+    }
+
+    /// The URL as messages show it.
+    pub(crate) fn shown(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

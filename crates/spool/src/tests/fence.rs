@@ -1,0 +1,186 @@
+//! A fence that is lost ends a run: nothing is changed or sent afterwards, and the next run continues.
+//! (S5, S11)
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::test_data_dir::{TestDataDir, batches_of, each_once};
+use crate::batch::Batch;
+use crate::consolidate::Consolidator;
+use crate::delivery::{Answer, DeliveryOptions, RunError, Sink, Watch};
+use crate::disk::{Disk, RealDisk};
+use crate::fence::Fence;
+use crate::run::{Destination, Runner};
+
+/// Length of the reserve. The test writes it often, so it is small.
+const RESERVE: usize = 70_000;
+
+/// Changes of the disk and sent batches. The fence is lost after a given number of them, and later
+/// ones are violations.
+#[derive(Debug, Default)]
+struct Changes {
+    count: AtomicUsize,
+    lost_after: usize,
+    is_lost: AtomicBool,
+    violations: Mutex<Vec<String>>,
+}
+
+impl Changes {
+    fn add(&self, change: &str) {
+        if self.is_lost.load(Ordering::Relaxed) {
+            self.violations.lock().unwrap().push(change.to_owned());
+        }
+        if self.count.fetch_add(1, Ordering::Relaxed) + 1 == self.lost_after {
+            self.is_lost.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn fence(self: &Arc<Self>) -> Fence {
+        let changes = Arc::clone(self);
+        Fence::new(move || !changes.is_lost.load(Ordering::Relaxed))
+    }
+}
+
+#[derive(Debug)]
+struct ObservedDisk(Arc<Changes>);
+
+impl Disk for ObservedDisk {
+    fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.add("make_dir");
+        RealDisk.make_dir(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<File> {
+        self.0.add("create");
+        RealDisk.create(path)
+    }
+
+    fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.0.add("write_at");
+        RealDisk.write_at(file, at, bytes)
+    }
+
+    fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()> {
+        self.0.add("append");
+        RealDisk.append(file, bytes)
+    }
+
+    fn sync(&self, _file: &File) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.add("rename");
+        RealDisk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.add("remove");
+        RealDisk.remove(path)
+    }
+
+    fn truncate(&self, file: &File, length: u64) -> io::Result<()> {
+        self.0.add("truncate");
+        RealDisk.truncate(file, length)
+    }
+
+    fn before_record(&self) -> io::Result<()> {
+        self.0.add("lock record");
+        Ok(())
+    }
+}
+
+struct ObservedSink<'a> {
+    to: &'a dyn Sink,
+    changes: &'a Changes,
+}
+
+impl Sink for ObservedSink<'_> {
+    fn name(&self) -> &str {
+        self.to.name()
+    }
+
+    fn send(&self, batch: &Batch) -> Answer {
+        self.changes.add("send");
+        self.to.send(batch)
+    }
+}
+
+#[test]
+fn run_changes_and_sends_nothing_after_its_fence_is_lost_at_any_operation() {
+    for lost_after in 1.. {
+        let case = format!("lost after {lost_after}");
+        let test_dir = TestDataDir::new();
+        let mut records = test_dir.entry(5, true);
+        records.extend(test_dir.entry(3, false));
+        records.push(test_dir.record_file());
+        // A rejected record makes the first run split a batch.
+        let poison = records[1].id();
+        test_dir.receiver.poison.lock().unwrap().push(poison);
+        let changes = Arc::new(Changes {
+            lost_after,
+            ..Changes::default()
+        });
+        let sink = ObservedSink {
+            to: &test_dir.receiver,
+            changes: &changes,
+        };
+        let disk = Arc::new(ObservedDisk(Arc::clone(&changes)));
+        let mut fenced = Runner::on(disk, test_dir.path()).fenced(changes.fence());
+        fenced.reserve = RESERVE;
+        let (options, delivery) = (batches_of(4), DeliveryOptions::default());
+        let watch = Watch::silent();
+        let run = fenced.run(&options, &delivery, Destination::To(&sink), &watch);
+        let is_lost = changes.is_lost.load(Ordering::Relaxed);
+        let is_last = changes.count.load(Ordering::Relaxed) == lost_after;
+        // A fence that is lost after the last change is not noticed.
+        assert!(
+            matches!(run, Err(RunError::Fenced)) == is_lost || is_last && run.is_ok(),
+            "{case}: {run:?}"
+        );
+        let violations = changes.violations.lock().unwrap().join(", ");
+        assert_eq!(violations, "", "{case}");
+        // Another process takes over.
+        test_dir.receiver.poison.lock().unwrap().clear();
+        let mut next = Runner::new(test_dir.path());
+        next.reserve = RESERVE;
+        let to = Destination::To(&test_dir.receiver);
+        let retry = DeliveryOptions {
+            ignore_backoff: true,
+            ..DeliveryOptions::default()
+        };
+        let run = next.run(&options, &retry, to, &watch).unwrap();
+        assert!(run.trouble.is_none(), "{case}: {run:?}");
+        let mut billed = each_once(test_dir.batched(), &case);
+        // The first run may have moved the rejected record to `failed/` before the loss.
+        billed.insert(poison);
+        let expected = records.iter().map(crate::Record::id).collect();
+        assert_eq!(billed, expected, "{case}");
+        test_dir.assert_balanced(&case);
+        if !is_lost {
+            assert!(lost_after > 60, "too few changes: {lost_after}");
+            break;
+        }
+    }
+}
+
+#[test]
+fn consolidator_changes_nothing_after_its_fence_is_lost() {
+    let test_dir = TestDataDir::new();
+    test_dir.entry(5, true);
+    let mut consolidator = Consolidator::new(test_dir.path()).fenced(Fence::new(|| false));
+    let error = consolidator.next(&batches_of(4)).unwrap_err();
+    assert!(matches!(RunError::from(error), RunError::Fenced));
+    assert_eq!(
+        super::test_data_dir::names(&test_dir.data().staging).len(),
+        1
+    );
+    assert_eq!(super::test_data_dir::names(&test_dir.data().spool).len(), 0);
+}
