@@ -13,6 +13,10 @@ pub(crate) struct LeasedCommand<'a> {
     /// Fencing token for the environment of the command.
     pub(crate) token: u64,
     /// Time in front of the deadline of the lease at which the command is asked to exit.
+    #[cfg_attr(
+        windows,
+        expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
+    )]
     pub(crate) notice: Duration,
 }
 
@@ -24,6 +28,10 @@ pub(crate) enum Ending {
     /// The command was ended because its lease was lost, or was not renewed in time.
     LeaseLost,
     /// The watchdog process was killed, and the wrapper ended the command.
+    #[cfg_attr(
+        windows,
+        expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
+    )]
     WatchdogEnded,
 }
 
@@ -31,6 +39,10 @@ pub(crate) enum Ending {
 #[derive(Debug)]
 pub(crate) enum StartError {
     /// The watchdog process could not be started.
+    #[cfg_attr(
+        windows,
+        expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
+    )]
     Watchdog(io::Error),
     /// The command could not be started.
     Command(io::Error),

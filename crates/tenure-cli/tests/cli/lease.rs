@@ -87,7 +87,7 @@ fn held_lease_exits_with_75_and_names_the_owner_and_its_host() {
 }
 
 #[test]
-fn password_of_a_store_is_never_printed_or_stored() {
+fn password_of_a_store_is_never_printed() {
     const PASSWORD: &str = "s3cr3t-w0rd";
     let sandbox = Sandbox::new();
     let Some(redis) = Redis::start_with(&sandbox.path(""), &["--requirepass", PASSWORD]) else {
