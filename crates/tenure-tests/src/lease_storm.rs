@@ -96,6 +96,8 @@ pub struct StormFindings {
     pub resource: ResourceReport,
     /// Messages of the processes on stderr.
     pub errors: String,
+    /// Time of the findings on the boot clock.
+    pub at: Duration,
 }
 
 impl LeaseStorm {
@@ -116,18 +118,16 @@ impl LeaseStorm {
     }
 
     fn worker(&self, index: usize, dir: &Path, resource: SocketAddr) -> Child {
-        let mut command = match self.clock_offset {
-            Some(offset) if index % 2 == 1 => {
-                let mut command = Command::new("faketime");
-                // Only the wall clock is shifted.
-                command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-                command.args(["--exclude-monotonic", "-f"]);
-                command.arg(format!("+{}s", offset.as_secs()));
-                command.arg(&self.program);
-                command
-            }
-            _ => Command::new(&self.program),
-        };
+        let mut command = Command::new(&self.program);
+        if let Some(offset) = self.clock_offset
+            && index % 2 == 1
+        {
+            // The command `faketime` would start a child, which survives when the command is killed.
+            command.env("LD_PRELOAD", faketime_library());
+            command.env("FAKETIME", format!("+{}s", offset.as_secs()));
+            // Only the wall clock is shifted.
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
         let errors = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -144,6 +144,16 @@ impl LeaseStorm {
             .spawn()
             .expect("a worker starts")
     }
+}
+
+/// Path of the library of `faketime`, which shifts the clocks of a dynamically linked program.
+fn faketime_library() -> PathBuf {
+    let systems = std::fs::read_dir("/usr/lib").expect("libraries are installed");
+    systems
+        .flatten()
+        .map(|dir| dir.path().join("faketime/libfaketime.so.1"))
+        .find(|path| path.exists())
+        .expect("faketime is installed: scripts/install-test-tools")
 }
 
 impl RunningStorm {
@@ -202,6 +212,7 @@ impl RunningStorm {
     /// Findings up to now, while the processes keep running.
     pub fn findings(&self) -> StormFindings {
         StormFindings {
+            at: tenure::boot_time(),
             verdict: intervals::judge(self.dir.path()),
             resource: self.resource.report(),
             errors: std::fs::read_to_string(self.dir.path().join("errors")).unwrap_or_default(),
@@ -289,6 +300,7 @@ pub fn worker(
                 if !why.is_empty() {
                     eprintln!("{why}");
                 }
+                assert!(dir.exists(), "the test has ended");
                 thread::sleep(Duration::from_millis(5 + random.below(20)));
                 continue;
             }
@@ -297,9 +309,13 @@ pub fn worker(
         let around = u64::try_from(hold.as_micros()).unwrap_or(1000).max(2);
         let until = Instant::now() + Duration::from_micros(around / 2 + random.below(around));
         if let Some(interval) = log.begin(owned.token(), is_valid) {
-            while Instant::now() < until && log.extend(&interval, is_valid) {
-                resource.write(owned.token());
+            // The check comes right after the pause: a process is mostly suspended in it.
+            while Instant::now() < until {
                 thread::sleep(Duration::from_millis(1));
+                if !log.extend(&interval, is_valid) {
+                    break;
+                }
+                resource.write(owned.token());
             }
             // A write that has already begun when the key is lost: only the token stops it.
             if owned.is_lost() {

@@ -83,8 +83,11 @@ impl LeaseId {
 pub(crate) struct Grant {
     /// Fencing token.
     pub(crate) token: u64,
-    /// Id of the lease in a store that issues ids (etcd).
-    #[expect(dead_code, reason = "only etcd issues ids for leases")]
+    /// Id of the lease in a store that has ids for leases (etcd).
+    #[cfg_attr(
+        not(feature = "etcd"),
+        expect(dead_code, reason = "only etcd has ids for leases")
+    )]
     pub(crate) lease: i64,
 }
 

@@ -10,6 +10,7 @@
 //! ```
 //!
 //! - `backend`: the operations that every store implements
+//! - `bridge`: blocking calls of async clients
 //! - `url`: which store a URL names
 //! - `state`: the deadline of a lease, and the stop request
 //! - `renewal`: the thread that renews a lease
@@ -18,6 +19,10 @@
 
 mod acquire;
 mod backend;
+#[cfg(feature = "etcd")]
+mod bridge;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod inspect;
 #[cfg(feature = "redis")]
 mod redis;

@@ -26,6 +26,8 @@ pub(super) fn connect(url: &str) -> Result<(Arc<dyn Backend>, String), Error> {
     let backend: Arc<dyn Backend> = match parsed.scheme.as_str() {
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+unix" => Arc::new(super::redis::Redis::connect(&parsed)?),
+        #[cfg(feature = "etcd")]
+        "etcd" | "etcds" => Arc::new(super::etcd::Etcd::connect(&parsed)?),
         _ => return Err(crate::store_url::unknown_scheme(&parsed.scheme, &shown)),
     };
     Ok((backend, shown))
