@@ -10,6 +10,8 @@
 #[cfg(any(feature = "etcd", feature = "dynamodb"))]
 mod common;
 mod conformance;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod hostile;

@@ -100,7 +100,10 @@ pub(crate) enum Attempt {
     /// Another owner had the lease at its last renewal, and the store does not show whether it still
     /// renews it. The same attempt must be made again after `retry`, for at most one TTL
     /// (DynamoDB).
-    #[expect(dead_code, reason = "only DynamoDB does not expire leases by itself")]
+    #[cfg_attr(
+        not(feature = "dynamodb"),
+        expect(dead_code, reason = "only DynamoDB does not expire leases by itself")
+    )]
     Unproven {
         entry: Entry,
         retry: Duration,

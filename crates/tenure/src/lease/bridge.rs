@@ -46,7 +46,8 @@ impl Bridge {
         self.process != std::process::id()
     }
 
-    /// Handle with which a task starts other tasks.
+    /// Handle that starts tasks for which no caller waits.
+    #[cfg(feature = "etcd")]
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }
@@ -79,6 +80,21 @@ impl Bridge {
             }
         }
     }
+}
+
+/// Text of an error with its causes, without text that controls a terminal.
+pub(super) fn describe_sources(error: &dyn std::error::Error) -> String {
+    let mut why = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !why.contains(&cause) {
+            why.push_str(": ");
+            why.push_str(&cause);
+        }
+        source = error.source();
+    }
+    crate::text::sanitize_name(why)
 }
 
 impl Drop for Bridge {

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use super::backend::{
     Attempt, Backend, Entry, Grant, LeaseId, MAX_LISTED, Renewed, StoreError, Waiter,
 };
-use super::bridge::Bridge;
+use super::bridge::{Bridge, describe_sources};
 use super::url::StoreUrl;
 use crate::error::Error;
 
@@ -783,21 +783,22 @@ fn to_store_error(error: &etcd_client::Error) -> StoreError {
             error,
             etcd_client::Error::InvalidArgs(_) | etcd_client::Error::InvalidUri(_)
         );
-        let mut why = error.to_string();
-        if let etcd_client::Error::TransportError(error) = error {
-            append_sources(&mut why, error.source());
-        }
-        let why = crate::text::sanitize_name(why);
+        let why = match error {
+            etcd_client::Error::TransportError(error) => describe_sources(error),
+            error => describe_sources(error),
+        };
         return if invalid {
             StoreError::fatal(why)
         } else {
             StoreError::transient(why)
         };
     };
-    let mut why = status.message().to_owned();
-    append_sources(&mut why, status.source());
-    let why = crate::text::sanitize_name(why);
     let code = i32::from(status.code());
+    // The causes are those of the connection. A response of the server has none.
+    let why = match status.source() {
+        Some(cause) => describe_sources(cause),
+        None => crate::text::sanitize_name(status.message().to_owned()),
+    };
     if code == INVALID_ARGUMENT && why.contains("user name is empty") {
         return StoreError::fatal(
             "the server requires a user; write etcd://USER@HOST:PORT?password_file=PATH",
@@ -818,20 +819,6 @@ fn to_store_error(error: &etcd_client::Error) -> StoreError {
         StoreError::fatal(why)
     } else {
         StoreError::transient(why)
-    }
-}
-
-/// Appends the causes of an error that its text does not contain yet.
-fn append_sources(why: &mut String, mut source: Option<&(dyn std::error::Error + 'static)>) {
-    while let Some(error) = source {
-        let cause = error.to_string();
-        if !why.contains(&cause) {
-            if !why.is_empty() {
-                why.push_str(": ");
-            }
-            why.push_str(&cause);
-        }
-        source = error.source();
     }
 }
 

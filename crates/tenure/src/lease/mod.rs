@@ -12,6 +12,7 @@
 //! - `backend`: the operations that every store implements
 //! - `bridge`: blocking calls of async clients
 //! - `url`: which store a URL names
+//! - `observation`: expiry in a store that does not expire leases by itself
 //! - `state`: the deadline of a lease, and the stop request
 //! - `renewal`: the thread that renews a lease
 //! - `acquire`: one attempt, or waiting
@@ -19,11 +20,15 @@
 
 mod acquire;
 mod backend;
-#[cfg(feature = "etcd")]
+#[cfg(any(feature = "etcd", feature = "dynamodb"))]
 mod bridge;
+#[cfg(feature = "dynamodb")]
+mod dynamodb;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod inspect;
+#[cfg(feature = "dynamodb")]
+mod observation;
 #[cfg(feature = "redis")]
 mod redis;
 mod renewal;

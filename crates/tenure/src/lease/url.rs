@@ -28,6 +28,8 @@ pub(super) fn connect(url: &str) -> Result<(Arc<dyn Backend>, String), Error> {
         "redis" | "rediss" | "redis+unix" => Arc::new(super::redis::Redis::connect(&parsed)?),
         #[cfg(feature = "etcd")]
         "etcd" | "etcds" => Arc::new(super::etcd::Etcd::connect(&parsed)?),
+        #[cfg(feature = "dynamodb")]
+        "dynamodb" => Arc::new(super::dynamodb::DynamoDb::connect(&parsed)?),
         _ => return Err(crate::store_url::unknown_scheme(&parsed.scheme, &shown)),
     };
     Ok((backend, shown))
