@@ -119,9 +119,14 @@ fn plant(store: &StoreUnderTest, key: &str, record: &[u8]) {
             );
         }
         #[cfg(feature = "etcd")]
-        Server::Etcd(_) => {}
+        Server::Etcd(server) => {
+            // The command line of etcdctl cannot contain a zero byte, and has a maximum length.
+            let record = String::from_utf8_lossy(&record[..record.len().min(50_000)]).into_owned();
+            server.etcdctl(&["put", "--", &etcd::name(key, "owner"), ESCAPE]);
+            server.etcdctl(&["put", "--", &etcd::name(key, "record"), &record]);
+        }
         #[cfg(feature = "dynamodb")]
-        Server::DynamoDb(_) => {}
+        Server::DynamoDb(server) => dynamodb::plant(server, key, record),
     }
 }
 
@@ -135,9 +140,9 @@ fn plant_foreign(store: &StoreUnderTest) -> Vec<String> {
         #[cfg(feature = "redis")]
         Server::Redis(server) => redis::plant_foreign(server),
         #[cfg(feature = "etcd")]
-        Server::Etcd(_) => Vec::new(),
+        Server::Etcd(server) => etcd::plant_foreign(server),
         #[cfg(feature = "dynamodb")]
-        Server::DynamoDb(_) => Vec::new(),
+        Server::DynamoDb(server) => dynamodb::plant_foreign(server),
     }
 }
 
@@ -212,5 +217,102 @@ mod redis {
         ]
         .map(str::to_owned)
         .into()
+    }
+}
+
+#[cfg(feature = "etcd")]
+mod etcd {
+    use tenure_tests::servers::EtcdServer;
+
+    pub(super) fn name(key: &str, part: &str) -> String {
+        format!("tenure/name_{key}/{part}")
+    }
+
+    pub(super) fn plant_foreign(server: &EtcdServer) -> Vec<String> {
+        server.etcdctl(&["put", "--", "tenure/", "x"]);
+        server.etcdctl(&["put", "--", "tenure/\u{1b}[2Jx/owner", "x"]);
+        server.etcdctl(&["put", "--", &name("only-record", "record"), "x"]);
+        server.etcdctl(&["put", "--", &name("only-stop", "stop"), "x"]);
+        server.etcdctl(&["put", "--", &name("only-owner", "owner"), ""]);
+        server.etcdctl(&["put", "--", &name("deeper/still", "owner"), "x"]);
+        ["only-record", "only-stop", "only-owner"]
+            .map(str::to_owned)
+            .into()
+    }
+}
+
+#[cfg(feature = "dynamodb")]
+mod dynamodb {
+    use serde_json::{Value, json};
+    use tenure_tests::servers::DynamoDbServer;
+
+    use super::ESCAPE;
+
+    fn put(server: &DynamoDbServer, item: &Value) {
+        let table = DynamoDbServer::TABLE;
+        let stored = server.request("PutItem", &json!({"TableName": table, "Item": item}));
+        assert!(stored.get("__type").is_none(), "{stored}");
+    }
+
+    pub(super) fn plant(server: &DynamoDbServer, key: &str, record: &[u8]) {
+        put(
+            server,
+            &json!({
+                "key": {"S": format!("name_{key}")}, "token": {"N": "5"}, "owner": {"S": ESCAPE},
+                "version": {"S": ESCAPE}, "ttl_ms": {"N": "1000"}, "record": {"B": base64(record)},
+            }),
+        );
+    }
+
+    pub(super) fn plant_foreign(server: &DynamoDbServer) -> Vec<String> {
+        let foreign = [
+            ("empty", json!({})),
+            (
+                "types",
+                json!({"owner": {"N": "1"}, "token": {"S": "x"}, "version": {"L": []}}),
+            ),
+            (
+                "huge-token",
+                json!({"token": {"N": "99999999999999999999999"}}),
+            ),
+            (
+                "negative",
+                json!({"token": {"N": "-7"}, "ttl_ms": {"N": "-1"}}),
+            ),
+            (
+                "fraction",
+                json!({"token": {"N": "1.5"}, "owner": {"S": "x"}, "version": {"S": "v"}}),
+            ),
+            (
+                "forever",
+                json!({"owner": {"S": "x"}, "version": {"S": "v"}, "ttl_ms": {"N": "1e30"}}),
+            ),
+        ];
+        for (key, mut item) in foreign.clone() {
+            item["key"] = json!({"S": format!("name_{key}")});
+            put(server, &item);
+        }
+        put(server, &json!({"key": {"S": ESCAPE}, "owner": {"S": "x"}}));
+        foreign.map(|(key, _)| key.to_owned()).into()
+    }
+
+    fn base64(bytes: &[u8]) -> String {
+        const DIGITS: &[u8; 64] =
+            b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        let mut text = String::new();
+        for part in bytes.chunks(3) {
+            let mut group = [0; 3];
+            group[..part.len()].copy_from_slice(part);
+            let bits = u32::from_be_bytes([0, group[0], group[1], group[2]]);
+            for digit in 0..4 {
+                let value = (bits >> (18 - 6 * digit)) & 63;
+                text.push(if digit > part.len() {
+                    '='
+                } else {
+                    char::from(DIGITS[value as usize])
+                });
+            }
+        }
+        text
     }
 }

@@ -93,22 +93,45 @@ impl StoreUnderTest {
         Owner::start(program, Path::new(&self.location()), key)
     }
 
+    /// Number of checks that run at the same time. Most of them only wait. moto needs so much CPU time
+    /// for each request that more of them would exceed their time limits.
+    pub(crate) fn parallel_checks(&self) -> usize {
+        match self.server {
+            #[cfg(feature = "dynamodb")]
+            Server::DynamoDb(_) => 5,
+            _ => 20,
+        }
+    }
+
     /// True if the store has leases.
     pub(crate) fn has_leases(&self) -> bool {
         !matches!(self.server, Server::Files(_))
     }
 
-    /// Kills the server and starts it again with its data. False if this store has no server that
-    /// keeps its data.
-    pub(crate) fn restart(&mut self) -> bool {
+    /// True if the store has a server that keeps its data when it is killed.
+    pub(crate) fn keeps_data(&self) -> bool {
+        match &self.server {
+            Server::Files(_) => false,
+            #[cfg(feature = "redis")]
+            Server::Redis(_) => true,
+            #[cfg(feature = "etcd")]
+            Server::Etcd(_) => true,
+            #[cfg(feature = "dynamodb")]
+            Server::DynamoDb(_) => false,
+        }
+    }
+
+    /// Kills the server and starts it again.
+    pub(crate) fn restart(&mut self) {
         match &mut self.server {
+            Server::Files(_) => {}
             #[cfg(feature = "redis")]
             Server::Redis(server) => server.restart(),
             #[cfg(feature = "etcd")]
             Server::Etcd(server) => server.restart(),
-            _ => return false,
+            #[cfg(feature = "dynamodb")]
+            Server::DynamoDb(server) => server.restart(),
         }
-        true
     }
 
     /// Kills the server. False if this store has none.
