@@ -7,15 +7,8 @@
     reason = "an error in a helper must fail its test"
 )]
 
-#[cfg(any(feature = "etcd", feature = "dynamodb"))]
-mod common;
 mod conformance;
-#[cfg(feature = "dynamodb")]
-mod dynamodb;
-#[cfg(feature = "etcd")]
-mod etcd;
 mod hostile;
-mod servers;
 mod under_test;
 mod without_server;
 

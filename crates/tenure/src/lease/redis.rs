@@ -451,7 +451,8 @@ fn to_store_error(error: &RedisError, limit: Duration) -> StoreError {
     if error.is_timeout() {
         return StoreError::timeout(limit);
     }
-    let transient = is_broken(error)
+    // The client closes the connection after a wrong password too, but a new one does not help.
+    let transient = is_broken(error) && error.kind() != ErrorKind::AuthenticationFailed
         || matches!(
             error.kind(),
             ErrorKind::Server(

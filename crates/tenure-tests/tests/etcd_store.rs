@@ -1,4 +1,14 @@
-//! etcd.
+//! Tests of leases on etcd with a real server, through the public API.
+#![cfg(all(unix, feature = "etcd"))]
+#![expect(
+    clippy::unwrap_used,
+    reason = "an error in a helper must fail its test"
+)]
+
+#[path = "stores/common.rs"]
+mod common;
+#[path = "stores/cutting_proxy.rs"]
+mod cutting_proxy;
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +16,8 @@ use tenure::{Key, Store};
 use tenure_tests::eventually;
 use tenure_tests::servers::EtcdServer;
 
-use crate::common::{self, TTL, try_acquire};
+use common::{TTL, try_acquire};
+use cutting_proxy::start_cutting_proxy;
 
 #[test]
 fn claims_refuse_hand_over_and_expire() {
@@ -107,6 +118,28 @@ fn dead_endpoint_among_several_is_skipped() {
                 .contains("owner")
         );
         tenure.release().unwrap();
+    }
+}
+
+#[test]
+fn lost_responses_cost_neither_the_key_nor_a_lease() {
+    let Some(server) = EtcdServer::start() else {
+        return;
+    };
+    let mut last = 0;
+    for bytes in (0..900).step_by(60) {
+        let proxy = start_cutting_proxy(server.port(), move |_| bytes);
+        let url = format!("etcd://127.0.0.1:{proxy},127.0.0.1:{}", server.port());
+        let store = Store::connect(&url).unwrap();
+        // The request whose response is lost is repeated on the second endpoint.
+        let tenure = try_acquire(&store, "k").unwrap();
+        assert!(tenure.token() > last);
+        last = tenure.token();
+        let leases = server.etcdctl(&["lease", "list"]);
+        assert!(leases.starts_with("found 1 leases"), "{bytes}: {leases}");
+        tenure.release().unwrap();
+        let leases = server.etcdctl(&["lease", "list"]);
+        assert!(leases.starts_with("found 0 leases"), "{bytes}: {leases}");
     }
 }
 

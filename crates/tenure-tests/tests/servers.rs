@@ -1,4 +1,5 @@
-//! The helpers that start the servers.
+//! Tests of the helpers that start the servers of lease stores.
+#![cfg(unix)]
 
 use serde_json::json;
 use tenure_tests::servers::{DynamoDbServer, EtcdServer, RedisServer};

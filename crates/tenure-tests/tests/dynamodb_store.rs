@@ -1,4 +1,14 @@
-//! DynamoDB, as moto implements it.
+//! Tests of leases on DynamoDB, as moto implements it, through the public API.
+#![cfg(all(unix, feature = "dynamodb"))]
+#![expect(
+    clippy::unwrap_used,
+    reason = "an error in a helper must fail its test"
+)]
+
+#[path = "stores/common.rs"]
+mod common;
+#[path = "stores/cutting_proxy.rs"]
+mod cutting_proxy;
 
 use std::process::Command;
 use std::thread;
@@ -8,7 +18,8 @@ use serde_json::json;
 use tenure::{Key, Store};
 use tenure_tests::servers::DynamoDbServer;
 
-use crate::common::{self, TTL, try_acquire};
+use common::{TTL, try_acquire};
+use cutting_proxy::start_cutting_proxy;
 
 #[test]
 fn claims_refuse_hand_over_and_expire() {
@@ -96,6 +107,26 @@ fn one_of_many_claims_takes_over_an_expired_lease() {
 }
 
 #[test]
+fn lost_response_does_not_cost_the_key() {
+    let Some(server) = DynamoDbServer::start() else {
+        return;
+    };
+    // The server closes each connection, so the second connection is the one that writes the owner.
+    let proxy = start_cutting_proxy(server.port(), |index| match index {
+        1 => 0,
+        _ => usize::MAX,
+    });
+    let url =
+        format!("dynamodb://test:test@tenure?region=us-east-1&endpoint=http://127.0.0.1:{proxy}");
+    let tenure = try_acquire(&Store::connect(&url).unwrap(), "k").unwrap();
+    let other = Store::connect(&server.url()).unwrap();
+    let status = other.status(&Key::name("k").unwrap()).unwrap();
+    let record = status.holder().unwrap().record().unwrap();
+    assert_eq!(record.token(), tenure.token());
+    tenure.release().unwrap();
+}
+
+#[test]
 fn missing_table_and_foreign_table_are_reported_with_the_command() {
     let Some(server) = DynamoDbServer::start_without_table() else {
         return;
@@ -155,12 +186,7 @@ fn missing_region_and_credentials_are_reported_with_their_setting() {
 fn connect_in_child(url: &str, environment: &[(&str, &str)]) -> String {
     let home = tempfile::tempdir().unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "dynamodb::child_connects",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["--exact", "child_connects", "--ignored", "--nocapture"])
         .env_clear()
         .env("HOME", home.path())
         .env("AWS_EC2_METADATA_DISABLED", "true")
