@@ -11,6 +11,16 @@ use crate::target::Kind;
 /// TTL of all leases. It is the smallest one of etcd.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
+/// Groups of checks that can be chosen.
+const GROUPS: [&str; 6] = [
+    "hand-over",
+    "storms",
+    "network",
+    "restarts",
+    "lossy",
+    "broken",
+];
+
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -18,6 +28,8 @@ pub(crate) struct Options {
     pub(crate) seconds: u64,
     /// Stores to check.
     pub(crate) kinds: Vec<Kind>,
+    /// Groups of checks; all if empty.
+    pub(crate) groups: Vec<String>,
 }
 
 impl Options {
@@ -25,6 +37,7 @@ impl Options {
         let mut options = Self {
             seconds: 60,
             kinds: Vec::new(),
+            groups: Vec::new(),
         };
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -36,6 +49,8 @@ impl Options {
                     let seconds = value.parse::<u64>();
                     options.seconds = seconds.map_err(|error| format!("{value}: {error}"))?;
                 }
+                "--group" if GROUPS.contains(&value.as_str()) => options.groups.push(value.clone()),
+                "--group" => return Err(format!("{value} is not a group: {}", GROUPS.join(", "))),
                 "--store" => options.kinds.push(value.parse()?),
                 _ => return Err(format!("{word} is not an option")),
             }
@@ -44,6 +59,13 @@ impl Options {
             options.kinds = Kind::ALL.into();
         }
         Ok(options)
+    }
+}
+
+impl Options {
+    /// True if this group of checks is to run.
+    pub(crate) fn has(&self, group: &str) -> bool {
+        self.groups.is_empty() || self.groups.iter().any(|chosen| chosen == group)
     }
 }
 
