@@ -1,5 +1,7 @@
 //! Helpers for tests with real processes: an [`Owner`] that executes requests, processes that
-//! compete for a key ([`storm`], [`boot`]), and a [`witness`] that detects two owners.
+//! compete for a key ([`storm`], [`boot`], [`lease_storm`]), and a [`witness`] that detects two
+//! owners. For lease stores: real [`servers`], a bad network ([`proxy`]), a witness that compares
+//! [`intervals`], and a [`fenced`] resource.
 
 #![expect(
     clippy::expect_used,
@@ -13,7 +15,17 @@ pub mod boot;
 pub mod contenders;
 #[cfg(target_os = "linux")]
 pub mod disk;
+#[cfg(unix)]
+pub mod fenced;
+#[cfg(unix)]
+pub mod intervals;
+#[cfg(unix)]
+pub mod lease_storm;
+#[cfg(unix)]
+pub mod naive_lease;
 mod owner;
+#[cfg(unix)]
+pub mod proxy;
 #[cfg(target_os = "linux")]
 pub mod run_as;
 #[cfg(unix)]

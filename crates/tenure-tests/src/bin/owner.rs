@@ -1,15 +1,19 @@
 //! Acquires a key, then executes requests from stdin, one on each line: `release`, `drop`, `lost`,
-//! `record-error`, `fork`, `fork-drop`, `ignore-term`, `set NAME VALUE`, `stop-request`.
+//! `record-error`, `fork`, `fork-drop`, `fork-lost`, `ignore-term`, `set NAME VALUE`, `stop-request`,
+//! `write ADDRESS` (to a fenced resource).
 //!
-//! Usage: `owner DIR KEY`. KEY is a name, or a path with more than one component. `--keep-file` and
-//! `--wait` may precede it; `--read` acquires a read lock until stdin ends; `--shared` uses the
-//! store of the program `shared` in the temporary directory instead of DIR.
+//! Usage: `owner STORE KEY`. STORE is a directory or the URL of a lease store. KEY is a name, or a
+//! path with more than one component. `--keep-file`, `--wait` and `--ttl=MILLISECONDS` may precede
+//! it; `--read` acquires a read lock until stdin ends; `--shared` uses the store of the program
+//! `shared` in the temporary directory instead of STORE.
 
 use std::io::{BufRead, Write};
 use std::path::Path;
 use std::time::Duration;
 
 use tenure::{Claim, Error, Key, Store, Tenure};
+#[cfg(unix)]
+use tenure_tests::fenced::ResourceClient;
 
 /// Prints a line for the test that started this program. Errors are ignored, because the test may
 /// have ended.
@@ -27,16 +31,23 @@ fn main() {
     };
     let (keep, wait) = (take_option("--keep-file"), take_option("--wait"));
     let (read, shared) = (take_option("--read"), take_option("--shared"));
-    let (dir, key) = (&words[0], &words[1]);
+    let ttl = words
+        .iter()
+        .position(|word| word.starts_with("--ttl="))
+        .and_then(|index| words.remove(index).strip_prefix("--ttl=")?.parse().ok())
+        .map(Duration::from_millis);
+    let (location, key) = (&words[0], &words[1]);
     let store = if shared {
         Store::for_program("shared")
+    } else if location.contains("://") {
+        Store::connect(location)
     } else {
-        Ok(Store::in_dir(dir))
+        Ok(Store::in_dir(location))
     };
     if read {
         return read_under_lock(store, key);
     }
-    match store.and_then(|store| acquire(&store, key, keep, wait)) {
+    match store.and_then(|store| acquire(&store, key, keep, wait, ttl)) {
         Ok(tenure) => {
             say!("held {} {}", std::process::id(), tenure.token());
             execute_requests(tenure);
@@ -68,12 +79,22 @@ fn read_under_lock(store: Result<Store, Error>, key: &str) {
     }
 }
 
-fn acquire(store: &Store, key: &str, keep: bool, wait: bool) -> Result<Tenure, Error> {
+fn acquire(
+    store: &Store,
+    key: &str,
+    keep: bool,
+    wait: bool,
+    ttl: Option<Duration>,
+) -> Result<Tenure, Error> {
     let key = parse_key(key)?;
-    let claim: Claim = store.claim(&key).verb("test").keep_file(keep);
+    let mut claim: Claim = store.claim(&key).verb("test").keep_file(keep);
+    if let Some(ttl) = ttl {
+        claim = claim.ttl(ttl);
+    }
     if wait {
         claim.acquire_within(Duration::from_secs(60), |holder| {
-            say!("waits {}", holder.pid().unwrap_or(0));
+            let named = holder.record().map_or(0, tenure::Record::pid);
+            say!("waits {}", holder.pid().unwrap_or(named));
         })
     } else {
         claim.try_acquire()
@@ -125,22 +146,38 @@ fn execute_requests(tenure: Tenure) {
             #[cfg(unix)]
             "ignore-term" => ignore_term(),
             #[cfg(unix)]
-            word @ ("fork" | "fork-drop") => fork(word == "fork-drop", &mut tenure),
+            "write" => {
+                let address = words.next().and_then(|address| address.parse().ok());
+                match (address, &tenure) {
+                    (Some(address), Some(tenure)) => {
+                        let mut resource = ResourceClient::connect(address);
+                        let accepted = resource.write(tenure.token());
+                        say!("{}", if accepted { "accepted" } else { "rejected" });
+                    }
+                    _ => say!("failed: no address or no tenure"),
+                }
+            }
+            #[cfg(unix)]
+            word @ ("fork" | "fork-drop" | "fork-lost") => fork(word, &mut tenure),
             other => say!("failed: unknown request {other:?}"),
         }
     }
 }
 
-/// Forks a child that has the same descriptors, and prints its pid. The child drops its copy of the
-/// tenure if `drop_in_child` is true, and lives until it is killed.
+/// Forks a child that has the same descriptors, and prints its pid. The child lives until it is
+/// killed. With `fork-drop` it first drops its copy of the tenure, and with `fork-lost` it first
+/// prints whether its copy is lost.
 #[cfg(unix)]
 #[expect(unsafe_code, reason = "the test needs fork without exec")]
-fn fork(drop_in_child: bool, tenure: &mut Option<Tenure>) {
-    // SAFETY: this process has one thread.
+fn fork(word: &str, tenure: &mut Option<Tenure>) {
+    // SAFETY: the only other threads are those that renew a lease. The child uses the allocator,
+    // which the C library keeps usable after a fork, and no lock of those threads.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        if drop_in_child {
-            drop(tenure.take());
+        match word {
+            "fork-drop" => drop(tenure.take()),
+            "fork-lost" => say!("copy lost: {}", tenure.as_ref().is_none_or(Tenure::lost)),
+            _ => {}
         }
         loop {
             std::thread::sleep(Duration::from_secs(60));

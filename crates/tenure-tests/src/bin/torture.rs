@@ -26,6 +26,7 @@ mod unix {
     use std::time::Duration;
 
     use tenure_tests::boot::{self, BootRace};
+    use tenure_tests::lease_storm;
     use tenure_tests::storm::{self, Storm};
 
     pub(super) fn run(words: &[String]) -> Result<(), String> {
@@ -85,6 +86,14 @@ mod unix {
                 Path::new(dir),
                 number(slot)?,
                 number(slots)?,
+            ),
+            ["lease-worker", behaviour, store, dir, ttl, hold, resource] => lease_storm::worker(
+                behaviour.parse()?,
+                store,
+                Path::new(dir),
+                Duration::from_millis(number(ttl)?),
+                Duration::from_millis(number(hold)?),
+                resource.parse().map_err(|error| format!("{error}"))?,
             ),
             ["boot-starter", contender, dir, witness, slot, slots] => boot::starter(
                 contender.parse()?,

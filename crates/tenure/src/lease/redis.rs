@@ -35,7 +35,8 @@ local token = held[1] and held[2]
 if not token then
     local now = redis.call('TIME')
     local last = tonumber(redis.call('GET', KEYS[2]) or '0')
-    if not last or last < 0 or last > 9007199254740000 then
+    -- Also true for a counter with the text 'nan', which is neither smaller nor larger.
+    if not last or not (last >= 0 and last <= 9007199254740000) then
         return redis.error_reply('ERR the counter ' .. KEYS[2] .. ' is not a valid number')
     end
     local new = math.max(last + 1, tonumber(now[1]) * 1000000 + tonumber(now[2]))
@@ -307,8 +308,15 @@ impl Backend for Redis {
         }
         let mut entries = Vec::new();
         for name in names.into_iter().take(MAX_LISTED) {
-            if let Some(entry) = self.read(&name, limit)? {
-                entries.push((name, entry));
+            match self.read(&name, limit) {
+                Ok(Some(entry)) => entries.push((name, entry)),
+                Ok(None) => {}
+                // A key of another program with such a name must not hide the leases.
+                Err(error) if !error.transient => {
+                    let name = crate::text::sanitize_name(name);
+                    tracing::warn!(name, error = error.why, "skipped a key that is not a lease");
+                }
+                Err(error) => return Err(error),
             }
         }
         Ok(entries)
