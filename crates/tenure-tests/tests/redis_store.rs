@@ -71,3 +71,43 @@ fn password_is_required_and_checked() {
     }
     claim(":secret@").unwrap().release().unwrap();
 }
+
+#[test]
+fn user_without_channels_can_release_and_hand_over() {
+    let Some(server) = RedisServer::start() else {
+        return;
+    };
+    let rules = ["on", ">pw", "resetchannels", "~tenure:*", "+@all"];
+    let words: Vec<&str> = ["ACL", "SETUSER", "joe"].into_iter().chain(rules).collect();
+    assert_eq!(server.command(&words), "+OK\r\n");
+    let url = format!("redis://joe:pw@127.0.0.1:{}", server.port());
+    let store = Store::connect(&url).unwrap();
+    let tenure = try_acquire(&store, "k").unwrap();
+    thread::scope(|scope| {
+        let claim = store.claim(&tenure::Key::name("k").unwrap()).ttl(TTL);
+        let waiting = scope.spawn(|| claim.acquire(|_| {}).map(drop));
+        tenure.release().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn lease_without_expiry_and_with_an_invalid_ttl_expires() {
+    let Some(server) = RedisServer::start() else {
+        return;
+    };
+    let store = Store::connect(&server.url()).unwrap();
+    for ttl in ["1e400", "nan", "-5", "x"] {
+        let fields = ["owner", "another", "token", "1", "record", "", "ttl", ttl];
+        let words: Vec<&str> = ["HSET", "tenure:{name_k}:lease"]
+            .into_iter()
+            .chain(fields)
+            .collect();
+        server.command(&words);
+        assert!(try_acquire(&store, "k").unwrap_err().is_held(), "ttl {ttl}");
+        let left = server.command(&["PTTL", "tenure:{name_k}:lease"]);
+        let left: i64 = left.trim().trim_start_matches(':').parse().unwrap();
+        assert!((1..=86_400_000).contains(&left), "ttl {ttl}: {left}");
+        server.command(&["DEL", "tenure:{name_k}:lease"]);
+    }
+}

@@ -100,6 +100,13 @@ impl Attempts<'_> {
                     }
                     // The response took longer than the TTL. The lease may have passed on already.
                     let _ = backend.release(&self.id, limit);
+                    // The release may still be on its way. It must not end a later lease, so its
+                    // owner id is never used again.
+                    let owner = new_owner_id(self.request.record);
+                    self.id = Arc::new(LeaseId {
+                        owner,
+                        ..LeaseId::clone(&self.id)
+                    });
                     self.check_patience(patience, || self.slow_response())?;
                     continue;
                 }
@@ -323,6 +330,17 @@ mod tests {
         let error = claim(&fake, ttl, None).unwrap_err();
         assert!(error.is_unreachable(), "{error}");
         assert_eq!(fake.owner(), None);
+    }
+
+    #[test]
+    fn owner_id_is_not_used_again_after_a_release_was_sent_for_it() {
+        let ttl = Duration::from_secs(1);
+        let fake = Arc::new(Fake::with_faults(&[Fault::Delay(ttl)]));
+        let (lease, _) = claim(&fake, ttl, Some(Duration::from_secs(60))).unwrap();
+        assert_eq!(fake.owner(), Some(lease.id.owner.clone()));
+        let released = fake.released();
+        assert_eq!(released.len(), 1);
+        assert_ne!(released[0], lease.id.owner);
     }
 
     #[test]

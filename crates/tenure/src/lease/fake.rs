@@ -35,6 +35,8 @@ struct Inner {
     /// Every request to acquire and renew fails, once `faults` is empty.
     unreachable: bool,
     renewals: usize,
+    /// Owner ids of all requests to release.
+    released: Vec<String>,
 }
 
 impl Fake {
@@ -72,6 +74,11 @@ impl Fake {
 
     pub(super) fn owner(&self) -> Option<String> {
         self.lock().owner.clone()
+    }
+
+    /// Owner ids for which a release was requested.
+    pub(super) fn released(&self) -> Vec<String> {
+        self.lock().released.clone()
     }
 
     pub(super) fn set_owner(&self, owner: Option<&str>) {
@@ -159,6 +166,7 @@ impl Backend for Fake {
 
     fn release(&self, id: &LeaseId, _: Duration) -> Result<(), StoreError> {
         let mut inner = self.lock();
+        inner.released.push(id.owner.clone());
         if inner.owner.as_ref() == Some(&id.owner) {
             inner.owner = None;
             self.changed.notify_all();

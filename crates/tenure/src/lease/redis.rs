@@ -26,7 +26,8 @@ local held = redis.call('HMGET', KEYS[1], 'owner', 'token', 'record', 'ttl')
 if held[1] and held[1] ~= ARGV[1] then
     local left = redis.call('PTTL', KEYS[1])
     if left < 0 then
-        left = tonumber(held[4]) or tonumber(ARGV[2])
+        left = tonumber(held[4])
+        if not left or not (left >= 1 and left <= 86400000) then left = tonumber(ARGV[2]) end
         redis.call('PEXPIRE', KEYS[1], string.format('%.0f', left))
     end
     return {0, held[1], held[2] or '0', held[3] or '', left}
@@ -65,11 +66,12 @@ redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 return 1
 ";
 
-/// Ends the lease of this owner and tells the processes that wait for it.
+/// Ends the lease of this owner and tells the processes that wait for it. A user without the right to
+/// publish can still release: the waiting processes then look again after a pause.
 const RELEASE: &str = r"
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
-redis.call('PUBLISH', KEYS[1], 'released')
+redis.pcall('PUBLISH', KEYS[1], 'released')
 return 1
 ";
 
@@ -168,11 +170,8 @@ impl Redis {
         connection.set_read_timeout(Some(limit))?;
         connection.set_write_timeout(Some(limit))?;
         let outcome = request(&mut connection);
-        let keep = match &outcome {
-            Ok(_) => true,
-            Err(error) => !is_broken(error),
-        };
-        if keep {
+        // After an error the connection may still receive the response to an earlier request.
+        if outcome.is_ok() {
             let mut idle = self.idle();
             if idle.connections.len() < MAX_IDLE {
                 idle.connections.push(connection);
@@ -292,12 +291,13 @@ impl Backend for Redis {
         let mut names = std::collections::BTreeSet::new();
         let mut cursor = 0_u64;
         loop {
-            let (next, found): (u64, Vec<String>) = self.with(limit, |connection| {
+            let (next, found): (u64, Vec<Vec<u8>>) = self.with(limit, |connection| {
                 let mut scan = redis::cmd("SCAN");
                 scan.arg(cursor).arg("MATCH").arg(&pattern);
                 scan.arg("COUNT").arg(1000).query(connection)
             })?;
             names.extend(found.iter().filter_map(|key| {
+                let key = str::from_utf8(key).ok()?;
                 let name = key.strip_prefix(&start)?.strip_suffix("}:lease")?;
                 Some(name.to_owned())
             }));
