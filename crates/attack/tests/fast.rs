@@ -18,7 +18,8 @@ fn llmlb() -> PathBuf {
     };
     let built = Command::new(env!("CARGO"))
         .args(["build", "--locked", "--quiet", "--profile", profile])
-        .args(["-p", "llmlb", "--bin", "llmlb"])
+        // As `scripts/test` builds it: other tests use the same program.
+        .args(["-p", "llmlb", "--bin", "llmlb", "--all-features"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status();
     assert!(built.unwrap().success(), "llmlb does not compile");
