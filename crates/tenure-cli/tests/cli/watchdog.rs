@@ -7,9 +7,12 @@
 
 use std::fs::{self, File};
 use std::path::PathBuf;
+use std::time::Duration;
+
+use tenure_tests::servers::RedisServer;
 
 use crate::process::{Launch, Process, until};
-use crate::redis::{LeaseSandbox, Redis};
+use crate::redis::{self, LeaseSandbox};
 use crate::support::{Owner, Sandbox};
 use crate::unix::{Terminal, is_alive, send, state_of};
 
@@ -58,7 +61,13 @@ impl Family {
     /// Like `start`, with this text as the last command of the script.
     fn start_with(last: &str) -> Option<Self> {
         let sandbox = LeaseSandbox::new()?;
-        let owner = sandbox.hold(Self::launch(&sandbox, last));
+        let launch = Self::launch(&sandbox, last);
+        Some(Self::start_in(sandbox, launch))
+    }
+
+    /// Starts the owner as prepared by `launch`.
+    fn start_in(sandbox: LeaseSandbox, launch: Launch) -> Self {
+        let owner = sandbox.hold(launch);
         let family = Self { sandbox, owner };
         let started = family.sandbox.sandbox.path("witness.started");
         until("the descendants run", || {
@@ -68,7 +77,7 @@ impl Family {
             !family.are_all_gone(),
             "the witness does not see the family"
         );
-        Some(family)
+        family
     }
 
     /// Starts the next owner, which waits for the lease.
@@ -76,7 +85,7 @@ impl Family {
         Self::next_in(&self.sandbox.redis, &self.sandbox.sandbox)
     }
 
-    fn next_in(redis: &Redis, sandbox: &Sandbox) -> Process {
+    fn next_in(redis: &RedisServer, sandbox: &Sandbox) -> Process {
         let launch = sandbox.tenure("run --wait --store").arg(redis.url());
         let launch = launch.words(TTL).words("x -- sh -c");
         let launch = launch.arg(NEXT).arg(Self::witness(sandbox));
@@ -93,14 +102,16 @@ impl Family {
 
     /// Pid of the watchdog: the parent of the command.
     fn watchdog(&self) -> u32 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.owner.command)).expect("stat");
-        let fields = stat.rsplit_once(") ").expect("fields").1;
-        fields
-            .split(' ')
-            .nth(1)
-            .and_then(|pid| pid.parse().ok())
-            .expect("a pid")
+        parent_of(self.owner.command)
     }
+}
+
+/// Pid of the parent of a process.
+fn parent_of(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let fields = stat.rsplit_once(") ").expect("fields").1;
+    let parent = fields.split(' ').nth(1).and_then(|pid| pid.parse().ok());
+    parent.expect("a pid")
 }
 
 /// Kills the descendants that a failed test has left. Their arguments name the witness.
@@ -212,9 +223,9 @@ fn command_survives_a_watchdog_that_is_stopped_while_the_wrapper_renews() {
     let watchdog = family.watchdog();
     send(watchdog, libc::SIGSTOP);
     let token = family.sandbox.status("x")["record"]["token"].clone();
-    std::thread::sleep(std::time::Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(2500));
     send(watchdog, libc::SIGCONT);
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     assert!(is_alive(family.owner.command));
     assert_eq!(family.sandbox.status("x")["record"]["token"], token);
     // It still works: the end of the wrapper ends the family.
@@ -244,8 +255,8 @@ fn descendants_end_before_the_lease_expires_in_a_store_that_became_unreachable()
     let Some(mut family) = Family::start() else {
         return;
     };
-    family.sandbox.redis.kill();
-    let Some(moved) = Redis::start(&family.sandbox.sandbox.path("")) else {
+    family.sandbox.redis.kill9();
+    let Some(moved) = redis::start_in(&family.sandbox.sandbox.path("")) else {
         return;
     };
     let next = Family::next_in(&moved, &family.sandbox.sandbox);
@@ -263,17 +274,7 @@ fn command_is_killed_when_the_store_has_forgotten_the_lease() {
     let Some(mut family) = Family::start() else {
         return;
     };
-    let port = family
-        .sandbox
-        .redis
-        .url()
-        .rsplit(':')
-        .next()
-        .unwrap()
-        .to_owned();
-    let flush = family.sandbox.sandbox.program("redis-cli").arg("-p");
-    let flushed = flush.arg(port).arg("flushall").finish();
-    assert_eq!(flushed.code, Some(0), "{flushed:?}");
+    family.sandbox.redis.command(&["FLUSHALL"]);
     let outcome = family.owner.process.wait();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(family.are_all_gone(), "a descendant outlived the wrapper");
