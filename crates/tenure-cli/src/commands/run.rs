@@ -11,7 +11,7 @@ use crate::args::Run;
 use crate::exit::{self, Failure};
 use crate::keys::Place;
 use crate::sys::{Ending, LeasedCommand, StartError};
-use crate::{keys, output, sys};
+use crate::{keys, log, output, sys};
 
 /// TTL of a lease without `--ttl`.
 const DEFAULT_TTL: Duration = Duration::from_secs(15);
@@ -47,6 +47,18 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         )
         .hint("name the store of leases with `--store URL` or TENURE_STORE"));
     }
+    // Until this function returns, so that all events precede the message of a failure.
+    let _printing = if place.store.is_lease() {
+        let printing = log::print_in_background().map_err(|error| {
+            Failure::new(
+                exit::FAILED,
+                format!("cannot start the thread that prints: {error}"),
+            )
+        })?;
+        Some(printing)
+    } else {
+        None
+    };
     let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
     let stop = keys::command_line("stop", &key, &args.key, &place);
     let claim = place

@@ -6,6 +6,8 @@
 //! descendant lives.
 
 use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -318,4 +320,52 @@ fn control_z_and_fg_resume_a_command_on_a_lease() {
     });
     fs::write(go, "").unwrap();
     terminal.until_shown("job-ended-42");
+}
+
+/// Fills a pipe that no process reads, so that the next write to it blocks.
+fn fill(pipe: &impl std::os::fd::AsRawFd) {
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    // Opened again, because the flag would apply to all processes that share the open pipe.
+    let mut options = fs::OpenOptions::new();
+    let options = options.write(true).custom_flags(libc::O_NONBLOCK);
+    let mut pipe = options.open(path).expect("the pipe");
+    for size in [4096, 1] {
+        while pipe.write(&vec![b'x'; size]).is_ok() {}
+    }
+}
+
+// A pipe whose reader is stuck, or a terminal after Ctrl-S.
+#[test]
+fn descendants_end_before_the_next_owner_starts_while_stderr_is_blocked() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let launch = Family::launch(&sandbox, "sleep 300");
+    let launch = launch.stderr(writer.try_clone().unwrap());
+    let mut family = Family::start_in(sandbox, launch);
+    fill(&writer);
+    let next = family.next();
+    family.owner.process.kill();
+    assert_alone(next);
+}
+
+// The failed renewal is logged on stderr.
+#[test]
+fn lease_is_renewed_after_a_failed_renewal_while_stderr_is_blocked() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let launch = sandbox.tenure("run", &format!("{TTL} x -- sleep 300"));
+    let owner = sandbox.hold(launch.stderr(writer.try_clone().unwrap()));
+    fill(&writer);
+    let redis = &sandbox.redis;
+    let token = sandbox.status("x")["record"]["token"].clone();
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    std::thread::sleep(Duration::from_millis(900));
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(is_alive(owner.command), "the lease was not renewed");
+    assert_eq!(sandbox.status("x")["record"]["token"], token);
 }
