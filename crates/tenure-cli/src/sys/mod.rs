@@ -57,7 +57,7 @@ pub(crate) enum StartError {
 )]
 mod unix;
 #[cfg(unix)]
-pub(crate) use unix::{Relay, ignore_broken_pipes};
+pub(crate) use unix::{Relay, ignore_broken_pipes, open_standard_descriptors};
 #[cfg(unix)]
 #[expect(
     unsafe_code,
@@ -74,7 +74,7 @@ pub(crate) use watchdog::supervise;
 )]
 mod windows;
 #[cfg(windows)]
-pub(crate) use windows::{Relay, supervise};
+pub(crate) use windows::{Relay, open_standard_descriptors, supervise};
 
 #[cfg(unix)]
 #[path = "shell_unix.rs"]

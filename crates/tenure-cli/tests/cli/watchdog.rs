@@ -369,3 +369,25 @@ fn lease_is_renewed_after_a_failed_renewal_while_stderr_is_blocked() {
     assert!(is_alive(owner.command), "the lease was not renewed");
     assert_eq!(sandbox.status("x")["record"]["token"], token);
 }
+
+// A connection with the number of a standard stream would receive messages and output.
+#[test]
+fn closed_standard_streams_are_closed_for_the_command_and_no_socket_of_the_wrapper() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let script = "exec \"$0\" run x -- sleep 300 <&- >&- 2>&-";
+    let launch = sandbox.sandbox.program("sh").arg("-c").arg(script);
+    let launch = launch.arg(crate::support::TENURE);
+    let owner = sandbox.hold(launch.env("TENURE_STORE", sandbox.redis.url()));
+    for pid in [owner.wrapper, parent_of(owner.command)] {
+        for number in 0..3 {
+            let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).unwrap();
+            assert_eq!(target, PathBuf::from("/dev/null"), "descriptor {number}");
+        }
+    }
+    for number in 0..3 {
+        let path = format!("/proc/{}/fd/{number}", owner.command);
+        assert!(fs::read_link(path).is_err(), "descriptor {number}");
+    }
+}

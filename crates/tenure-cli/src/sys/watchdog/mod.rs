@@ -171,6 +171,7 @@ impl Watchdog {
         let prepared = rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)
             .map_err(io::Error::from)
             .and_then(|()| socket.set_nonblocking(true))
+            .and_then(|()| unix::open_standard_descriptors())
             .and_then(|()| system::adopt_orphans())
             .and_then(|()| Ok((notify_of_exits()?, Alarm::new()?)));
         let (exits, alarm) = prepared.map_err(|error| fail(&error))?;
