@@ -18,6 +18,12 @@ pub(crate) struct LeasedCommand<'a> {
         expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
     )]
     pub(crate) notice: Duration,
+    /// Time after the loss of the lease in which the watchdog must have ended the command.
+    #[cfg_attr(
+        windows,
+        expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
+    )]
+    pub(crate) patience: Duration,
 }
 
 /// Reason why a command on a lease has ended. Its descendants have ended too.

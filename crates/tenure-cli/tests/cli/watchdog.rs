@@ -370,6 +370,82 @@ fn lease_is_renewed_after_a_failed_renewal_while_stderr_is_blocked() {
     assert_eq!(sandbox.status("x")["record"]["token"], token);
 }
 
+// Each limit of memory lets the start of another thread fail. The caller ignores SIGTERM, so that
+// only SIGKILL ends the command.
+#[test]
+fn no_descendant_outlives_a_wrapper_that_cannot_start_a_thread() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let witness = Family::witness(&sandbox.sandbox);
+    fs::write(&witness, "").unwrap();
+    let mut codes = Vec::new();
+    for limit in (1..=10).map(|step| step * 128 * 1024) {
+        let script = "trap '' TERM; ulimit -v $0; exec \"$@\"";
+        let launch = sandbox.sandbox.program("sh").arg("-c").arg(script);
+        let launch = launch.arg(limit.to_string()).arg(crate::support::TENURE);
+        let launch = launch.words("run --wait --store").arg(sandbox.redis.url());
+        let launch = launch.words(TTL).words("x -- sh -c");
+        let launch = launch.arg("flock -s \"$0\" sleep 1; exit 7").arg(&witness);
+        // Each thread takes more than all other memory together.
+        let launch = launch.env("RUST_MIN_STACK", (256 << 20).to_string());
+        // Not dropped before the check, because that would kill the process group.
+        let mut process = launch.start();
+        let outcome = process.wait();
+        if outcome.code != Some(7) {
+            // The time in which a watchdog that is still running would start the command.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let file = File::open(&witness).unwrap();
+        assert!(try_lock(&file), "limit {limit}: {outcome:?}");
+        codes.push(outcome.code);
+    }
+    assert_eq!(codes.first(), Some(&Some(1)), "{codes:?}");
+    assert_eq!(codes.last(), Some(&Some(7)), "{codes:?}");
+}
+
+// The wrapper kills the watchdog too.
+#[test]
+fn descendants_of_a_stopped_watchdog_end_when_the_lease_is_lost() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let watchdog = family.watchdog();
+    send(watchdog, libc::SIGSTOP);
+    family.sandbox.redis.kill9();
+    let Some(moved) = redis::start_in(&family.sandbox.sandbox.path("")) else {
+        return;
+    };
+    let next = Family::next_in(&moved, &family.sandbox.sandbox);
+    assert_alone(next);
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("lease of x was lost"),
+        "{outcome:?}"
+    );
+    assert!(!is_alive(watchdog));
+}
+
+// The watchdog is stopped between the exit of the command and the end of its descendants.
+#[test]
+fn wrapper_ends_the_descendants_of_a_command_that_exited_if_the_watchdog_is_stopped() {
+    let last = "until [ -e \"$0.go\" ]; do sleep 0.02; done; exit 7";
+    let Some(mut family) = Family::start_with(last) else {
+        return;
+    };
+    let watchdog = family.watchdog();
+    let next = family.next();
+    fs::write(family.sandbox.sandbox.path("witness.go"), "").unwrap();
+    until("the command has exited", || !is_alive(family.owner.command));
+    // The watchdog reports the exit at once, and waits 2 s for the descendants.
+    std::thread::sleep(Duration::from_millis(300));
+    send(watchdog, libc::SIGSTOP);
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(7), "{outcome:?}");
+    assert_alone(next);
+}
+
 // A connection with the number of a standard stream would receive messages and output.
 #[test]
 fn closed_standard_streams_are_closed_for_the_command_and_no_socket_of_the_wrapper() {
