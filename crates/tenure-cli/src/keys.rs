@@ -8,7 +8,7 @@ use tenure::{Error, Key, Store};
 
 use crate::args::OneKey;
 use crate::exit::{self, Failure};
-use crate::sys::shell;
+use crate::sys::{self, shell};
 
 /// Location of the keys that a command line names.
 #[derive(Debug)]
@@ -39,6 +39,10 @@ impl Place {
                 printable_url: None,
             });
         };
+        sys::open_standard_descriptors().map_err(|error| {
+            let message = format!("cannot open /dev/null for a closed standard stream: {error}");
+            Failure::new(exit::FAILED, message)
+        })?;
         Ok(Self {
             store: Store::connect(&url)?,
             printable_url: Some(url).filter(|url| !has_credentials(url)),

@@ -1,12 +1,25 @@
 //! Log events of the library on stderr: takeovers and other warnings; with `-v` all events.
 
 use std::fmt::Write as _;
+use std::io;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::output;
+
+/// Maximum number of lines that wait while stderr is blocked. Further lines are dropped.
+const QUEUE_LENGTH: usize = 64;
+/// Maximum wait for a blocked stderr at the end.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Lines for the thread that prints; `None` while each thread prints its events itself.
+static QUEUE: Mutex<Option<SyncSender<String>>> = Mutex::new(None);
 
 /// Subscriber that prints events of at least this level.
 struct Printer(Level);
@@ -15,6 +28,42 @@ struct Printer(Level);
 pub(crate) fn install(verbose: bool) {
     let level = if verbose { Level::DEBUG } else { Level::WARN };
     let _ = tracing::subscriber::set_global_default(Printer(level));
+}
+
+/// Thread that prints all events until the value is dropped.
+#[derive(Debug)]
+pub(crate) struct Background {
+    /// Disconnected once the thread has ended.
+    ended: Receiver<()>,
+}
+
+/// Prints events in a thread of their own from now on. The renewal of a lease must not wait for
+/// stderr, which can be a pipe whose reader is stuck.
+pub(crate) fn print_in_background() -> io::Result<Background> {
+    let (lines, queue) = mpsc::sync_channel::<String>(QUEUE_LENGTH);
+    let (end, ended) = mpsc::channel::<()>();
+    thread::Builder::new()
+        .name("tenure-log".to_owned())
+        .spawn(move || {
+            for line in queue {
+                output::message(&line);
+            }
+            drop(end);
+        })?;
+    *queue_of_lines() = Some(lines);
+    Ok(Background { ended })
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        queue_of_lines().take();
+        // Lines that stderr does not accept in this time are dropped.
+        let _ = self.ended.recv_timeout(FLUSH_TIMEOUT);
+    }
+}
+
+fn queue_of_lines() -> std::sync::MutexGuard<'static, Option<SyncSender<String>>> {
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Subscriber for Printer {
@@ -30,7 +79,13 @@ impl Subscriber for Printer {
             Level::WARN => "warning: ",
             _ => "",
         };
-        output::message(&format!("{level}{}{}", line.message, line.fields));
+        let text = format!("{level}{}{}", line.message, line.fields);
+        match &*queue_of_lines() {
+            Some(queue) => {
+                let _ = queue.try_send(text);
+            }
+            None => output::message(&text),
+        }
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

@@ -11,12 +11,16 @@ use crate::args::Run;
 use crate::exit::{self, Failure};
 use crate::keys::Place;
 use crate::sys::{Ending, LeasedCommand, StartError};
-use crate::{keys, output, sys};
+use crate::{keys, log, output, sys};
 
 /// TTL of a lease without `--ttl`.
 const DEFAULT_TTL: Duration = Duration::from_secs(15);
 /// Longest time in front of the end of a lease at which the command is asked to exit.
 const MAX_NOTICE: Duration = Duration::from_secs(5);
+/// Limits of the time in which the watchdog must end the command after the loss of its lease: half of
+/// the margin by which the lease counts as lost before the store grants it to another owner.
+const MIN_PATIENCE: Duration = Duration::from_millis(50);
+const MAX_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
     let key = match keys::named(&args.key)? {
@@ -47,6 +51,18 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         )
         .hint("name the store of leases with `--store URL` or TENURE_STORE"));
     }
+    // Until this function returns, so that all events precede the message of a failure.
+    let _printing = if place.store.is_lease() {
+        let printing = log::print_in_background().map_err(|error| {
+            Failure::new(
+                exit::FAILED,
+                format!("cannot start the thread that prints: {error}"),
+            )
+        })?;
+        Some(printing)
+    } else {
+        None
+    };
     let ttl = args.ttl.unwrap_or(DEFAULT_TTL);
     let stop = keys::command_line("stop", &key, &args.key, &place);
     let claim = place
@@ -150,6 +166,7 @@ fn run_on_lease(
         words: &args.command,
         token: tenure.token(),
         notice: (ttl / 6).min(MAX_NOTICE),
+        patience: (ttl / 20).clamp(MIN_PATIENCE, MAX_PATIENCE),
     };
     let ended = sys::supervise(&mut tenure, &relay, &leased);
     // If the lease could not be renewed, its release fails too. Only the former is reported.

@@ -18,6 +18,12 @@ pub(crate) struct LeasedCommand<'a> {
         expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
     )]
     pub(crate) notice: Duration,
+    /// Time after the loss of the lease in which the watchdog must have ended the command.
+    #[cfg_attr(
+        windows,
+        expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
+    )]
+    pub(crate) patience: Duration,
 }
 
 /// Reason why a command on a lease has ended. Its descendants have ended too.
@@ -57,7 +63,7 @@ pub(crate) enum StartError {
 )]
 mod unix;
 #[cfg(unix)]
-pub(crate) use unix::{Relay, ignore_broken_pipes};
+pub(crate) use unix::{Relay, ignore_broken_pipes, open_standard_descriptors};
 #[cfg(unix)]
 #[expect(
     unsafe_code,
@@ -74,7 +80,7 @@ pub(crate) use watchdog::supervise;
 )]
 mod windows;
 #[cfg(windows)]
-pub(crate) use windows::{Relay, supervise};
+pub(crate) use windows::{Relay, open_standard_descriptors, supervise};
 
 #[cfg(unix)]
 #[path = "shell_unix.rs"]

@@ -74,6 +74,23 @@ pub(crate) fn ignore_broken_pipes() {
     PIPE_IGNORED.store(before == libc::SIG_IGN, Ordering::Relaxed);
 }
 
+/// Opens `/dev/null` under the numbers of standard descriptors that are closed. A connection under
+/// such a number would receive messages. The command does not inherit these descriptors.
+pub(crate) fn open_standard_descriptors() -> io::Result<()> {
+    for number in 0..=2 {
+        // SAFETY: plain numbers and a constant text. `open` returns the lowest free number, and no
+        // other thread opens files yet.
+        let opened = unsafe {
+            libc::fcntl(number, libc::F_GETFD) >= 0
+                || libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC) == number
+        };
+        if !opened {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Signal handlers of the wrapper. They are installed before the command starts, so that no signal
 /// is lost.
 #[derive(Debug)]

@@ -13,6 +13,15 @@ use super::{Ending, LeasedCommand, StartError};
 /// Interval between two checks of the command and its lease.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Does nothing: standard handles are no small numbers that other handles can get.
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "the function can fail on other systems"
+)]
+pub(crate) fn open_standard_descriptors() -> io::Result<()> {
+    Ok(())
+}
+
 /// Console handler that ignores Ctrl-C and Ctrl-Break for this process.
 #[derive(Debug)]
 pub(crate) struct Relay(());

@@ -2,8 +2,10 @@
 
 use std::process::Stdio;
 
+use tenure_tests::servers::RedisServer;
+
 use crate::process::{Launch, until};
-use crate::redis::{LeaseSandbox, Redis};
+use crate::redis::LeaseSandbox;
 use crate::support::{Sandbox, TENURE, exit_with, json};
 use crate::unix::{Terminal, send};
 
@@ -90,12 +92,13 @@ fn held_lease_exits_with_75_and_names_the_owner_and_its_host() {
 fn password_of_a_store_is_never_printed() {
     const PASSWORD: &str = "s3cr3t-w0rd";
     let sandbox = Sandbox::new();
-    let Some(redis) = Redis::start_with(&sandbox.path(""), &["--requirepass", PASSWORD]) else {
+    let Some(redis) = RedisServer::start_with(&["--requirepass", PASSWORD]) else {
         return;
     };
+    let url_with = |password: &str| format!("redis://:{password}@127.0.0.1:{}", redis.port());
     let with_password = |words: &str| {
         let launch = sandbox.tenure(words);
-        launch.env("TENURE_STORE", redis.url_with(PASSWORD))
+        launch.env("TENURE_STORE", url_with(PASSWORD))
     };
     let _owner = with_password("run -v x -- sleep 300").start();
     until("the key is held", || {
@@ -108,7 +111,7 @@ fn password_of_a_store_is_never_printed() {
     }
     let wrong = sandbox
         .tenure("run x -- true")
-        .env("TENURE_STORE", redis.url_with("wr0ng-w0rd"))
+        .env("TENURE_STORE", url_with("wr0ng-w0rd"))
         .finish();
     assert_eq!(wrong.code, Some(1), "{wrong:?}");
     let status = with_password("status --json").finish();
@@ -124,7 +127,7 @@ fn unreachable_store_exits_with_1_and_is_named() {
     let Some(mut sandbox) = LeaseSandbox::new() else {
         return;
     };
-    sandbox.redis.kill();
+    sandbox.redis.kill9();
     for (verb, words) in [("run", "x -- true"), ("status", "x"), ("stop", "x")] {
         let outcome = sandbox.tenure(verb, words).finish();
         assert_eq!(outcome.code, Some(1), "{outcome:?}");

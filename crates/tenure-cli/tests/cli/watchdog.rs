@@ -6,10 +6,15 @@
 //! descendant lives.
 
 use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use tenure_tests::servers::RedisServer;
 
 use crate::process::{Launch, Process, until};
-use crate::redis::{LeaseSandbox, Redis};
+use crate::redis::{self, LeaseSandbox};
 use crate::support::{Owner, Sandbox};
 use crate::unix::{Terminal, is_alive, send, state_of};
 
@@ -58,7 +63,13 @@ impl Family {
     /// Like `start`, with this text as the last command of the script.
     fn start_with(last: &str) -> Option<Self> {
         let sandbox = LeaseSandbox::new()?;
-        let owner = sandbox.hold(Self::launch(&sandbox, last));
+        let launch = Self::launch(&sandbox, last);
+        Some(Self::start_in(sandbox, launch))
+    }
+
+    /// Starts the owner as prepared by `launch`.
+    fn start_in(sandbox: LeaseSandbox, launch: Launch) -> Self {
+        let owner = sandbox.hold(launch);
         let family = Self { sandbox, owner };
         let started = family.sandbox.sandbox.path("witness.started");
         until("the descendants run", || {
@@ -68,7 +79,7 @@ impl Family {
             !family.are_all_gone(),
             "the witness does not see the family"
         );
-        Some(family)
+        family
     }
 
     /// Starts the next owner, which waits for the lease.
@@ -76,7 +87,7 @@ impl Family {
         Self::next_in(&self.sandbox.redis, &self.sandbox.sandbox)
     }
 
-    fn next_in(redis: &Redis, sandbox: &Sandbox) -> Process {
+    fn next_in(redis: &RedisServer, sandbox: &Sandbox) -> Process {
         let launch = sandbox.tenure("run --wait --store").arg(redis.url());
         let launch = launch.words(TTL).words("x -- sh -c");
         let launch = launch.arg(NEXT).arg(Self::witness(sandbox));
@@ -93,14 +104,16 @@ impl Family {
 
     /// Pid of the watchdog: the parent of the command.
     fn watchdog(&self) -> u32 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.owner.command)).expect("stat");
-        let fields = stat.rsplit_once(") ").expect("fields").1;
-        fields
-            .split(' ')
-            .nth(1)
-            .and_then(|pid| pid.parse().ok())
-            .expect("a pid")
+        parent_of(self.owner.command)
     }
+}
+
+/// Pid of the parent of a process.
+fn parent_of(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let fields = stat.rsplit_once(") ").expect("fields").1;
+    let parent = fields.split(' ').nth(1).and_then(|pid| pid.parse().ok());
+    parent.expect("a pid")
 }
 
 /// Kills the descendants that a failed test has left. Their arguments name the witness.
@@ -212,9 +225,9 @@ fn command_survives_a_watchdog_that_is_stopped_while_the_wrapper_renews() {
     let watchdog = family.watchdog();
     send(watchdog, libc::SIGSTOP);
     let token = family.sandbox.status("x")["record"]["token"].clone();
-    std::thread::sleep(std::time::Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(2500));
     send(watchdog, libc::SIGCONT);
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     assert!(is_alive(family.owner.command));
     assert_eq!(family.sandbox.status("x")["record"]["token"], token);
     // It still works: the end of the wrapper ends the family.
@@ -244,8 +257,8 @@ fn descendants_end_before_the_lease_expires_in_a_store_that_became_unreachable()
     let Some(mut family) = Family::start() else {
         return;
     };
-    family.sandbox.redis.kill();
-    let Some(moved) = Redis::start(&family.sandbox.sandbox.path("")) else {
+    family.sandbox.redis.kill9();
+    let Some(moved) = redis::start_in(&family.sandbox.sandbox.path("")) else {
         return;
     };
     let next = Family::next_in(&moved, &family.sandbox.sandbox);
@@ -263,17 +276,7 @@ fn command_is_killed_when_the_store_has_forgotten_the_lease() {
     let Some(mut family) = Family::start() else {
         return;
     };
-    let port = family
-        .sandbox
-        .redis
-        .url()
-        .rsplit(':')
-        .next()
-        .unwrap()
-        .to_owned();
-    let flush = family.sandbox.sandbox.program("redis-cli").arg("-p");
-    let flushed = flush.arg(port).arg("flushall").finish();
-    assert_eq!(flushed.code, Some(0), "{flushed:?}");
+    family.sandbox.redis.command(&["FLUSHALL"]);
     let outcome = family.owner.process.wait();
     assert_eq!(outcome.code, Some(1), "{outcome:?}");
     assert!(family.are_all_gone(), "a descendant outlived the wrapper");
@@ -317,4 +320,150 @@ fn control_z_and_fg_resume_a_command_on_a_lease() {
     });
     fs::write(go, "").unwrap();
     terminal.until_shown("job-ended-42");
+}
+
+/// Fills a pipe that no process reads, so that the next write to it blocks.
+fn fill(pipe: &impl std::os::fd::AsRawFd) {
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    // Opened again, because the flag would apply to all processes that share the open pipe.
+    let mut options = fs::OpenOptions::new();
+    let options = options.write(true).custom_flags(libc::O_NONBLOCK);
+    let mut pipe = options.open(path).expect("the pipe");
+    for size in [4096, 1] {
+        while pipe.write(&vec![b'x'; size]).is_ok() {}
+    }
+}
+
+// A pipe whose reader is stuck, or a terminal after Ctrl-S.
+#[test]
+fn descendants_end_before_the_next_owner_starts_while_stderr_is_blocked() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let launch = Family::launch(&sandbox, "sleep 300");
+    let launch = launch.stderr(writer.try_clone().unwrap());
+    let mut family = Family::start_in(sandbox, launch);
+    fill(&writer);
+    let next = family.next();
+    family.owner.process.kill();
+    assert_alone(next);
+}
+
+// The failed renewal is logged on stderr.
+#[test]
+fn lease_is_renewed_after_a_failed_renewal_while_stderr_is_blocked() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let launch = sandbox.tenure("run", &format!("{TTL} x -- sleep 300"));
+    let owner = sandbox.hold(launch.stderr(writer.try_clone().unwrap()));
+    fill(&writer);
+    let redis = &sandbox.redis;
+    let token = sandbox.status("x")["record"]["token"].clone();
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    std::thread::sleep(Duration::from_millis(900));
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(is_alive(owner.command), "the lease was not renewed");
+    assert_eq!(sandbox.status("x")["record"]["token"], token);
+}
+
+// Each limit of memory lets the start of another thread fail. The caller ignores SIGTERM, so that
+// only SIGKILL ends the command.
+#[test]
+fn no_descendant_outlives_a_wrapper_that_cannot_start_a_thread() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let witness = Family::witness(&sandbox.sandbox);
+    fs::write(&witness, "").unwrap();
+    let mut codes = Vec::new();
+    for limit in (1..=10).map(|step| step * 128 * 1024) {
+        let script = "trap '' TERM; ulimit -v $0; exec \"$@\"";
+        let launch = sandbox.sandbox.program("sh").arg("-c").arg(script);
+        let launch = launch.arg(limit.to_string()).arg(crate::support::TENURE);
+        let launch = launch.words("run --wait --store").arg(sandbox.redis.url());
+        let launch = launch.words(TTL).words("x -- sh -c");
+        let launch = launch.arg("flock -s \"$0\" sleep 1; exit 7").arg(&witness);
+        // Each thread takes more than all other memory together.
+        let launch = launch.env("RUST_MIN_STACK", (256 << 20).to_string());
+        // Not dropped before the check, because that would kill the process group.
+        let mut process = launch.start();
+        let outcome = process.wait();
+        if outcome.code != Some(7) {
+            // The time in which a watchdog that is still running would start the command.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let file = File::open(&witness).unwrap();
+        assert!(try_lock(&file), "limit {limit}: {outcome:?}");
+        codes.push(outcome.code);
+    }
+    assert_eq!(codes.first(), Some(&Some(1)), "{codes:?}");
+    assert_eq!(codes.last(), Some(&Some(7)), "{codes:?}");
+}
+
+// The wrapper kills the watchdog too.
+#[test]
+fn descendants_of_a_stopped_watchdog_end_when_the_lease_is_lost() {
+    let Some(mut family) = Family::start() else {
+        return;
+    };
+    let watchdog = family.watchdog();
+    send(watchdog, libc::SIGSTOP);
+    family.sandbox.redis.kill9();
+    let Some(moved) = redis::start_in(&family.sandbox.sandbox.path("")) else {
+        return;
+    };
+    let next = Family::next_in(&moved, &family.sandbox.sandbox);
+    assert_alone(next);
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(1), "{outcome:?}");
+    assert!(
+        outcome.stderr.contains("lease of x was lost"),
+        "{outcome:?}"
+    );
+    assert!(!is_alive(watchdog));
+}
+
+// The watchdog is stopped between the exit of the command and the end of its descendants.
+#[test]
+fn wrapper_ends_the_descendants_of_a_command_that_exited_if_the_watchdog_is_stopped() {
+    let last = "until [ -e \"$0.go\" ]; do sleep 0.02; done; exit 7";
+    let Some(mut family) = Family::start_with(last) else {
+        return;
+    };
+    let watchdog = family.watchdog();
+    let next = family.next();
+    fs::write(family.sandbox.sandbox.path("witness.go"), "").unwrap();
+    until("the command has exited", || !is_alive(family.owner.command));
+    // The watchdog reports the exit at once, and waits 2 s for the descendants.
+    std::thread::sleep(Duration::from_millis(300));
+    send(watchdog, libc::SIGSTOP);
+    let outcome = family.owner.process.wait();
+    assert_eq!(outcome.code, Some(7), "{outcome:?}");
+    assert_alone(next);
+}
+
+// A connection with the number of a standard stream would receive messages and output.
+#[test]
+fn closed_standard_streams_are_closed_for_the_command_and_no_socket_of_the_wrapper() {
+    let Some(sandbox) = LeaseSandbox::new() else {
+        return;
+    };
+    let script = "exec \"$0\" run x -- sleep 300 <&- >&- 2>&-";
+    let launch = sandbox.sandbox.program("sh").arg("-c").arg(script);
+    let launch = launch.arg(crate::support::TENURE);
+    let owner = sandbox.hold(launch.env("TENURE_STORE", sandbox.redis.url()));
+    for pid in [owner.wrapper, parent_of(owner.command)] {
+        for number in 0..3 {
+            let target = fs::read_link(format!("/proc/{pid}/fd/{number}")).unwrap();
+            assert_eq!(target, PathBuf::from("/dev/null"), "descriptor {number}");
+        }
+    }
+    for number in 0..3 {
+        let path = format!("/proc/{}/fd/{number}", owner.command);
+        assert!(fs::read_link(path).is_err(), "descriptor {number}");
+    }
 }

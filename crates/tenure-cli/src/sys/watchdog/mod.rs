@@ -171,6 +171,7 @@ impl Watchdog {
         let prepared = rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)
             .map_err(io::Error::from)
             .and_then(|()| socket.set_nonblocking(true))
+            .and_then(|()| unix::open_standard_descriptors())
             .and_then(|()| system::adopt_orphans())
             .and_then(|()| Ok((notify_of_exits()?, Alarm::new()?)));
         let (exits, alarm) = prepared.map_err(|error| fail(&error))?;
@@ -222,6 +223,10 @@ impl Watchdog {
         }
         system::return_terminal(self.command);
         self.report(Report::Ended { survivors });
+        // Printed last: a write to a pipe that is full, or to a terminal after Ctrl-S, blocks.
+        if self.socket.is_none() && can_write(&io::stderr()) {
+            output::message("`tenure run` was killed; its command and all descendants were ended");
+        }
         exit::DONE
     }
 
@@ -337,9 +342,6 @@ impl Watchdog {
                 Ok(None) | Err(_) => {
                     self.socket = None;
                     self.limit_grace(GRACE_WITHOUT_WRAPPER);
-                    output::message(
-                        "`tenure run` was killed; its command and all descendants are being ended",
-                    );
                 }
             }
         }
@@ -377,6 +379,14 @@ impl Watchdog {
             send(socket.as_raw_fd(), report.encode());
         }
     }
+}
+
+/// True if a short write to this file does not block now.
+fn can_write(file: &impl AsFd) -> bool {
+    let mut events = [PollFd::new(file, PollFlags::OUT)];
+    let at_once = Timespec::default();
+    rustix::event::poll(&mut events, Some(&at_once)).is_ok()
+        && events[0].revents().contains(PollFlags::OUT)
 }
 
 /// Starts the command with the signal settings that the wrapper was started with.

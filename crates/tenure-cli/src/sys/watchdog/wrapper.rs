@@ -1,23 +1,25 @@
 //! The side of the wrapper: starts the watchdog, sends it the deadlines of the lease, and ends all
-//! descendants if the watchdog is killed.
+//! descendants if the watchdog is killed or does not react.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
+use std::mem::ManuallyDrop;
+use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, FdFlags};
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, Signal, WaitOptions};
 use tenure::{LeaseState, Tenure};
 
 use super::message::{Inbox, Order, Report, send};
 use super::system::{self, Descendants};
-use super::{KILL_ATTEMPTS, KILL_PAUSE, Settings};
+use super::{GRACE_AFTER_EXIT, KILL_ATTEMPTS, KILL_PAUSE, Settings};
 use crate::sys::unix::{self, Relay};
 use crate::sys::{Ending, LeasedCommand, StartError};
 
@@ -25,7 +27,10 @@ use crate::sys::{Ending, LeasedCommand, StartError};
 const STOPPING_POLL: Duration = Duration::from_millis(100);
 /// Longest wait for a change of the lease.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-/// Interval at which the first process of a container reaps orphans.
+/// Maximum time in which the watchdog ends the descendants after the command has exited.
+const END_TIMEOUT: Duration = GRACE_AFTER_EXIT.saturating_add(Duration::from_secs(3));
+/// Interval at which the first process of a container reaps orphans, and at which the wrapper checks
+/// [`END_TIMEOUT`].
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Runs a command under the watchdog. Returns after the command and all its descendants have ended.
@@ -35,34 +40,95 @@ pub(crate) fn supervise(
     leased: &LeasedCommand<'_>,
 ) -> Result<Ending, StartError> {
     let lease = tenure.lease_state();
-    let Some(deadline) = lease.as_ref().and_then(LeaseState::deadline) else {
+    let valid = lease.and_then(|lease| Some((lease.deadline()?, lease)));
+    let Some((deadline, lease)) = valid else {
         return Err(StartError::LeaseLost);
     };
-    let (socket, watchdog) =
-        start_watchdog(relay, leased, deadline).map_err(StartError::Watchdog)?;
+    // All steps that can fail come before the start of the watchdog, which starts the command.
+    let (socket, theirs) =
+        connect(&lease, deadline, leased.patience).map_err(StartError::Watchdog)?;
+    // The socket stays open until this process ends, so that no signal handler can write to another
+    // file under its number.
+    let socket = ManuallyDrop::new(socket);
+    let mut family = Family::default();
+    start_watchdog(&mut family, theirs, relay, leased, deadline).map_err(StartError::Watchdog)?;
     relay.forward_to(socket.as_raw_fd());
-    let orders = socket.try_clone().map_err(StartError::Watchdog)?;
-    thread::Builder::new()
-        .name("tenure-orders".to_owned())
-        .spawn(move || lease.map(|lease| send_orders(&lease, &orders, deadline)))
-        .map_err(StartError::Watchdog)?;
     let program = leased.words.first().map(OsString::as_os_str);
-    let outcome = follow(&socket, watchdog, |pid| {
+    follow(&socket, &mut family, &lease, |pid| {
         tenure.name_command(pid, Path::new(program.unwrap_or_default()));
-    });
-    // Signals that arrive from now on are ignored: there is no command left. The socket stays open,
-    // so that no handler can write to another file under its number.
-    std::mem::forget(socket);
-    outcome
+    })
 }
 
+/// Returns both ends of a connection, and starts the thread that sends orders to the other end. The
+/// orders are buffered until the watchdog reads them.
+fn connect(
+    lease: &LeaseState,
+    deadline: Duration,
+    patience: Duration,
+) -> io::Result<(UnixStream, UnixStream)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    if std::process::id() == 1 {
+        ours.set_read_timeout(Some(REAP_INTERVAL))?;
+    }
+    let orders = ours.try_clone()?;
+    let lease = lease.clone();
+    thread::Builder::new()
+        .name("tenure-orders".to_owned())
+        .spawn(move || send_orders(&lease, &orders, deadline, patience))?;
+    Ok((ours, theirs))
+}
+
+/// The watchdog and its descendants. They are killed when the value is dropped, so that none of them
+/// runs when the lease is released.
+#[derive(Debug, Default)]
+struct Family {
+    watchdog: Option<Child>,
+    /// The command, once its start is reported.
+    command: Option<Pid>,
+    /// True from the start of the watchdog until all descendants have ended.
+    is_running: bool,
+}
+
+impl Family {
+    /// Ends the watchdog after its last report. It has no descendants left.
+    fn finish(&mut self) {
+        self.is_running = false;
+        if let Some(mut watchdog) = self.watchdog.take() {
+            // A stopped process does not exit by itself.
+            let _ = watchdog.kill();
+            let _ = watchdog.wait();
+        }
+    }
+
+    /// Kills the watchdog, which may be stopped, and all descendants. Returns the number of those
+    /// that this process may not signal.
+    fn kill(&mut self) -> u32 {
+        self.is_running = false;
+        if let Some(watchdog) = self.watchdog.take() {
+            let _ = rustix::process::kill_process(Pid::from_child(&watchdog), Signal::KILL);
+        }
+        // Children of the watchdog become children of this process, where the system allows that.
+        end_all(Descendants::new(self.command))
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        if self.is_running {
+            self.kill();
+        }
+    }
+}
+
+/// Starts the watchdog with its end of the connection. It starts the command.
 fn start_watchdog(
+    family: &mut Family,
+    theirs: UnixStream,
     relay: &Relay,
     leased: &LeasedCommand<'_>,
     deadline: Duration,
-) -> io::Result<(UnixStream, Child)> {
+) -> io::Result<()> {
     system::adopt_orphans()?;
-    let (ours, theirs) = UnixStream::pair()?;
     let settings = Settings {
         socket: theirs.as_raw_fd(),
         deadline,
@@ -83,17 +149,18 @@ fn start_watchdog(
     };
     // SAFETY: the closure only makes system calls between fork and exec.
     unsafe { command.pre_exec(prepare) };
-    let watchdog = command.spawn()?;
-    // The wrapper keeps no copy of the other end: the end of the watchdog must close the connection.
-    drop(command);
-    if std::process::id() == 1 {
-        ours.set_read_timeout(Some(REAP_INTERVAL))?;
-    }
-    Ok((ours, watchdog))
+    family.is_running = true;
+    let spawned = command.spawn();
+    family.is_running = spawned.is_ok();
+    family.watchdog = Some(spawned?);
+    // The wrapper keeps no copy of the other end, because `command` is dropped here: the end of the
+    // watchdog must close the connection.
+    Ok(())
 }
 
-/// Sends changes of the lease to the watchdog until the lease is lost or released.
-fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration) {
+/// Sends changes of the lease to the watchdog until the lease is lost or released. A watchdog that
+/// has not ended all descendants within `patience` after the loss is replaced by the wrapper.
+fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration, patience: Duration) {
     let mut known = first;
     let (mut stop_requested, mut stop_sent) = (false, false);
     loop {
@@ -110,9 +177,14 @@ fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration) {
             }
             Some(_) => {}
             None => {
-                while !send(socket.as_raw_fd(), Order::Kill.encode()) {
-                    thread::sleep(STOPPING_POLL);
+                let end = Instant::now() + patience;
+                // The socket is full if the watchdog was stopped for a long time.
+                while !send(socket.as_raw_fd(), Order::Kill.encode()) && Instant::now() < end {
+                    thread::sleep(KILL_PAUSE);
                 }
+                thread::sleep(end.saturating_duration_since(Instant::now()));
+                // The wrapper reads the end of the connection, as if the watchdog had been killed.
+                let _ = socket.shutdown(Shutdown::Read);
                 return;
             }
         }
@@ -130,28 +202,34 @@ fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration) {
 /// Waits for the reports of the watchdog until all descendants have ended.
 fn follow(
     socket: &UnixStream,
-    mut watchdog: Child,
+    family: &mut Family,
+    lease: &LeaseState,
     mut on_start: impl FnMut(u32),
 ) -> Result<Ending, StartError> {
     let mut inbox = Inbox::default();
-    let mut started = None;
     let mut ending = None;
+    let mut end_by: Option<Instant> = None;
     loop {
         let report = match inbox.next(socket) {
             Ok(Some(bytes)) => Report::decode(bytes),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                unix::reap_orphans(Pid::from_child(&watchdog).as_raw_nonzero().get());
+                if let Some(watchdog) = &family.watchdog {
+                    unix::reap_orphans(Pid::from_child(watchdog).as_raw_nonzero().get());
+                }
+                if end_by.is_some_and(|end| Instant::now() >= end) {
+                    break;
+                }
                 continue;
             }
             Ok(None) | Err(_) => break,
         };
         match report {
             Some(Report::Started(pid)) => {
-                started = i32::try_from(pid).ok().and_then(Pid::from_raw);
+                family.command = i32::try_from(pid).ok().and_then(Pid::from_raw);
                 on_start(pid);
             }
             Some(Report::NotStarted(errno)) => {
-                let _ = watchdog.wait();
+                family.finish();
                 return Err(if errno == libc::ETIMEDOUT {
                     StartError::LeaseLost
                 } else {
@@ -168,20 +246,25 @@ fn follow(
                 } else {
                     Ending::Exited(code)
                 });
+                end_by = Some(Instant::now() + END_TIMEOUT);
+                let _ = socket.set_read_timeout(Some(REAP_INTERVAL));
             }
             Some(Report::Ended { survivors }) => {
+                family.finish();
                 warn_of_survivors(survivors);
-                let _ = watchdog.wait();
                 return Ok(ending.unwrap_or(Ending::WatchdogEnded));
             }
             None => {}
         }
     }
-    // The watchdog was killed. Its children are children of this process now, where the system
-    // allows that.
-    warn_of_survivors(end_all(Descendants::new(started)));
-    let _ = watchdog.wait();
-    Ok(Ending::WatchdogEnded)
+    // The watchdog was killed, or does not react.
+    let is_lost = lease.is_lost();
+    warn_of_survivors(family.kill());
+    Ok(match ending {
+        Some(ending) => ending,
+        None if is_lost => Ending::LeaseLost,
+        None => Ending::WatchdogEnded,
+    })
 }
 
 /// Kills all descendants and reaps them. Returns the number of those that this process may not
