@@ -78,7 +78,7 @@ impl FleetError {
                 file.display()
             )),
             Self::NoStore { file, stored } => Some(format!(
-                "set fleet.store, or LLMLB_FLEET_STORE={stored}; if the fleet no longer exists, stop \
+                "set fleet.store, or LLMLB_FLEET_STORE='{stored}'; if the fleet no longer exists, stop \
                  llmlb on all hosts and remove the file: rm {}",
                 file.display()
             )),

@@ -131,13 +131,15 @@ impl Fleet {
                 system,
             });
         }
-        let id = directory::id(&self.data, configured.shown())?;
-        self.check_locks()?;
         let store = match &self.store {
             Some(store) => store.clone(),
             None => Store::connect(configured.url()).map_err(FleetError::Store)?,
         };
         self.store = Some(store.clone());
+        let identity = store.identity();
+        let identity = identity.as_deref().unwrap_or(configured.shown());
+        let id = directory::id(&self.data, identity)?;
+        self.check_locks()?;
         let key = Key::name(format!("llmlb-deliver-{id}")).map_err(FleetError::Store)?;
         let claim = store
             .claim(&key)
@@ -207,7 +209,7 @@ mod tests {
             error
                 .hint()
                 .unwrap()
-                .contains("LLMLB_FLEET_STORE=redis://h")
+                .contains("LLMLB_FLEET_STORE='redis://h'")
         );
     }
 }
