@@ -101,9 +101,26 @@ pub(crate) fn claim(disk: &dyn Disk, data: &Path, to: Option<&str>) -> Result<()
 
 /// Gives a data directory another destination, or none. Pending batches are delivered to the new
 /// destination, except those that the old one may have: they move to `failed/` as ambiguous.
-pub fn change_destination(data: &Path, to: Option<&str>) -> Result<ChangedDestination, RunError> {
+///
+/// With a manager that has a [`Fence`](crate::Fence), nothing is changed after the fence was lost. A
+/// change that was interrupted is completed by repeating the call.
+///
+/// ```
+/// use spool::{SpoolManager, change_destination, claim_destination, destination};
+///
+/// let data = tempfile::tempdir()?;
+/// claim_destination(data.path(), Some("https://a.example/"))?;
+/// change_destination(&SpoolManager::new(data.path()), Some("https://b.example/"))?;
+/// assert_eq!(destination(data.path())?.as_deref(), Some("https://b.example/"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn change_destination(
+    spool: &SpoolManager,
+    to: Option<&str>,
+) -> Result<ChangedDestination, RunError> {
+    let (disk, data) = (spool.disk(), spool.root());
     let _lock = DeliveryLock::acquire(data)?;
-    let (from, is_damaged) = match read(&RealDisk, data) {
+    let (from, is_damaged) = match read(disk, data) {
         // A damaged destination file is replaced below.
         Err(error) if error.is_damage() => (None, true),
         from => (from.map_err(RunError::Disk)?, false),
@@ -111,13 +128,12 @@ pub fn change_destination(data: &Path, to: Option<&str>) -> Result<ChangedDestin
     let mut changed = ChangedDestination { from, ambiguous: 0 };
     if is_damaged || changed.from.as_deref() != to {
         let reason = "ambiguous: the destination was changed, and the old one may have the batch";
-        changed.ambiguous = forget_attempts(&SpoolManager::new(data), reason)?;
+        changed.ambiguous = forget_attempts(spool, reason)?;
     }
     match to {
-        Some(to) => write(&RealDisk, data, to),
-        None => remove(data),
-    }
-    .map_err(RunError::Disk)?;
+        Some(to) => write(disk, data, to),
+        None => remove(disk, data),
+    }?;
     Ok(changed)
 }
 
@@ -184,15 +200,15 @@ fn write(disk: &dyn Disk, data: &Path, to: &str) -> Result<(), Error> {
     sync(disk, data)
 }
 
-fn remove(data: &Path) -> Result<(), Error> {
+fn remove(disk: &dyn Disk, data: &Path) -> Result<(), Error> {
     let path = data.join(NAME);
-    match RealDisk.remove(&path) {
+    match disk.remove(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(Error::new("delete", &path, error));
         }
         _ => {}
     }
-    sync(&RealDisk, data)
+    sync(disk, data)
 }
 
 fn sync(disk: &dyn Disk, data: &Path) -> Result<(), Error> {

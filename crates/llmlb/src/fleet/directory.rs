@@ -22,8 +22,12 @@ pub(super) const MAX_FILE: u64 = 64 << 10;
 struct FleetFile {
     version: u32,
     id: Uuid,
-    /// URL of the lease store without credentials.
+    /// Identity of the lease store, without credentials.
     store: String,
+    /// Inode number of this file. It differs in a copy of the data directory, whose runs would
+    /// exclude the runs of the original with the same id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    inode: Option<u64>,
 }
 
 /// Returns the id of the data directory. The first server of a fleet creates the file.
@@ -36,7 +40,10 @@ pub(super) fn id(data: &Path, store: &str) -> Result<Uuid, FleetError> {
         // Another host may have created the file first.
         found = read(&path).map_err(failed)?;
     }
-    let file = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    let (file, inode) = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    if file.inode.is_some() && inode.is_some() && file.inode != inode {
+        return Err(FleetError::Copied { file: path });
+    }
     if file.store != store {
         return Err(FleetError::OtherStore {
             file: path,
@@ -51,7 +58,7 @@ pub(super) fn id(data: &Path, store: &str) -> Result<Uuid, FleetError> {
 pub(super) fn check_without_store(data: &Path) -> Result<(), FleetError> {
     let path = path(data);
     match read(&path).map_err(|error| FleetError::disk(&path, error))? {
-        Some(file) => Err(FleetError::NoStore {
+        Some((file, _)) => Err(FleetError::NoStore {
             stored: text::escaped(&file.store).into_owned(),
             file: path,
         }),
@@ -63,13 +70,15 @@ fn path(data: &Path) -> PathBuf {
     data.join(DIR).join(FILE)
 }
 
-fn read(path: &Path) -> io::Result<Option<FleetFile>> {
+/// Returns the content of the file and its present inode number.
+fn read(path: &Path) -> io::Result<Option<(FleetFile, Option<u64>)>> {
     let file = match data_file::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         // The data directory is a file. The run reports it.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
         opened => opened?,
     };
+    let inode = data_file::inode(&file)?;
     let mut text = Vec::new();
     file.take(MAX_FILE).read_to_end(&mut text)?;
     let damaged = |why: String| {
@@ -86,7 +95,7 @@ fn read(path: &Path) -> io::Result<Option<FleetFile>> {
             "its version is {found}, this program knows {known}"
         )));
     }
-    Ok(Some(file))
+    Ok(Some((file, inode)))
 }
 
 /// Creates the file with a new id, complete or not at all. Does nothing if it exists.
@@ -94,18 +103,21 @@ fn create(path: &Path, store: &str) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         data_file::make_dir(dir)?;
     }
-    let file = FleetFile {
-        version: VERSION,
-        id: Uuid::now_v7(),
-        store: store.to_owned(),
-    };
-    let new = path.with_extension(format!("{}.tmp", file.id.simple()));
-    let mut text = serde_json::to_vec(&file)?;
-    text.push(b'\n');
+    let id = Uuid::now_v7();
+    let new = path.with_extension(format!("{}.tmp", id.simple()));
     let mut opened = data_file::append(&new)?;
-    let linked = opened
-        .write_all(&text)
-        .and_then(|()| opened.sync_all())
+    let mut write = || {
+        let mut text = serde_json::to_vec(&FleetFile {
+            version: VERSION,
+            id,
+            store: store.to_owned(),
+            inode: data_file::inode(&opened)?,
+        })?;
+        text.push(b'\n');
+        opened.write_all(&text)?;
+        opened.sync_all()
+    };
+    let linked = write()
         // A link, because a rename would replace the id that another host has created.
         .and_then(|()| std::fs::hard_link(&new, path));
     let _ = std::fs::remove_file(&new);
@@ -130,6 +142,38 @@ mod tests {
         assert!(matches!(other, FleetError::OtherStore { .. }), "{other:?}");
         let names = std::fs::read_dir(dir.path().join(DIR)).unwrap().count();
         assert_eq!(names, 1, "no temporary file is left");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn copy_of_a_data_directory_is_refused_until_its_file_is_removed() {
+        let [original, copy] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let first = id(original.path(), "redis://h").unwrap();
+        std::fs::create_dir(copy.path().join(DIR)).unwrap();
+        std::fs::copy(path(original.path()), path(copy.path())).unwrap();
+        let error = id(copy.path(), "redis://h").unwrap_err();
+        assert!(matches!(error, FleetError::Copied { .. }), "{error:?}");
+        let hint = error.hint().unwrap();
+        let rm = format!("rm {}", path(copy.path()).display());
+        assert!(hint.ends_with(&rm), "{hint}");
+        // The original, also after it was moved to another directory, keeps its id.
+        let moved = tempfile::tempdir().unwrap();
+        std::fs::rename(original.path().join(DIR), moved.path().join(DIR)).unwrap();
+        assert_eq!(id(moved.path(), "redis://h").unwrap(), first);
+        std::fs::remove_file(path(copy.path())).unwrap();
+        assert_ne!(id(copy.path(), "redis://h").unwrap(), first);
+    }
+
+    #[test]
+    fn file_without_an_inode_number_is_accepted() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(DIR)).unwrap();
+        let old = format!(
+            "{{\"version\":1,\"id\":\"{}\",\"store\":\"redis://h\"}}",
+            Uuid::nil()
+        );
+        std::fs::write(path(dir.path()), old).unwrap();
+        assert_eq!(id(dir.path(), "redis://h").unwrap(), Uuid::nil());
     }
 
     #[test]

@@ -35,6 +35,10 @@ pub(crate) enum FleetError {
         file: PathBuf,
         stored: String,
     },
+    /// The data directory is a copy of the directory of a fleet, with the id of the original.
+    Copied {
+        file: PathBuf,
+    },
     /// The lease store cannot be used.
     Store(tenure::Error),
     Disk {
@@ -78,8 +82,14 @@ impl FleetError {
                 file.display()
             )),
             Self::NoStore { file, stored } => Some(format!(
-                "set fleet.store, or LLMLB_FLEET_STORE={stored}; if the fleet no longer exists, stop \
+                "set fleet.store, or LLMLB_FLEET_STORE='{stored}'; if the fleet no longer exists, stop \
                  llmlb on all hosts and remove the file: rm {}",
+                file.display()
+            )),
+            Self::Copied { file } => Some(format!(
+                "if the original is still used, or no llmlb on another host uses this directory, remove \
+                 the file, then the next run creates it with a new id; else stop llmlb on all hosts \
+                 first: rm {}",
                 file.display()
             )),
             Self::Store(error) if error.is_unreachable() => Some(
@@ -160,6 +170,12 @@ impl fmt::Display for FleetError {
                 f,
                 "this data directory is shared by a fleet whose lease store is {stored}, and fleet.store \
                  is not set ({})",
+                file.display()
+            ),
+            Self::Copied { file } => write!(
+                f,
+                "this data directory is a copy of the data directory of a fleet, and still has the id of \
+                 the original ({})",
                 file.display()
             ),
             Self::Store(error) => error.fmt(f),

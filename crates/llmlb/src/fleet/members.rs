@@ -2,14 +2,17 @@
 //!
 //! Each member, a server or a command, has a file in `fleet/` and holds a lock on it from before the
 //! file has its name until after the file is removed. A member that finds the file of another member
-//! without a lock leaves a challenge beside it. There are two explanations: the other member has died,
-//! or its lock is not visible here. Only a member that lives answers a challenge, and it answers that
-//! locks are not shared: it holds its lock. It then writes a marker, with which every run is refused
-//! until a person removes it. No clock and no timeout takes part in this decision.
+//! without a lock leaves a challenge beside it. There are three explanations: the other member has
+//! died, it has lost its lock (an NFS client after an outage), or its lock is not visible here. Only a
+//! member that lives answers a challenge. At the first one it leaves a note and joins again, with a new
+//! file and a new lock. A member that joined after the note and is challenged too has not lost its lock
+//! in the same outage: locks are not shared. It writes a marker, with which every run is refused until
+//! a person removes it. The clock is only used to forget the note.
 //!
 //! ```text
-//! fleet/{uuid}.member       {"host":"gpu-1","pid":12,"instance":"gpu-1:32768","started_at":".."}
+//! fleet/{uuid}.member       {"host":"gpu-1","pid":12,"process":"..","instance":"gpu-1:32768",..}
 //! fleet/{uuid}.challenge    {"host":"gpu-2","pid":99,..}: the member that sees no lock
+//! fleet/challenged.json     the note: same content as the marker
 //! fleet/locks-not-shared.json
 //! ```
 
@@ -20,23 +23,25 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use tenure::process::Identity;
 use uuid::Uuid;
 
 use super::directory::MAX_FILE;
 use super::{DIR, FleetError};
 use crate::config::env;
-use crate::lock::is_process_running;
 use crate::sys::{self, data_file};
 use crate::text;
 
 const MEMBER: &str = "member";
 const CHALLENGE: &str = "challenge";
 const MARKER: &str = "locks-not-shared.json";
+const NOTE: &str = "challenged.json";
 /// Number of times that the lock of a member must be found free, and the pause in between. A network
 /// file system may show a file for a moment after its owner has removed it.
 const LOOKS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Age from which the file of a member that has not answered its challenge is removed.
+/// Age from which the file of a member that has not answered its challenge is removed, and from which
+/// the note of a first challenge no longer counts.
 const FORGET_AFTER: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 /// Maximum number of files of other members that one run checks.
 const MAX_CHECKED: usize = 1000;
@@ -47,10 +52,23 @@ const MAX_CHECKED: usize = 1000;
 struct Description {
     host: String,
     pid: u32,
+    /// Identity of the process, which also names its boot and its PID namespace. Hosts can have the
+    /// same name, and containers the same pids.
+    process: String,
     instance: String,
     started_at: String,
 }
 
+impl Description {
+    /// True if the process is known to have ended. Another host, or another PID namespace, cannot
+    /// know it.
+    fn has_ended(&self) -> bool {
+        let process = self.process.parse::<Identity>();
+        process.is_ok_and(|process| process.has_ended(self.pid))
+    }
+}
+
+/// Content of the marker and of the note.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Marker {
@@ -66,8 +84,19 @@ struct Marker {
 pub(super) struct Member {
     path: PathBuf,
     description: Description,
+    /// True if a note of a first challenge existed when this member joined.
+    joined_after_note: bool,
     /// Holds the lock.
     file: File,
+}
+
+/// Result of a member's check of its challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Membership {
+    /// No member has challenged this one.
+    Valid,
+    /// This member was challenged: it may have lost its lock, and must join again.
+    Challenged,
 }
 
 impl Drop for Member {
@@ -85,12 +114,16 @@ impl Member {
         let description = Description {
             host: sys::host_name(env::text).unwrap_or_default(),
             pid: std::process::id(),
+            process: Identity::from_pid(std::process::id())
+                .map(|process| process.to_string())
+                .unwrap_or_default(),
             instance: instance.to_owned(),
             started_at: crate::lock::rfc3339(SystemTime::now()),
         };
         let path = dir.join(format!("{}.{MEMBER}", Uuid::now_v7().simple()));
-        let joined = || -> io::Result<File> {
+        let joined = || -> io::Result<(bool, File)> {
             data_file::make_dir(&dir)?;
+            let joined_after_note = has_note(&dir);
             let new = path.with_extension("tmp");
             let mut file = data_file::append(&new)?;
             file.write_all(&json(&description)?)?;
@@ -99,12 +132,13 @@ impl Member {
                 return Err(io::Error::other("the new file is locked already"));
             }
             std::fs::rename(&new, &path)?;
-            Ok(file)
+            Ok((joined_after_note, file))
         };
-        let file = joined().map_err(|error| FleetError::disk(&path, error))?;
+        let (joined_after_note, file) = joined().map_err(|error| FleetError::disk(&path, error))?;
         Ok(Self {
             path,
             description,
+            joined_after_note,
             file,
         })
     }
@@ -116,22 +150,34 @@ impl Member {
         has_name && self.file.metadata().is_ok()
     }
 
-    /// Answers a challenge: the lock of this process is held, and another member does not see it.
-    pub(super) fn answer(&self, data: &Path) -> Result<(), FleetError> {
+    /// Answers a challenge of a member that does not see the lock of this process. The first challenge
+    /// can be due to a lost lock. Fails if locks are not shared.
+    pub(super) fn answer(&self, data: &Path) -> Result<Membership, FleetError> {
         let challenge = self.path.with_extension(CHALLENGE);
         if !challenge.try_exists().unwrap_or(false) {
-            return Ok(());
+            return Ok(Membership::Valid);
         }
-        let marker = Marker {
+        let content = Marker {
             at: crate::lock::rfc3339(SystemTime::now()),
             by: self.description.clone(),
             versus: read(&challenge).unwrap_or_default(),
         };
-        let path = data.join(DIR).join(MARKER);
-        let written = json(&marker).and_then(|text| write_new(&path, &text));
-        written.map_err(|error| FleetError::disk(&path, error))?;
+        let dir = data.join(DIR);
+        let (marker, note) = (dir.join(MARKER), dir.join(NOTE));
+        let path = if self.joined_after_note {
+            &marker
+        } else {
+            &note
+        };
+        let written = json(&content).and_then(|text| write_new(path, &text));
+        written.map_err(|error| FleetError::disk(path, error))?;
+        if !self.joined_after_note {
+            return Ok(Membership::Challenged);
+        }
+        // After a person has removed the marker, the next challenge is a first one again.
+        let _ = std::fs::remove_file(note);
         let _ = std::fs::remove_file(challenge);
-        check_marker(data)
+        check_marker(data).map(|()| Membership::Valid)
     }
 
     /// Leaves a challenge at every other member whose lock is free as seen from this process.
@@ -162,10 +208,8 @@ impl Member {
     fn challenge(&self, member: &Path) -> io::Result<()> {
         let challenge = member.with_extension(CHALLENGE);
         let other: Description = read(member).unwrap_or_default();
-        let has_died = other.host == self.description.host && !is_process_running(other.pid);
-        let age = challenge.metadata().and_then(|found| found.modified());
-        let age = age.ok().and_then(|since| since.elapsed().ok());
-        if has_died || age.is_some_and(|age| age > FORGET_AFTER) {
+        let age = age(&challenge);
+        if other.has_ended() || age.is_some_and(|age| age > FORGET_AFTER) {
             let _ = std::fs::remove_file(member);
             let _ = std::fs::remove_file(challenge);
             return Ok(());
@@ -175,6 +219,17 @@ impl Member {
         }
         write_new(&challenge, &json(&self.description)?)
     }
+}
+
+/// True if a member was challenged lately.
+fn has_note(dir: &Path) -> bool {
+    age(&dir.join(NOTE)).is_some_and(|age| age <= FORGET_AFTER)
+}
+
+/// Returns the time since the last change of a file; zero if its time is in the future.
+fn age(path: &Path) -> Option<Duration> {
+    let changed = path.metadata().and_then(|found| found.modified()).ok()?;
+    Some(changed.elapsed().unwrap_or_default())
 }
 
 /// Fails if a member has found that locks are not shared.
@@ -266,7 +321,7 @@ mod tests {
             member.challenge_others(dir.path()).unwrap();
         }
         assert_eq!(names(dir.path(), CHALLENGE), 0);
-        one.answer(dir.path()).unwrap();
+        assert_eq!(one.answer(dir.path()).unwrap(), Membership::Valid);
         assert!(one.is_listed());
         drop((one, two));
         assert_eq!(std::fs::read_dir(dir.path().join(DIR)).unwrap().count(), 0);
@@ -281,6 +336,12 @@ mod tests {
         two.challenge_others(dir.path()).unwrap();
         check_marker(dir.path()).unwrap();
         two.answer(dir.path()).unwrap();
+        assert_eq!(one.answer(dir.path()).unwrap(), Membership::Challenged);
+        drop(one);
+        // The new lock is not visible either.
+        let one = Member::join(dir.path(), "one").unwrap();
+        hide_lock(&one);
+        two.challenge_others(dir.path()).unwrap();
         let error = one.answer(dir.path()).unwrap_err();
         assert!(
             matches!(error, FleetError::LocksNotShared { .. }),
@@ -296,38 +357,72 @@ mod tests {
         );
         std::fs::remove_file(marker).unwrap();
         check_marker(dir.path()).unwrap();
+        assert!(!has_note(&dir.path().join(DIR)));
+    }
+
+    /// An outage of the file server can cost all members their locks.
+    #[test]
+    fn members_that_lost_their_locks_once_join_again_and_no_run_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let witness = Member::join(dir.path(), "witness").unwrap();
+        let members = ["one", "two"].map(|name| Member::join(dir.path(), name).unwrap());
+        members.iter().for_each(hide_lock);
+        witness.challenge_others(dir.path()).unwrap();
+        let members = members.map(|member| {
+            let answer = member.answer(dir.path()).unwrap();
+            assert_eq!(answer, Membership::Challenged);
+            drop(member);
+            Member::join(dir.path(), "again").unwrap()
+        });
+        witness.challenge_others(dir.path()).unwrap();
+        for member in &members {
+            assert_eq!(member.answer(dir.path()).unwrap(), Membership::Valid);
+        }
+        check_marker(dir.path()).unwrap();
+        assert_eq!(names(dir.path(), CHALLENGE), 0);
     }
 
     #[test]
-    fn file_of_a_dead_process_of_this_host_is_removed() {
+    fn note_of_a_challenge_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let note = dir.path().join(NOTE);
+        assert!(!has_note(dir.path()));
+        let file = File::create(&note).unwrap();
+        assert!(has_note(dir.path()));
+        let before = SystemTime::now() - FORGET_AFTER - Duration::from_secs(60);
+        file.set_modified(before).unwrap();
+        assert!(!has_note(dir.path()));
+    }
+
+    /// Hosts can have the same name: cloned machines, containers.
+    #[test]
+    fn only_the_file_of_a_process_known_to_have_ended_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let one = Member::join(dir.path(), "one").unwrap();
-        let dead = |host: &str, pid: u32| {
-            let path = dir
-                .path()
-                .join(DIR)
-                .join(format!("{}.{MEMBER}", Uuid::now_v7()));
+        let add = |process: String| {
+            let name = format!("{}.{MEMBER}", Uuid::now_v7());
             let description = Description {
-                host: host.to_owned(),
-                pid,
-                ..Description::default()
+                pid: 999_999_999,
+                process,
+                ..one.description.clone()
             };
+            let path = dir.path().join(DIR).join(name);
             std::fs::write(path, json(&description).unwrap()).unwrap();
         };
-        dead(&one.description.host, 999_999_999);
-        dead("another-host", 1);
+        let parts: Vec<_> = one.description.process.split(' ').collect();
+        add(format!("1 {} {}", parts[1], parts[2]));
+        add(format!("1 another-boot {}", parts[2]));
+        add(format!("1 {} 7", parts[1]));
+        add(String::new());
         std::fs::write(dir.path().join(DIR).join("garbage.member"), "\0").unwrap();
-        one.challenge_others(dir.path()).unwrap();
-        // A process of another host may live.
-        assert_eq!(
-            (names(dir.path(), MEMBER), names(dir.path(), CHALLENGE)),
-            (3, 2)
-        );
-        one.challenge_others(dir.path()).unwrap();
-        assert_eq!(
-            (names(dir.path(), MEMBER), names(dir.path(), CHALLENGE)),
-            (3, 2)
-        );
+        for _ in 0..2 {
+            one.challenge_others(dir.path()).unwrap();
+            // This member, and four that may live.
+            assert_eq!(
+                (names(dir.path(), MEMBER), names(dir.path(), CHALLENGE)),
+                (5, 4)
+            );
+        }
     }
 
     #[test]

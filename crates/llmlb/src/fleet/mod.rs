@@ -23,7 +23,7 @@ use tenure::{Key, Store, Tenure};
 use crate::config::FleetConfig;
 use crate::sys;
 pub(crate) use error::FleetError;
-use members::Member;
+use members::{Member, Membership};
 
 /// Directory in the data directory with the files of a fleet.
 const DIR: &str = "fleet";
@@ -100,7 +100,7 @@ impl Fleet {
         let lease = self.begin()?;
         let done = work();
         drop(lease);
-        if let Err(error) = self.end() {
+        if let Err(error) = self.answer_challenge() {
             // The work is done. Every later run is refused.
             tracing::error!("usage: {error}; {}", error.hint().unwrap_or_default());
         }
@@ -131,13 +131,15 @@ impl Fleet {
                 system,
             });
         }
-        let id = directory::id(&self.data, configured.shown())?;
-        self.check_locks()?;
         let store = match &self.store {
             Some(store) => store.clone(),
             None => Store::connect(configured.url()).map_err(FleetError::Store)?,
         };
         self.store = Some(store.clone());
+        let identity = store.identity();
+        let identity = identity.as_deref().unwrap_or(configured.shown());
+        let id = directory::id(&self.data, identity)?;
+        self.check_locks()?;
         let key = Key::name(format!("llmlb-deliver-{id}")).map_err(FleetError::Store)?;
         let claim = store
             .claim(&key)
@@ -150,13 +152,23 @@ impl Fleet {
         Ok(FleetLease(Arc::clone(&self.lease)))
     }
 
-    /// Checks after a run if another member does not see the locks of this process. A command that
-    /// runs once would otherwise not notice it.
-    fn end(&mut self) -> Result<(), FleetError> {
-        match &self.member {
-            Some(member) => member.answer(&self.data),
-            None => Ok(()),
+    /// Joins again if another member does not see the lock of this process, and fails if locks are not
+    /// shared. Also called after a run: a command that runs once would otherwise not notice it.
+    fn answer_challenge(&mut self) -> Result<(), FleetError> {
+        let Some(member) = &self.member else {
+            return Ok(());
+        };
+        if member.answer(&self.data)? == Membership::Challenged {
+            tracing::warn!(
+                "usage: another host does not see the file lock of this process in {}; it was lost in an \
+                 outage, or locks are not shared: acquiring a new one",
+                self.data.join(DIR).display()
+            );
+            // The old file and its challenge are removed before the new file is created.
+            self.member = None;
+            self.member = Some(Member::join(&self.data, &self.instance)?);
         }
+        Ok(())
     }
 
     /// Joins the members that use the data directory, and checks that they see each other's locks.
@@ -166,9 +178,12 @@ impl Fleet {
             Some(member) => member,
             None => Member::join(&self.data, &self.instance)?,
         };
-        let member = self.member.insert(member);
-        member.answer(&self.data)?;
-        member.challenge_others(&self.data)
+        self.member = Some(member);
+        self.answer_challenge()?;
+        match &self.member {
+            Some(member) => member.challenge_others(&self.data),
+            None => Ok(()),
+        }
     }
 }
 
@@ -192,7 +207,7 @@ mod tests {
         let mut fleet = fleet(dir.path());
         assert!(fleet.fence().is_none());
         drop(fleet.begin().unwrap());
-        fleet.end().unwrap();
+        fleet.answer_challenge().unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
@@ -207,7 +222,7 @@ mod tests {
             error
                 .hint()
                 .unwrap()
-                .contains("LLMLB_FLEET_STORE=redis://h")
+                .contains("LLMLB_FLEET_STORE='redis://h'")
         );
     }
 }

@@ -181,6 +181,27 @@ fn process_with_another_store_or_none_is_refused() {
 }
 
 #[test]
+fn stores_that_differ_in_their_prefix_are_different_stores() {
+    let Some(world) = World::new() else { return };
+    let receiver = UsageReceiver::always(200);
+    let deliver = |options: &str| {
+        let mut command = world.command(&["deliver", "--to", &receiver.url]);
+        let url = format!("{}{options}", world.redis.url());
+        testkit::Finished::run(command.env("LLMLB_FLEET_STORE", url))
+    };
+    world.stage(1);
+    deliver("?prefix=a").assert_code(0);
+    deliver("?prefix=a").assert_code(0);
+    for other in ["", "?prefix=b"] {
+        let refused = deliver(other);
+        refused.assert_code(1);
+        let text = refused.output();
+        let expected = format!("is {}?prefix=a, not", world.redis.shown());
+        assert!(text.contains(&expected), "{text}");
+    }
+}
+
+#[test]
 fn servers_of_a_fleet_deliver_each_record_once() {
     let Some(world) = World::new() else { return };
     let backend = testkit::backends::backend(testkit::backends::ok);

@@ -113,6 +113,16 @@ impl SpoolManager {
         }
     }
 
+    /// Disk of the batches, which checks the fence.
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    /// Data directory of the batches.
+    pub(crate) fn root(&self) -> &Path {
+        self.data.root()
+    }
+
     /// Reads and checks a pending batch. Changes nothing.
     pub fn load(&self, name: &str) -> Result<Batch, Error> {
         let path = self.data.spool.join(name);

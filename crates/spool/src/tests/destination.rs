@@ -23,7 +23,9 @@ fn destination_file_of_a_newer_version_is_refused_and_left_alone() {
     let newer = crate::line::with_checksum(text.into_bytes());
     fs::write(&path, &newer).unwrap();
     for to in [None, Some("https://new.example/")] {
-        let error = change_destination(data.path(), to).unwrap_err().to_string();
+        let error = change_destination(&SpoolManager::new(data.path()), to)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("its version is 9"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), newer, "{to:?}");
     }
@@ -45,7 +47,7 @@ fn batch_of_unknown_outcome_fails_if_a_damaged_destination_file_is_removed() {
     };
     store.set_state(&name, &state).unwrap();
     fs::write(data.path().join("destination.json"), "damaged").unwrap();
-    let changed = change_destination(data.path(), None).unwrap();
+    let changed = change_destination(&store, None).unwrap();
     assert_eq!((changed.from, changed.ambiguous), (None, 1));
     assert!(names(&data.path().join("failed")).contains(&name));
 }

@@ -13,7 +13,9 @@ use crate::consolidate::Consolidator;
 use crate::delivery::{Answer, DeliveryOptions, RunError, Sink, Watch};
 use crate::disk::{Disk, RealDisk};
 use crate::fence::Fence;
+use crate::manager::{DeliveryState, SpoolManager};
 use crate::run::{Destination, Runner};
+use crate::{change_destination, claim_destination, consolidate, destination};
 
 /// Length of the reserve. The test writes it often, so it is small.
 const RESERVE: usize = 70_000;
@@ -183,4 +185,53 @@ fn consolidator_changes_nothing_after_its_fence_is_lost() {
         1
     );
     assert_eq!(super::test_data_dir::names(&test_dir.data().spool).len(), 0);
+}
+
+#[test]
+fn change_of_the_destination_changes_nothing_after_its_fence_is_lost_at_any_operation() {
+    const OLD: &str = "https://old.example/";
+    for to in [None, Some("https://new.example/")] {
+        for lost_after in 1.. {
+            let case = format!("to {to:?}, lost after {lost_after}");
+            let test_dir = TestDataDir::new();
+            claim_destination(test_dir.path(), Some(OLD)).unwrap();
+            test_dir.entry(3, true);
+            consolidate(test_dir.path(), &batches_of(1)).unwrap();
+            let plain = SpoolManager::new(test_dir.path());
+            let names = plain.pending(None, 10).unwrap();
+            // One batch may have reached the old destination, one was rejected, one was not sent.
+            for (name, unknown) in names.iter().zip([true, false]) {
+                let state = DeliveryState {
+                    attempts: 1,
+                    unknown,
+                    ..DeliveryState::default()
+                };
+                plain.set_state(name, &state).unwrap();
+            }
+            let changes = Arc::new(Changes {
+                lost_after,
+                ..Changes::default()
+            });
+            let disk = Arc::new(ObservedDisk(Arc::clone(&changes)));
+            let spool = SpoolManager::on(disk, test_dir.path()).fenced(changes.fence());
+            let changed = change_destination(&spool, to);
+            let is_lost = changes.is_lost.load(Ordering::Relaxed);
+            let is_last = changes.count.load(Ordering::Relaxed) == lost_after;
+            assert!(
+                matches!(changed, Err(RunError::Fenced)) == is_lost || is_last && changed.is_ok(),
+                "{case}: {changed:?}"
+            );
+            assert_eq!(changes.violations.lock().unwrap().join(", "), "", "{case}");
+            // Repeating the command completes the change.
+            change_destination(&SpoolManager::new(test_dir.path()), to).unwrap();
+            assert_eq!(destination(test_dir.path()).unwrap().as_deref(), to);
+            let plain = SpoolManager::new(test_dir.path());
+            assert_eq!(plain.pending(None, 10).unwrap(), names[1..], "{case}");
+            test_dir.assert_balanced(&case);
+            if !is_lost {
+                assert!(lost_after > 6, "too few changes: {lost_after}");
+                break;
+            }
+        }
+    }
 }

@@ -56,6 +56,10 @@ impl LeaseStore {
         match *self {}
     }
 
+    pub(crate) fn identity(&self) -> String {
+        match *self {}
+    }
+
     pub(crate) fn path_of(&self, _key: &Key) -> PathBuf {
         match *self {}
     }

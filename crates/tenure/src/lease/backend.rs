@@ -15,6 +15,12 @@ const MAX_REQUEST: Duration = Duration::from_secs(5);
 /// An error does not say whether the store has executed the request. Every request can therefore be
 /// repeated: it names the owner, and the store compares the owner before it changes anything.
 pub(crate) trait Backend: Send + Sync + Debug {
+    /// Options that decide in which store a key is, without those that have their default value:
+    /// `region=eu-west-1`. Part of the store's identity.
+    fn scope(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
     /// Acquires the lease if no other owner has it. Also succeeds if this very owner has it, because
     /// the response to an earlier request may have been lost.
     fn try_acquire(

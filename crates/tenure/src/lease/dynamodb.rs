@@ -69,6 +69,8 @@ pub(super) struct DynamoDb {
 struct Table {
     client: Client,
     name: String,
+    /// Region and endpoint.
+    scope: Vec<(&'static str, String)>,
     /// Command that creates the table.
     create: String,
     observations: Observations,
@@ -92,10 +94,12 @@ impl DynamoDb {
         };
         let bridge = Bridge::start()
             .map_err(|error| url.bad(&format!("cannot start its thread: {error}")))?;
-        let (client, region) = bridge
+        let (client, region, used_endpoint) = bridge
             .call(CONFIGURE_TIMEOUT, configure(region, endpoint.clone(), keys))
             .map_err(|error| url.bad(&error.why))?;
         let name = url.address;
+        let mut scope = vec![("region", region.clone())];
+        scope.extend(used_endpoint.map(|endpoint| ("endpoint", without_user(&endpoint))));
         let endpoint = endpoint.map_or_else(String::new, |url| format!(" --endpoint-url {url}"));
         let create = format!(
             "aws dynamodb create-table --table-name {name} --region {region}{endpoint} \
@@ -106,6 +110,7 @@ impl DynamoDb {
         let table = Arc::new(Table {
             client,
             name,
+            scope,
             create,
             observations: Observations::default(),
         });
@@ -162,6 +167,10 @@ impl fmt::Debug for DynamoDb {
 }
 
 impl Backend for DynamoDb {
+    fn scope(&self) -> Vec<(&'static str, String)> {
+        self.table.scope.clone()
+    }
+
     fn try_acquire(
         &self,
         id: &LeaseId,
@@ -460,12 +469,13 @@ impl Table {
     }
 }
 
-/// Finds the region and the credentials, and creates the client. Returns it with the region.
+/// Finds the region and the credentials, and creates the client. Returns it with the region and
+/// the endpoint, which the environment may give.
 async fn configure(
     region: Option<String>,
     endpoint: Option<String>,
     keys: Option<Credentials>,
-) -> Result<(Client, String), StoreError> {
+) -> Result<(Client, String, Option<String>), StoreError> {
     let http = aws_smithy_http_client::Builder::new()
         .tls_provider(Provider::Rustls(CryptoMode::Ring))
         .build_https();
@@ -480,7 +490,7 @@ async fn configure(
     if let Some(region) = region {
         loader = loader.region(Region::new(region));
     }
-    if let Some(endpoint) = endpoint {
+    if let Some(endpoint) = &endpoint {
         loader = loader.endpoint_url(endpoint);
     }
     if let Some(keys) = keys {
@@ -502,7 +512,18 @@ async fn configure(
             ))
         })?;
     }
-    Ok((Client::new(&config), region))
+    let endpoint = endpoint
+        .or_else(|| std::env::var("AWS_ENDPOINT_URL_DYNAMODB").ok())
+        .or_else(|| config.endpoint_url().map(str::to_owned));
+    Ok((Client::new(&config), region, endpoint))
+}
+
+/// Removes user and password from the URL of an endpoint.
+fn without_user(endpoint: &str) -> String {
+    match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, address))) => format!("{scheme}://{address}"),
+        _ => endpoint.to_owned(),
+    }
 }
 
 /// Rejects names that AWS would reject, or that would change the meaning of the command in an error.
@@ -611,6 +632,22 @@ mod tests {
         assert!(bad("dynamodb://id@table?region=eu").contains("password_file"));
         assert!(bad("dynamodb://table?regin=eu").contains("`regin`"));
         connect("dynamodb://id:secret@table?region=eu").unwrap();
+    }
+
+    #[test]
+    fn scope_has_the_region_and_the_endpoint_without_password() {
+        let scope = |options: &str| {
+            let url = format!("dynamodb://id:secret@table?{options}");
+            let url = StoreUrl::parse(&url).unwrap();
+            let scope = DynamoDb::connect(&url).unwrap().scope();
+            super::super::url::identity(&url.shown(), &scope)
+        };
+        assert_eq!(scope("region=eu"), "dynamodb://table?region=eu");
+        assert_eq!(
+            scope("endpoint=http://127.0.0.1:8000&region=us"),
+            "dynamodb://table?region=us&endpoint=http://127.0.0.1:8000"
+        );
+        assert_eq!(without_user("http://u:p@h:1"), "http://h:1");
     }
 
     #[test]

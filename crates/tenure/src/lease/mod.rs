@@ -84,6 +84,11 @@ impl LeaseStore {
         &self.url
     }
 
+    /// URL of the store without credentials, with the options that decide in which store a key is.
+    pub(crate) fn identity(&self) -> String {
+        url::identity(&self.url, &self.backend.scope())
+    }
+
     /// URL of the store and the name of the key in it. It stands where a file store has the path of
     /// a lock file.
     pub(crate) fn path_of(&self, key: &Key) -> PathBuf {

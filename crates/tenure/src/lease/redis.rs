@@ -18,6 +18,9 @@ use super::backend::{
 use super::url::StoreUrl;
 use crate::error::Error;
 
+/// Prefix of all names in Redis if the URL states none.
+const DEFAULT_PREFIX: &str = "tenure";
+
 /// Acquires the lease. The token is larger than the last one, and at least the server's time in
 /// microseconds: tokens increase even if the server has lost its data. A lease that lost its expiry
 /// gets it back, so that it cannot last forever.
@@ -107,7 +110,9 @@ struct Idle {
 impl Redis {
     pub(super) fn connect(url: &StoreUrl) -> Result<Self, Error> {
         let mut url = url.clone();
-        let prefix = url.take("prefix").unwrap_or_else(|| "tenure".to_owned());
+        let prefix = url
+            .take("prefix")
+            .unwrap_or_else(|| DEFAULT_PREFIX.to_owned());
         url.finish("`prefix` and `password_file`")?;
         if prefix.is_empty() || prefix.contains(['{', '}']) {
             return Err(url.bad("`prefix` is empty or contains a brace"));
@@ -218,6 +223,14 @@ impl Redis {
 }
 
 impl Backend for Redis {
+    fn scope(&self) -> Vec<(&'static str, String)> {
+        let prefix = Some(&self.prefix).filter(|prefix| *prefix != DEFAULT_PREFIX);
+        prefix
+            .map(|prefix| ("prefix", prefix.clone()))
+            .into_iter()
+            .collect()
+    }
+
     fn try_acquire(
         &self,
         id: &LeaseId,

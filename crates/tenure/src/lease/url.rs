@@ -1,6 +1,7 @@
 //! URLs of lease stores: which store they name, and how they are shown without credentials.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::sync::Arc;
 
 use super::backend::Backend;
@@ -148,6 +149,26 @@ fn without_credentials(url: &str) -> String {
     crate::text::sanitize_name(shown)
 }
 
+/// Returns the URL without credentials, with the options that decide in which store a key is. Two
+/// stores with different identities do not exclude each other's owners.
+pub(super) fn identity(shown: &str, scope: &[(&'static str, String)]) -> String {
+    let mut identity = shown.to_owned();
+    for (index, (name, value)) in scope.iter().enumerate() {
+        identity.push(if index == 0 { '?' } else { '&' });
+        identity.push_str(name);
+        identity.push('=');
+        for byte in value.bytes() {
+            if byte.is_ascii_alphanumeric() || b"-_.:/[]".contains(&byte) {
+                identity.push(char::from(byte));
+            } else {
+                // Writing to a string does not fail.
+                let _ = write!(identity, "%{byte:02X}");
+            }
+        }
+    }
+    identity
+}
+
 /// Decodes `%XX`. An incomplete escape stays as it is.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
@@ -189,6 +210,21 @@ mod tests {
             let error = StoreUrl::parse(bad).map(|_| ()).unwrap_err().to_string();
             assert!(!error.contains("secret"), "{error}");
         }
+    }
+
+    #[test]
+    fn identity_has_the_options_that_select_a_store() {
+        assert_eq!(identity("redis://h/2", &[]), "redis://h/2");
+        let scope = [
+            ("region", "eu-west-1".to_owned()),
+            ("endpoint", "http://127.0.0.1:8000".to_owned()),
+        ];
+        assert_eq!(
+            identity("dynamodb://table", &scope),
+            "dynamodb://table?region=eu-west-1&endpoint=http://127.0.0.1:8000"
+        );
+        let prefix = |value: &str| identity("redis://h", &[("prefix", value.to_owned())]);
+        assert_eq!(prefix("a b&c%"), "redis://h?prefix=a%20b%26c%25");
     }
 
     #[test]

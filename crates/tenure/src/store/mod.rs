@@ -110,6 +110,25 @@ impl Store {
         matches!(self.kind, StoreKind::Leases(_))
     }
 
+    /// Returns a text that names a lease store, without user and password: its URL, with the options
+    /// that decide in which store a key is (Redis: `prefix`; DynamoDB: `region` and `endpoint`, also if
+    /// the environment gives them). `None` for a store of files.
+    ///
+    /// Hosts that compare it notice that they are configured for different stores. One store can have
+    /// several identities, for example with and without its default port.
+    ///
+    /// ```no_run
+    /// let store = tenure::Store::connect("redis://:secret@127.0.0.1:6379?prefix=jobs")?;
+    /// assert_eq!(store.identity().as_deref(), Some("redis://127.0.0.1:6379?prefix=jobs"));
+    /// # Ok::<(), tenure::Error>(())
+    /// ```
+    pub fn identity(&self) -> Option<String> {
+        match &self.kind {
+            StoreKind::Files(_) => None,
+            StoreKind::Leases(leases) => Some(leases.identity()),
+        }
+    }
+
     fn files(location: StoreLocation) -> Self {
         Self {
             kind: StoreKind::Files(location),

@@ -38,7 +38,8 @@ pub(super) fn deliver(args: &Deliver, data: DataDir, quiet: bool) -> Result<u8, 
         quiet,
     };
     if args.change_destination && job.data.dir().exists() {
-        let changed = fleet.run(|| job.change_destination());
+        let spool = fleet.spool();
+        let changed = fleet.run(|| job.change_destination(&spool));
         changed.map_err(|error| refused(&error))??;
     }
     match args.every {
@@ -80,8 +81,8 @@ struct DeliverJob {
 }
 
 impl DeliverJob {
-    fn change_destination(&self) -> Result<(), Failure> {
-        let changed = spool::change_destination(self.data.dir(), self.name())
+    fn change_destination(&self, spool: &SpoolManager) -> Result<(), Failure> {
+        let changed = spool::change_destination(spool, self.name())
             .map_err(|error| failed(&error, &self.data))?;
         if self.json || self.quiet || changed.from.as_deref() == self.name() {
             return Ok(());

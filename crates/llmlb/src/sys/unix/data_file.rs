@@ -37,6 +37,12 @@ pub(crate) fn append_existing(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().append(true), path)
 }
 
+/// Returns the number of a file in its file system. It is the same on all hosts that share the file
+/// system, and a copy of the file has another one.
+pub(crate) fn inode(file: &File) -> io::Result<Option<u64>> {
+    Ok(Some(file.metadata()?.ino()))
+}
+
 /// Creates a directory and its missing parents with mode 0700. A directory that root creates is
 /// given to the owner of its parent.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {

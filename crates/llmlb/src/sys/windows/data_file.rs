@@ -19,6 +19,13 @@ pub(crate) fn append_existing(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).open(path)
 }
 
+/// Returns the number of a file in its file system: unknown, since not all of its file systems have
+/// stable ones.
+#[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
+pub(crate) fn inode(_file: &File) -> io::Result<Option<u64>> {
+    Ok(None)
+}
+
 /// Creates a directory and its missing parents.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)
