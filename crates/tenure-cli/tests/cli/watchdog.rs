@@ -9,11 +9,11 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_tests::servers::RedisServer;
 
-use crate::process::{Launch, Process, until};
+use crate::process::{Launch, Process, TIMEOUT, until};
 use crate::redis::{self, LeaseSandbox};
 use crate::support::{Owner, Sandbox};
 use crate::unix::{Terminal, is_alive, send, state_of};
@@ -100,6 +100,37 @@ impl Family {
     fn are_all_gone(&self) -> bool {
         let file = File::open(Self::witness(&self.sandbox.sandbox)).expect("the witness");
         try_lock(&file)
+    }
+
+    /// Like `start_with`, with 200 more descendants and a Redis server that writes no files, so that
+    /// a release takes little time.
+    fn start_crowd(last: &str) -> Option<Self> {
+        let redis = RedisServer::start_with(&[])?;
+        let sandbox = Sandbox::new();
+        let sandbox = LeaseSandbox { sandbox, redis };
+        let launch = Self::launch(&sandbox, &format!("{CROWD} {last}"));
+        let family = Self::start_in(sandbox, launch);
+        let crowd = family.sandbox.sandbox.path("witness.crowd");
+        until("the crowd runs", || crowd.exists());
+        Some(family)
+    }
+
+    /// Asserts that no process is left when the store has released the lease after `end`.
+    fn assert_gone_at_release(&self, end: impl FnOnce(&Self)) {
+        let is_held = || {
+            let reply = self
+                .sandbox
+                .redis
+                .command(&["EXISTS", "tenure:{name_x}:lease"]);
+            reply.starts_with(":1")
+        };
+        assert!(is_held(), "the lease has another key");
+        end(self);
+        let limit = Instant::now() + TIMEOUT;
+        while is_held() {
+            assert!(Instant::now() < limit, "the lease was not released");
+        }
+        assert!(self.are_all_gone(), "released before the descendants ended");
     }
 
     /// Pid of the watchdog: the parent of the command.
@@ -236,18 +267,29 @@ fn command_survives_a_watchdog_that_is_stopped_while_the_wrapper_renews() {
     assert_alone(next);
 }
 
-// The exit code is the command's, and the lease is released after the last descendant has ended.
+/// Starts 200 descendants that ignore SIGTERM. Their end takes longer than a request to Redis.
+const CROWD: &str = "trap '' TERM; for i in $(seq 200); do sleep 300 & done; echo > \"$0.crowd\";";
+
+// The exit code is the command's, and the lease is released after the last descendant has ended. The
+// witness is checked right after the store has released the lease, not when the next owner starts.
 #[test]
 fn descendants_that_the_command_leaves_end_before_the_lease_is_released() {
     let last = "until [ -e \"$0.go\" ]; do sleep 0.02; done; exit 7";
-    let Some(mut family) = Family::start_with(last) else {
+    let Some(mut family) = Family::start_crowd(last) else {
         return;
     };
-    let next = family.next();
-    fs::write(family.sandbox.sandbox.path("witness.go"), "").unwrap();
-    let outcome = family.owner.process.wait();
-    assert_eq!(outcome.code, Some(7), "{outcome:?}");
-    assert_alone(next);
+    family.assert_gone_at_release(|family| {
+        fs::write(family.sandbox.sandbox.path("witness.go"), "").unwrap();
+    });
+    assert_eq!(family.owner.process.wait().code, Some(7));
+}
+
+#[test]
+fn descendants_of_a_killed_watchdog_end_before_the_lease_is_released() {
+    let Some(family) = Family::start_crowd("sleep 300") else {
+        return;
+    };
+    family.assert_gone_at_release(|family| send(family.watchdog(), libc::SIGKILL));
 }
 
 // The store is restarted elsewhere with the same data, so that the wrapper cannot reach it, but the
