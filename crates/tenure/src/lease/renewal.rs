@@ -1,6 +1,10 @@
 //! The thread that renews a lease until it is released or lost.
+//!
+//! Each lease has a thread of its own, so that a slow request for one lease delays no other. A thread
+//! whose lease has ended is used again for a short time, because starting a thread takes about as
+//! long as a request to a Redis server nearby.
 
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -13,6 +17,24 @@ use crate::sys::clock;
 const RENEWALS_PER_TTL: u32 = 3;
 /// Pause after the first failed renewal. The pause doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
+
+/// Time for which a thread waits for another lease.
+const IDLE_TIME: Duration = Duration::from_secs(1);
+/// Maximum number of threads that wait for another lease.
+const MAX_IDLE: usize = 4;
+
+/// Threads that wait for another lease. Leases are sent to them while the mutex is locked, so that a
+/// thread that finds none, and removes itself under the mutex, has missed none.
+static IDLE: Mutex<IdleThreads> = Mutex::new(IdleThreads {
+    process: 0,
+    threads: Vec::new(),
+});
+
+struct IdleThreads {
+    /// Process of the threads. A forked child has none of them.
+    process: u32,
+    threads: Vec<(thread::ThreadId, Sender<Job>)>,
+}
 
 /// Handle of a renewal thread. Dropping it ends the thread after its present request.
 #[derive(Debug)]
@@ -30,19 +52,19 @@ impl Renewal {
         url: Arc<str>,
     ) -> std::io::Result<Self> {
         let (stop, stopped) = mpsc::channel::<()>();
-        let pauses = move |pause| stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout);
-        thread::Builder::new()
-            .name("tenure-renew".to_owned())
-            .spawn(move || {
-                let worker = Worker {
-                    backend: &*backend,
-                    id: &id,
-                    grant: &grant,
-                    state: &state,
-                    url: &url,
-                };
-                worker.run(pauses);
-            })?;
+        let job = Job {
+            backend,
+            id,
+            grant,
+            state,
+            url,
+            stopped,
+        };
+        if let Some(job) = send_to_idle_thread(job) {
+            thread::Builder::new()
+                .name("tenure-renew".to_owned())
+                .spawn(move || run_thread(job))?;
+        }
         Ok(Self {
             stop: Mutex::new(Some(stop)),
         })
@@ -54,6 +76,78 @@ impl Renewal {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
+    }
+}
+
+/// A lease to renew.
+struct Job {
+    backend: Arc<dyn Backend>,
+    id: Arc<LeaseId>,
+    grant: Grant,
+    state: LeaseState,
+    url: Arc<str>,
+    /// Disconnected when the renewal must end.
+    stopped: Receiver<()>,
+}
+
+impl Job {
+    fn run(self) {
+        let worker = Worker {
+            backend: &*self.backend,
+            id: &self.id,
+            grant: &self.grant,
+            state: &self.state,
+            url: &self.url,
+        };
+        worker.run(|pause| self.stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout));
+    }
+}
+
+/// Renews one lease after the other, until no other lease follows in time.
+fn run_thread(first: Job) {
+    let mut next = Some(first);
+    while let Some(job) = next {
+        job.run();
+        next = wait_for_job();
+    }
+}
+
+fn wait_for_job() -> Option<Job> {
+    let (sender, jobs) = mpsc::channel();
+    let own = thread::current().id();
+    {
+        // A forked child can find the mutex locked forever.
+        let mut idle = IDLE.try_lock().ok()?;
+        if idle.process != std::process::id() {
+            // The senders belong to threads of the parent process.
+            std::mem::forget(std::mem::take(&mut idle.threads));
+            idle.process = std::process::id();
+        }
+        if idle.threads.len() >= MAX_IDLE {
+            return None;
+        }
+        idle.threads.push((own, sender));
+    }
+    if let Ok(job) = jobs.recv_timeout(IDLE_TIME) {
+        return Some(job);
+    }
+    let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    idle.threads.retain(|(thread, _)| *thread != own);
+    jobs.try_recv().ok()
+}
+
+/// Lets an idle thread renew the lease. Returns the job if there is none.
+fn send_to_idle_thread(job: Job) -> Option<Job> {
+    // As above. A new thread costs little more than waiting for the mutex.
+    let Ok(mut idle) = IDLE.try_lock() else {
+        return Some(job);
+    };
+    if idle.process != std::process::id() {
+        return Some(job);
+    }
+    match idle.threads.pop() {
+        Some((_, thread)) => thread.send(job).err().map(|unsent| unsent.0),
+        None => Some(job),
     }
 }
 
