@@ -1,5 +1,5 @@
 //! Several processes that compete for one key in any store, while a test kills and suspends them or
-//! breaks the store and the network. The owners note their [`intervals`](crate::intervals) and write
+//! breaks the store and the network. The owners note their [`intervals`] and write
 //! to a [fenced resource](crate::fenced).
 
 use std::net::SocketAddr;
