@@ -151,7 +151,7 @@ impl StoreError {
     /// Failure that a later request may not have.
     pub(crate) fn transient(why: impl fmt::Display) -> Self {
         Self {
-            why: why.to_string(),
+            why: without_error_numbers(&why.to_string()),
             transient: true,
         }
     }
@@ -159,7 +159,7 @@ impl StoreError {
     /// Failure that every later request will have too.
     pub(crate) fn fatal(why: impl fmt::Display) -> Self {
         Self {
-            why: why.to_string(),
+            why: without_error_numbers(&why.to_string()),
             transient: false,
         }
     }
@@ -167,5 +167,28 @@ impl StoreError {
     /// No response arrived within the limit.
     pub(crate) fn timeout(limit: Duration) -> Self {
         Self::transient(format!("no response within {} ms", limit.as_millis()))
+    }
+}
+
+/// Removes ` (os error N)`, which says no more than the words in front of it.
+fn without_error_numbers(why: &str) -> String {
+    let mut parts = why.split(" (os error ");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        text.push_str(part.split_once(')').map_or("", |(_, rest)| rest));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_has_no_error_numbers() {
+        let why = "tcp connect error: Connection refused (os error 111): gone (os error 1)";
+        let error = StoreError::transient(why);
+        assert_eq!(error.why, "tcp connect error: Connection refused: gone");
+        assert_eq!(StoreError::fatal("no number").why, "no number");
     }
 }

@@ -5,6 +5,7 @@
 //! without other commands in between. The braces keep both in the same slot of a cluster.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -91,6 +92,10 @@ const MAX_IDLE: usize = 4;
 /// Connections to one Redis server.
 pub(super) struct Redis {
     client: Client,
+    /// URL without credentials.
+    shown: String,
+    /// True once the settings of the server were checked.
+    is_checked: AtomicBool,
     prefix: String,
     idle: Mutex<Idle>,
     acquire: Script,
@@ -119,6 +124,8 @@ impl Redis {
         }
         let client = open(&url).map_err(|error| url.bad(&describe(&error)))?;
         let redis = Self {
+            shown: url.shown(),
+            is_checked: AtomicBool::new(false),
             client,
             prefix,
             idle: Mutex::new(Idle {
@@ -131,7 +138,6 @@ impl Redis {
             release: Script::new(RELEASE),
             read: Script::new(READ),
         };
-        redis.warn_about_persistence(&url.shown());
         Ok(redis)
     }
 
@@ -195,10 +201,13 @@ impl Redis {
         idle
     }
 
-    /// Logs a warning if this server can forget a lease that it has granted. Two owners are then
-    /// possible for up to one TTL. A server that does not answer is reported by the first request.
-    fn warn_about_persistence(&self, url: &str) {
-        let limit = Duration::from_secs(2);
+    /// Logs a warning once if this server can forget a lease that it has granted. Two owners are then
+    /// possible for up to one TTL. A server that does not respond is reported by the next request.
+    /// Processes that only look at leases need no warning.
+    fn warn_about_persistence(&self, limit: Duration) {
+        if self.is_checked.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let info = self.with(limit, |connection| {
             redis::cmd("INFO").query::<String>(connection)
         });
@@ -213,7 +222,7 @@ impl Redis {
         let reasons = risks(&info, fsync.as_deref());
         if !reasons.is_empty() {
             tracing::warn!(
-                store = url,
+                store = self.shown,
                 "this Redis can forget a lease: {}; two owners are then possible for up to one TTL \
                  (docs/stores.md)",
                 reasons.join(", ")
@@ -237,6 +246,7 @@ impl Backend for Redis {
         record: &[u8],
         limit: Duration,
     ) -> Result<Attempt, StoreError> {
+        self.warn_about_persistence(limit);
         let (lease, token) = (self.lease_key(&id.key), self.token_key(&id.key));
         let reply: Vec<redis::Value> = self.with(limit, |connection| {
             let mut call = self.acquire.prepare_invoke();
