@@ -399,16 +399,23 @@ fn lease_is_renewed_after_a_failed_renewal_while_stderr_is_blocked() {
         return;
     };
     let (_reader, writer) = std::io::pipe().unwrap();
-    let launch = sandbox.tenure("run", &format!("{TTL} x -- sleep 300"));
+    let launch = sandbox.tenure("run", "--ttl 12 x -- sleep 300");
     let owner = sandbox.hold(launch.stderr(writer.try_clone().unwrap()));
     fill(&writer);
     let redis = &sandbox.redis;
     let token = sandbox.status("x")["record"]["token"].clone();
     redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    std::thread::sleep(Duration::from_millis(900));
+    until("a renewal has failed", || {
+        redis
+            .command(&["INFO", "errorstats"])
+            .contains("NOREPLICAS")
+    });
     redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    std::thread::sleep(Duration::from_millis(2500));
-    assert!(is_alive(owner.command), "the lease was not renewed");
+    // A lease that is not renewed has less than two thirds of its TTL left by now.
+    until("the lease is renewed", || {
+        sandbox.status("x")["expires_in_ms"].as_u64() > Some(9000)
+    });
+    assert!(is_alive(owner.command));
     assert_eq!(sandbox.status("x")["record"]["token"], token);
 }
 
