@@ -33,7 +33,13 @@ pub(crate) fn all(proof: &mut Proof) {
     );
 
     let running = with(Behaviour::Correct).start(false);
-    suspend_randomly(&running, length);
+    // Few suspensions hit the owner, so the run is repeated until one did.
+    for _ in 0..4 {
+        suspend_randomly(&running, length);
+        if running.findings().resource.late > 0 {
+            break;
+        }
+    }
     let found = running.finish();
     let measured = format!(
         "late_writes={} doubles={}",
