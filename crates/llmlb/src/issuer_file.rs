@@ -99,7 +99,10 @@ impl Writer {
             match append(&self.path, &issuers, now()) {
                 Ok(()) => {
                     if let Some(Event::Ended { .. }) = self.failures.end(Instant::now()) {
-                        tracing::warn!("ids are written to {} again", self.path.display());
+                        tracing::warn!(
+                            "ids that backends issued are written to {} again",
+                            self.path.display()
+                        );
                     }
                 }
                 Err(error) => self.report(&error),

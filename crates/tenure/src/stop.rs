@@ -141,7 +141,10 @@ impl Stop {
                     }
                 }
                 State::OtherUser(user) => {
-                    return Err(self.refused(format!("its lock file belongs to {user}")));
+                    return Err(self.refused(format!(
+                        "no process holds it, but its lock file belongs to {user}, and this user may \
+                         not open it"
+                    )));
                 }
                 State::Unknown { user, why } => {
                     let path = inspection.status.path.display();

@@ -45,7 +45,8 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         );
     }
     if args.demo {
-        // The demo's data directory belongs to this machine, and its ids are not shared.
+        // The demo ignores `fleet.store`: its data directory belongs to this machine, and the ids of
+        // its backends are not shared with other servers.
         config.fleet.store = None;
     }
     sys::limits::raise_open_files();

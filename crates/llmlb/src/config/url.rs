@@ -131,7 +131,9 @@ fn prefix(path: &str) -> Result<String, &'static str> {
         .unwrap_or(path)
         .trim_end_matches('/');
     if path.ends_with("/chat/completions") || path.ends_with("/models") {
-        return Err("the URL continues after /v1: write only the base URL");
+        return Err(
+            "the URL ends in an endpoint (/chat/completions or /models): write only the base URL",
+        );
     }
     let valid = path.is_empty() || path.parse::<PathAndQuery>().is_ok();
     if !valid || path.contains("//") || !path.bytes().all(|byte| byte.is_ascii_graphic()) {

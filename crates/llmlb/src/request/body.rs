@@ -27,8 +27,8 @@ pub(super) const STALLED: &str = "body_timeout";
 pub(crate) const SMALL_BODY: usize = 16 << 10;
 /// Size of each buffer of an HTTP/1.1 connection that does not send large bodies.
 pub(crate) const H1_BUFFER: usize = 16 << 10;
-/// Maximum size of a buffer that is allocated because of an announced length. A larger buffer grows
-/// with the bytes that arrive.
+/// Maximum memory that is allocated in advance for the announced rest of a body, unless more bytes
+/// than this have arrived already. Beyond it, the buffer grows with the bytes that arrive.
 const USUAL_BODY: usize = 64 << 10;
 /// Memory of the protocol's buffers while a large body arrives: one chunk of HTTP/1.1 and the buffer
 /// for the next one. Larger buffers, and the window of an HTTP/2 connection, are charged to the

@@ -32,7 +32,8 @@ pub(crate) struct Shared {
     pub(crate) started: Instant,
     /// `server.max_body`, in bytes.
     pub(crate) max_body: usize,
-    /// Memory budget for request heads, request bodies and unsent responses (`server.body_memory`).
+    /// Memory budget for the connections, request heads, request bodies and unsent responses of all
+    /// clients (`server.body_memory`).
     pub(crate) budget: Arc<Budget>,
     /// Host names of a private server, which rejects requests of foreign web pages. `None` if the
     /// server is public: not bound to loopback, or with `server.allow_public`.

@@ -82,7 +82,7 @@ fn failed_background_sync_is_reported_and_refuses_requests_if_so_configured() {
         });
         let expected = if on_failure == "refuse" { 503 } else { 200 };
         assert_eq!(post("while it fails"), expected, "{on_failure}");
-        let warning = "staged records may not be on the disk";
+        let warning = "cannot sync or seal staged records";
         let log = server.process.stderr();
         assert_eq!(log.matches(warning).count(), 1, "{log}");
         drop(failing);
@@ -128,7 +128,7 @@ fn failing_disk_is_logged_at_its_begin_and_end_and_shown_in_status_meanwhile() {
         "all staged entries can be read again",
     );
     let unsynced = (
-        "staged records may not be on the disk",
+        "cannot sync or seal staged records",
         "all staged records are on the disk again",
     );
     let lost = ("error: usage: cannot write to", "records are staged again");

@@ -711,7 +711,7 @@ impl StagingState {
 
     fn begin_trouble(&mut self, error: &Error) {
         if self.trouble.replace(error.clone()).is_none() {
-            tracing::warn!(%error, "staged records may not be on the disk: they are written again");
+            tracing::warn!(%error, "cannot sync or seal staged records: those that may not be on the disk are written again");
         }
     }
 

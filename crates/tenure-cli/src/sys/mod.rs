@@ -18,7 +18,8 @@ pub(crate) struct LeasedCommand<'a> {
         expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
     )]
     pub(crate) notice: Duration,
-    /// Time after the loss of the lease in which the watchdog must have ended the command.
+    /// Time after the loss of the lease in which the watchdog must have ended the command and its
+    /// descendants. After it, the wrapper ends them.
     #[cfg_attr(
         windows,
         expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")
