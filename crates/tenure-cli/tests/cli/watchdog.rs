@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tenure_tests::servers::RedisServer;
@@ -35,13 +36,18 @@ const FAMILY: &str = r#"
 const NEXT: &str = "if flock -n -x \"$0\" true; then echo alone; else echo overlap; fi";
 
 /// TTL of all leases here, in seconds.
-const TTL: &str = "--ttl 2";
+const TTL: &str = "--ttl 3";
 
 /// A sandbox with an owner whose command has three descendants.
 struct Family {
     sandbox: LeaseSandbox,
     owner: Owner,
+    /// One family at a time: starting and killing the 200 processes of one test takes the time that
+    /// the watchdog of another test has in front of the end of its lease.
+    _turn: MutexGuard<'static, ()>,
 }
+
+static TURN: Mutex<()> = Mutex::new(());
 
 impl Family {
     fn witness(sandbox: &Sandbox) -> PathBuf {
@@ -69,8 +75,13 @@ impl Family {
 
     /// Starts the owner as prepared by `launch`.
     fn start_in(sandbox: LeaseSandbox, launch: Launch) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let owner = sandbox.hold(launch);
-        let family = Self { sandbox, owner };
+        let family = Self {
+            sandbox,
+            owner,
+            _turn: turn,
+        };
         let started = family.sandbox.sandbox.path("witness.started");
         until("the descendants run", || {
             fs::read_to_string(&started).is_ok_and(|text| text.lines().count() == 3)
@@ -256,7 +267,7 @@ fn command_survives_a_watchdog_that_is_stopped_while_the_wrapper_renews() {
     let watchdog = family.watchdog();
     send(watchdog, libc::SIGSTOP);
     let token = family.sandbox.status("x")["record"]["token"].clone();
-    std::thread::sleep(Duration::from_millis(2500));
+    std::thread::sleep(Duration::from_millis(3500));
     send(watchdog, libc::SIGCONT);
     std::thread::sleep(Duration::from_millis(500));
     assert!(is_alive(family.owner.command));

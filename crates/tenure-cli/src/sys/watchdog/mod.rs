@@ -4,7 +4,8 @@
 //! wrapper (has the lease) -> watchdog (has the deadline) -> command -> descendants
 //! ```
 //!
-//! The wrapper sends each new deadline of the lease to the watchdog. If the deadline is not extended,
+//! The wrapper sends each new deadline of the lease to the watchdog, somewhat shortened, because a busy
+//! machine takes time to end many processes. If the deadline is not extended,
 //! because the wrapper is stopped or the store cannot be reached, the watchdog sends SIGTERM to the
 //! command and all its descendants some time in front of the deadline, and SIGKILL at the deadline.
 //! If the wrapper ends, SIGTERM is sent at once. The store grants the lease to another owner only

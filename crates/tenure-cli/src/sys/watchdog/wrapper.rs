@@ -131,7 +131,8 @@ fn start_watchdog(
     system::adopt_orphans()?;
     let settings = Settings {
         socket: theirs.as_raw_fd(),
-        deadline,
+        // Earlier than the lease's own deadline: a busy machine takes time to end many processes.
+        deadline: deadline.saturating_sub(leased.patience),
         notice: leased.notice,
         ignored: relay.ignored_signals(),
         command: leased.words.to_vec(),
@@ -173,6 +174,7 @@ fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration, patienc
             Some(deadline) if deadline != known => {
                 known = deadline;
                 // An order that does not arrive leaves the earlier deadline, which is safe.
+                let deadline = deadline.saturating_sub(patience);
                 send(socket.as_raw_fd(), Order::Deadline(deadline).encode());
             }
             Some(_) => {}
