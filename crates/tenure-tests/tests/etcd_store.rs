@@ -133,7 +133,7 @@ fn lost_responses_cost_neither_the_key_nor_a_lease() {
         let store = Store::connect(&url).unwrap();
         // The request whose response is lost is repeated on the second endpoint.
         // A long TTL, because each request may take a third of it, and both endpoints share this time.
-        let claim = store.claim(&tenure::Key::name("k").unwrap());
+        let claim = store.claim(&Key::name("k").unwrap());
         let tenure = claim.ttl(Duration::from_secs(15)).try_acquire().unwrap();
         assert!(tenure.token() > last);
         last = tenure.token();
