@@ -74,7 +74,7 @@ fn refusal_takes_one_renewal_and_the_next_one_is_immediate() {
 }
 
 #[test]
-fn one_of_many_claims_takes_over_an_expired_lease() {
+fn expired_lease_is_acquired_by_exactly_one_of_many_claims() {
     let Some(server) = DynamoDbServer::start() else {
         return;
     };

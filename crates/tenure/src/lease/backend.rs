@@ -84,7 +84,7 @@ impl LeaseId {
     }
 }
 
-/// What the store returned for an acquired lease, and needs for its renewal.
+/// Response of the store to an acquisition: the token of the lease, and the id that renews it.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     /// Fencing token.

@@ -1,4 +1,4 @@
-//! What the errors of etcd mean: whether a request may succeed later, and why it failed.
+//! Classification of etcd errors: the reason for messages, and whether a later request may succeed.
 
 use std::error::Error as _;
 
