@@ -140,6 +140,8 @@ fn append(path: &Path, issuers: &[Issuer], now: u32) -> io::Result<()> {
     };
     let size = file.metadata()?.len();
     if size >= REWRITE_SIZE {
+        // Windows does not replace a file that is open.
+        drop(file);
         let rewritten = rewrite(path, now);
         if size >= MAX_SIZE {
             rewritten?;
@@ -168,12 +170,17 @@ fn rewrite(path: &Path, now: u32) -> io::Result<()> {
     }
     let new = path.with_extension(format!("{}.tmp", std::process::id()));
     let written = (|| {
+        // A crash of an earlier process with the same PID may have left its file. Windows does not
+        // truncate a file that is opened for appending, so the file is removed.
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         let mut file = data_file::append(&new)?;
-        // A file of an earlier process with the same PID may have been left by a crash.
-        file.set_len(0)?;
         file.write_all(text.as_bytes())?;
         // Without this sync a power failure could leave an empty file under the name of the old one.
         file.sync_data()?;
+        drop(file);
         std::fs::rename(&new, path)
     })();
     if written.is_err() {

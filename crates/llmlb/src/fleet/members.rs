@@ -308,7 +308,8 @@ mod tests {
     /// not share locks: the name leads to another file with the same content.
     fn hide_lock(member: &Member) {
         let text = std::fs::read(&member.path).unwrap();
-        std::fs::remove_file(&member.path).unwrap();
+        // Wine keeps the name of a removed file until the file is closed.
+        std::fs::rename(&member.path, member.path.with_extension("moved")).unwrap();
         std::fs::write(&member.path, text).unwrap();
     }
 
@@ -415,12 +416,14 @@ mod tests {
         add(format!("1 {} 7", parts[1]));
         add(String::new());
         std::fs::write(dir.path().join(DIR).join("garbage.member"), "\0").unwrap();
+        // Windows reports no boot id, so no process is known to have ended there.
+        let ended = usize::from(parts[1] != "-");
         for _ in 0..2 {
             one.challenge_others(dir.path()).unwrap();
-            // This member, and four that may live.
+            // This member, and the four or five that may live.
             assert_eq!(
                 (names(dir.path(), MEMBER), names(dir.path(), CHALLENGE)),
-                (5, 4)
+                (6 - ended, 5 - ended)
             );
         }
     }
