@@ -12,6 +12,7 @@ pub(crate) mod env;
 mod file;
 mod fleet;
 mod instance;
+mod key_limits;
 mod kind;
 mod layers;
 mod networks;
@@ -35,6 +36,7 @@ use std::path::{Path, PathBuf};
 pub(crate) use aliases::Alias;
 pub(crate) use backends::is_among;
 pub(crate) use instance::Instance;
+pub(crate) use key_limits::{Budget, KeyLimits, Period};
 pub(crate) use kind::Kind;
 #[cfg(any(test, fuzzing))]
 pub(crate) use networks::Network;

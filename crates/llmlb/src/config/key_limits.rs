@@ -1,0 +1,28 @@
+//! Limits of an API key.
+
+/// Limits of one API key. `None` is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeyLimits {
+    /// Maximum number of requests that are admitted in any 60 seconds.
+    pub(crate) requests_per_minute: Option<u32>,
+    /// Maximum number of tokens, prompt and completion, that are used in any 60 seconds.
+    pub(crate) tokens_per_minute: Option<u64>,
+    /// Maximum number of concurrent requests.
+    pub(crate) concurrency: Option<u32>,
+    pub(crate) budget: Option<Budget>,
+}
+
+/// Maximum number of tokens that a key may use in each period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Budget {
+    pub(crate) tokens: u64,
+    pub(crate) per: Period,
+}
+
+/// Period of a budget, which begins at midnight UTC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Period {
+    Day,
+    /// Calendar month.
+    Month,
+}
