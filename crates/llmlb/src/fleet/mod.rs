@@ -43,7 +43,7 @@ pub(crate) struct Fleet {
 
 /// Right to deliver from the data directory. Dropping it releases the lease.
 #[derive(Debug)]
-#[must_use = "dropping it allows other machines to deliver"]
+#[must_use = "dropping the lease allows other machines to deliver"]
 struct FleetLease(Arc<Mutex<Option<Tenure>>>);
 
 impl Drop for FleetLease {

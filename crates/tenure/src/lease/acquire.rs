@@ -126,7 +126,7 @@ impl Attempts<'_> {
                 }
                 Err(error) => {
                     self.contacted = true;
-                    // An unreachable store is retried only if it has responded to this process
+                    // An unreachable store is retried only if it has responded to this claim
                     // before. Otherwise its address is more likely wrong than the store down, and
                     // the claim fails at once.
                     if !error.transient || !was_reachable || matches!(patience, Patience::None) {
@@ -238,7 +238,7 @@ impl Attempts<'_> {
         if let Err(error) = waited {
             tracing::debug!(
                 error = error.why,
-                "waiting for a lease without notification"
+                "waiting for a lease without notifications from the store"
             );
             self.waiter = None;
             thread::sleep(UNREACHABLE_PAUSE.min(left));
@@ -256,7 +256,9 @@ impl Attempts<'_> {
         )
         .map_err(|error| {
             self.contacted = true;
-            let why = StoreError::fatal(format!("cannot start the renewal thread: {error}"));
+            let why = StoreError::fatal(format!(
+                "cannot start the thread that renews the lease: {error}"
+            ));
             store.error("renew", self.request.key, why)
         })?;
         let lease = Lease {

@@ -95,8 +95,11 @@ impl DynamoDb {
                 ));
             }
         };
-        let bridge = Bridge::start()
-            .map_err(|error| url.bad(&format!("cannot start its thread: {error}")))?;
+        let bridge = Bridge::start().map_err(|error| {
+            url.bad(&format!(
+                "cannot start the thread of the AWS client: {error}"
+            ))
+        })?;
         let (client, region, used_endpoint) = bridge
             .call(CONFIGURE_TIMEOUT, configure(region, endpoint.clone(), keys))
             .map_err(|error| url.bad(&error.why))?;
@@ -190,7 +193,7 @@ impl Backend for DynamoDb {
                 }
             }
             Err(StoreError::transient(
-                "other processes changed the item during each attempt",
+                "other processes changed the item of the key during each attempt to acquire it",
             ))
         })
     }

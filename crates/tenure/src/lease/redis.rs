@@ -455,10 +455,10 @@ fn risks(info: &str, fsync: Option<&str>) -> Vec<&'static str> {
     let mut risks = Vec::new();
     if field("connected_slaves").is_some_and(|count| count != "0") || field("role") == Some("slave")
     {
-        risks.push("it has replicas, and a failover loses writes that were not replicated");
+        risks.push("the server has replicas, and a failover loses writes that were not replicated");
     }
     if field("aof_enabled") == Some("0") {
-        risks.push("it has no append-only file (`appendonly no`)");
+        risks.push("the server has no append-only file (`appendonly no`)");
     } else if fsync.is_some_and(|fsync| fsync != "always") {
         risks.push("`appendfsync` is not `always`");
     }

@@ -173,7 +173,7 @@ impl Worker<'_> {
         let mut failing = false;
         while pause(wait) {
             let Some(deadline) = self.state.deadline() else {
-                self.report_loss("it was not renewed in time");
+                self.report_loss("the lease was not renewed in time");
                 return;
             };
             let sent = clock::boot_time();
@@ -208,7 +208,9 @@ impl Worker<'_> {
                 Ok(Renewed::NotOwner) => {
                     self.state.mark_lost();
                     if pause(Duration::ZERO) {
-                        self.report_loss("the store no longer has it, or another owner has it");
+                        self.report_loss(
+                            "the store no longer has the lease, or another owner has it",
+                        );
                     }
                     return;
                 }
@@ -232,7 +234,7 @@ impl Worker<'_> {
     /// The store extended a lease that this process already considers lost. Ends it in the store, so
     /// that other processes need not wait for its expiry.
     fn end_late_lease(&self) {
-        self.report_loss("the response to its renewal arrived too late");
+        self.report_loss("the response to the renewal arrived too late");
         if let Err(error) = self.backend.release(self.id, self.id.request_timeout()) {
             tracing::debug!(
                 store = self.url,

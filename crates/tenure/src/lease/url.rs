@@ -41,7 +41,7 @@ impl StoreUrl {
         let bad = |why: &str| bad_url(&without_credentials(url), why);
         let (scheme, rest) = url
             .split_once("://")
-            .ok_or_else(|| bad("it has no scheme, such as redis://"))?;
+            .ok_or_else(|| bad("the URL has no scheme, such as redis://"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, address) = authority
@@ -59,12 +59,12 @@ impl StoreUrl {
         };
         if credentials.is_none() && (path.contains('@') || query.contains('@')) {
             return Err(bad(
-                "it has an `@` behind the host; write `/`, `?` and `@` in a password as %2F, %3F \
+                "the URL has an `@` behind the host; write `/`, `?` and `@` in a password as %2F, %3F \
                  and %40",
             ));
         }
         if address.is_empty() && scheme != "redis+unix" {
-            return Err(bad("it names no host or table"));
+            return Err(bad("the URL names no host or table"));
         }
         let mut options = BTreeMap::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -98,7 +98,7 @@ impl StoreUrl {
         match self.options.keys().next() {
             None => Ok(()),
             Some(option) => Err(self.bad(&format!(
-                "it has no option `{}`; the options are {known}",
+                "this store has no option `{}`; its options are {known}",
                 crate::text::sanitize_name(option.clone())
             ))),
         }

@@ -48,8 +48,11 @@ impl Etcd {
         let options = options::connect_options(&mut url)?;
         url.finish("`cacert`, `cert`, `key` and `password_file`")?;
         let prefix = url.path.trim_matches('/');
-        let bridge = Bridge::start()
-            .map_err(|error| url.bad(&format!("cannot start its thread: {error}")))?;
+        let bridge = Bridge::start().map_err(|error| {
+            url.bad(&format!(
+                "cannot start the thread of the etcd client: {error}"
+            ))
+        })?;
         let prefix = if prefix.is_empty() { "tenure" } else { prefix };
         let handle = bridge.handle().clone();
         let cluster = Cluster::new(options::members(&url), options, prefix.to_owned(), handle);
