@@ -456,7 +456,10 @@ impl Table {
                 StoreError::fatal(why)
             };
         };
-        let code = service.err().code().unwrap_or("an error without a code");
+        let code = service
+            .err()
+            .code()
+            .unwrap_or("an AWS error without a code");
         let message = service.err().message().unwrap_or_default();
         let why = crate::text::sanitize_name(format!("{code}: {message}"));
         match code {
