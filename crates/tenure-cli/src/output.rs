@@ -1,5 +1,5 @@
-//! The only module that prints. Data goes to stdout, messages to stderr. A reader that closed its
-//! pipe is not an error.
+//! The only module that prints: data on stdout, messages on stderr. A reader that closed its end of
+//! the pipe is not an error.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::SystemTime;

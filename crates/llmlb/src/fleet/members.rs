@@ -87,7 +87,8 @@ struct Marker {
 pub(super) struct Member {
     path: PathBuf,
     description: Description,
-    /// True if a note of a first challenge existed when this member joined.
+    /// True if the note of a first challenge existed when this member joined. A challenge of this
+    /// member then proves that locks are not shared.
     joined_after_note: bool,
     /// Holds the lock.
     file: File,
@@ -351,7 +352,7 @@ mod tests {
         two.answer(dir.path()).unwrap();
         assert_eq!(one.answer(dir.path()).unwrap(), Membership::Challenged);
         drop(one);
-        // The new lock is not visible either.
+        // The lock of the new file is not visible either, which proves that locks are not shared.
         let one = Member::join(dir.path(), "one").unwrap();
         hide_lock(&one);
         two.challenge_others(dir.path()).unwrap();

@@ -221,8 +221,8 @@ fn wait_without_reaping(pid: i32) -> io::Result<()> {
     }
 }
 
-/// Reaps orphans that have exited. Only the first process of a container has any besides `child`,
-/// which is not reaped.
+/// Reaps orphans that have exited, but not `child`, whose exit code is read later. Only the first
+/// process of a container inherits orphans.
 pub(super) fn reap_orphans(child: i32) {
     loop {
         // SAFETY: zeroed is a valid siginfo, which the call fills in and which outlives it.

@@ -63,7 +63,7 @@ const PAGE: i32 = 1000;
 
 type Item = HashMap<String, AttributeValue>;
 
-/// Client of one table.
+/// Client of one DynamoDB table, whose items are the leases.
 pub(super) struct DynamoDb {
     table: Arc<Table>,
     bridge: Bridge,

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of keys that are observed at a time.
+/// Maximum number of keys whose leases are observed at a time. It bounds the memory of a process
+/// that inspects many keys.
 const MAX_OBSERVED: usize = 1024;
 
 /// The leases of other owners that this process has seen.

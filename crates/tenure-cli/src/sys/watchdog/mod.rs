@@ -54,7 +54,7 @@ const GRACE_AFTER_EXIT: Duration = Duration::from_secs(2);
 /// Time that the command has to exit after its wrapper has ended, unless the lease ends earlier.
 /// Then it is killed.
 const GRACE_WITHOUT_WRAPPER: Duration = Duration::from_secs(10);
-/// Pause between two attempts to kill all descendants.
+/// Pause between two attempts to kill all descendants, which may fork new ones in between.
 const KILL_PAUSE: Duration = Duration::from_millis(5);
 /// Number of attempts to kill descendants that this process may not signal, such as those of
 /// another user. Then they are reported as survivors.

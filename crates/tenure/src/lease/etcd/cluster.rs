@@ -90,7 +90,8 @@ impl Cluster {
         record: &[u8],
         end: Instant,
     ) -> Result<Attempt, StoreError> {
-        // A refused attempt ends here, without a write.
+        // If the key has an owner, the attempt ends after this read, without a write to the
+        // cluster.
         if let Some(held) = self.read(&id.key, end).await? {
             return self.settle(id, held, end).await;
         }
