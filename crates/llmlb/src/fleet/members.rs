@@ -44,8 +44,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Time that a challenged member has to answer; then its file is removed. The note of a first
 /// challenge is forgotten after the same time.
 const FORGET_AFTER: Duration = Duration::from_secs(2 * 24 * 60 * 60);
-/// Maximum number of files of other members that one run checks, so that a directory full of files
-/// cannot delay the delivery.
+/// Maximum number of members that one run challenges. It bounds the delay of a delivery if the
+/// directory has many files without a lock.
 const MAX_CHECKED: usize = 1000;
 
 /// Description of a member in its file, in a challenge and in the marker.
