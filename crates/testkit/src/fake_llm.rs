@@ -1,4 +1,4 @@
-//! An LLM server that responds as a script says.
+//! Fake LLM server whose responses are given by a script of the test.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};

@@ -69,7 +69,8 @@ impl<'a> ServeBuilder<'a> {
         self
     }
 
-    /// Runs the server under a program that executes the rest of its command line.
+    /// Runs the server under a wrapper, such as `unshare`: a program that executes the command
+    /// given by its arguments.
     #[must_use]
     pub fn under(mut self, wrapper: &[&str]) -> Self {
         self.wrapper
@@ -223,8 +224,8 @@ impl LlmlbServer {
         });
     }
 
-    /// Drains the server (SIGTERM), waits until it has ended and returns its exit code. Elsewhere
-    /// than on Unix the process is killed.
+    /// Drains the server (SIGTERM), waits until it has ended and returns its exit code. On systems
+    /// other than Unix the process is killed.
     #[track_caller]
     pub fn stop(&self) -> Option<i32> {
         let status = self.try_stop();

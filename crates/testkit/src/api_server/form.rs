@@ -1,4 +1,4 @@
-//! Forms with files in them (RFC 7578).
+//! Parser of multipart forms, in which clients upload files (RFC 7578).
 
 use super::call::Call;
 
@@ -32,7 +32,7 @@ pub(super) fn text(fields: &[Field], name: &str) -> String {
     })
 }
 
-/// Returns the first file.
+/// Returns the first field of the form that is a file, such as an upload.
 pub(super) fn file(fields: &[Field]) -> Option<&Field> {
     fields.iter().find(|field| field.filename.is_some())
 }
