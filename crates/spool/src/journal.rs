@@ -286,7 +286,7 @@ impl JournalKind {
             Ok(head) if head.journal == self.name() && head.generation == position.generation => {
                 JournalLine::Head(head.before)
             }
-            _ => JournalLine::Damaged("not the head of this journal"),
+            _ => JournalLine::Damaged("it is not the head of this journal"),
         }
     }
 }
@@ -606,7 +606,7 @@ fn restore_durable(disk: &dyn Disk, dir: &Path, name: &str) -> Result<bool, Erro
 fn remove_old(disk: &dyn Disk, path: &Path) {
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::debug!(%error, path = %path.display(), "old generation of a journal not removed");
+            tracing::debug!(%error, path = %path.display(), "cannot remove an old journal file that is not needed any more");
         }
         _ => {}
     }
