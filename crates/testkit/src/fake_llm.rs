@@ -91,7 +91,7 @@ impl FakeLlm {
         executed
     }
 
-    /// Requests for the model list.
+    /// Requests for the model list that the server has received, such as the probes of llmlb.
     pub fn probes(&self) -> Vec<Arc<Received>> {
         let mut executed = self.0.executed();
         executed.retain(|request| is_probe(request));

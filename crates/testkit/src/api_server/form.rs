@@ -24,7 +24,7 @@ pub(super) fn read(call: &Call<'_>) -> Vec<Field> {
         .collect()
 }
 
-/// Returns the value of a text field.
+/// Returns the value of the form's text field with this name; empty if the form has none.
 pub(super) fn text(fields: &[Field], name: &str) -> String {
     let field = fields.iter().find(|field| field.name == name);
     field.map_or_else(String::new, |field| {

@@ -227,7 +227,8 @@ impl Directory {
     }
 
     pub(crate) fn has_entry(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
-        // Opening with no access rights succeeds whatever share mode other handles have.
+        // The file is opened without any access rights. That succeeds whatever share mode other
+        // handles have, so it also works while the owner holds the file.
         let opened = OpenOptions::new()
             .access_mode(0)
             .share_mode(SHARE_ALL)
