@@ -178,6 +178,9 @@ impl App {
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
+        if let Some(list) = self.shared.meter.in_flight() {
+            list.close();
+        }
         if let Some(store) = &self.shared.issuer_store {
             store.finish();
         }

@@ -89,7 +89,7 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     let host = sys::host_name(env::text);
     let instance = config.server.instance.clone();
     let instance = instance.unwrap_or_else(|| Instance::from_host(host.as_deref(), address.port()));
-    let meter = meter(config, demo, &instance)?;
+    let meter = meter(config, demo, host.as_deref(), &instance)?;
     let division = divide_descriptors(config, demo)?;
     let started = tokio::select! {
         started = App::start(config, demo, listener, &division, via, log, meter) => started,
@@ -177,7 +177,12 @@ fn log_end(ended: &Ended) -> u8 {
 }
 
 /// Creates the meter, which writes a usage record for every request.
-fn meter(config: &Config, demo: bool, instance: &Instance) -> Result<Meter, Failure> {
+fn meter(
+    config: &Config,
+    demo: bool,
+    host: Option<&str>,
+    instance: &Instance,
+) -> Result<Meter, Failure> {
     if !config.usage.enabled {
         return Ok(Meter::off());
     }
@@ -191,9 +196,14 @@ fn meter(config: &Config, demo: bool, instance: &Instance) -> Result<Meter, Fail
         return Ok(Meter::off()); // The exporter logs the missing data directory.
     };
     claim_destination(config, &dir)?;
-    let meter = Meter::new(&dir, config.usage.on_failure, instance);
+    let mut meter = Meter::new(&dir, config.usage.on_failure, instance);
     match meter.open() {
-        Ok(()) => Ok(meter),
+        Ok(()) => {
+            // No request is admitted yet, so limits and reports count the recovered ones from the start.
+            meter.recover(host);
+            meter.list_in_flight(host);
+            Ok(meter)
+        }
         Err(error) if refuses => Err(Failure::new(
             exit::FAILED,
             format!("cannot record usage (usage.on_failure = \"refuse\"): {error}"),
@@ -201,6 +211,7 @@ fn meter(config: &Config, demo: bool, instance: &Instance) -> Result<Meter, Fail
         .hint("name another data directory: LLMLB_DATA_DIR=DIR")),
         Err(error) => {
             tracing::error!("cannot record usage, will retry: {error}");
+            meter.list_in_flight(host);
             Ok(meter)
         }
     }
