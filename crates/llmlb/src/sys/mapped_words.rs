@@ -55,7 +55,7 @@ impl Deref for MappedWords {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write;
+    use std::io::{Read, Seek, Write};
     use std::sync::atomic::Ordering;
 
     use super::*;
@@ -73,8 +73,8 @@ mod tests {
         words[8191].store(u64::MAX, Ordering::Relaxed);
         drop(words);
         let mut bytes = Vec::new();
-        std::io::Seek::rewind(&mut file).unwrap();
-        std::io::Read::read_to_end(&mut file, &mut bytes).unwrap();
+        file.rewind().unwrap();
+        file.read_to_end(&mut bytes).unwrap();
         assert_eq!(
             bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>(),
             8 * 255

@@ -29,6 +29,7 @@ mod failing_disk;
 mod full_disk;
 mod hidden_usage;
 mod instance;
+mod interrupted;
 mod log;
 mod model_names;
 mod ollama;

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! header      one line of JSON, padded with zeros to the length of a row
-//! row         a request, in 2048 bytes: see `row.rs`
+//! row         a request, in 4096 bytes: see `row.rs`
 //! row ..
 //! ```
 //!
@@ -74,8 +74,6 @@ pub(crate) struct InFlightList {
     file: Mutex<(File, usize)>,
     /// Number of rows in use.
     used: AtomicU64,
-    /// Number of requests that were served without a row.
-    unlisted: AtomicU64,
     /// The list could not grow, which has been logged.
     is_full: AtomicBool,
 }
@@ -136,18 +134,13 @@ impl InFlightList {
             path,
             file: Mutex::new((file, 0)),
             used: AtomicU64::new(0),
-            unlisted: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
         })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    #[cfg(test)]
+    fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Number of requests that were served without a row since the start.
-    pub(crate) fn unlisted(&self) -> u64 {
-        self.unlisted.load(Ordering::Relaxed)
     }
 
     /// Appends a segment. Returns its rows.
@@ -182,7 +175,6 @@ impl InFlightList {
     }
 
     fn note_unlisted(&self, error: &io::Error) {
-        self.unlisted.fetch_add(1, Ordering::Relaxed);
         if !self.is_full.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "usage: cannot extend {}: {error}; more concurrent requests are served, but have no \
@@ -250,6 +242,11 @@ impl Row {
     /// Notes the progress of the request. Needs no lock and no system call.
     pub(crate) fn note_state(&self, state: &RequestState) {
         self.change(|words| row::write_state(words, state));
+    }
+
+    /// Notes the final record, which is persisted next.
+    pub(crate) fn note_record(&self, record: &spool::Record) {
+        self.change(|words| row::write_record(words, record));
     }
 
     fn change(&self, change: impl FnOnce(&[AtomicU64])) {

@@ -9,11 +9,16 @@
 //! | 16..72 | section: request id, path, API, key, team |
 //! | 72..112 | section: model |
 //! | 112..176, 176..240 | two sections: backend, its name of the model |
+//! | 240..512 | section: the final usage record, while it is persisted |
 //!
 //! A section is a word with the length and the CRC-32 of its bytes, then the bytes: texts, each with its
-//! length in two bytes. The backend changes when a request fails over, so it is written to the section that
+//! length in two bytes, or a record. The backend changes when a request fails over, so it is written to the section that
 //! is not in use, and word 3 is stored afterwards. A reader therefore finds each section either complete or
 //! damaged, and trusts no number.
+//!
+//! A server can be killed after a record was persisted and before its row is cleared. So the final record is
+//! in the row first, and a recovery stages the same text again, which the spool recognizes. A different
+//! record with the same id would be a conflict.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +29,7 @@ use crate::endpoint::Api;
 use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::{MAX_TOKENS, TokenUsage, UsageSource};
 
-pub(super) const ROW_WORDS: usize = 256;
+pub(super) const ROW_WORDS: usize = 512;
 pub(super) const ROW_BYTES: usize = ROW_WORDS * 8;
 
 /// First word of a row that has a request.
@@ -49,8 +54,9 @@ const STATUS_SHIFT: u32 = 16;
 const REQUEST: Range<usize> = 16..72;
 const MODEL: Range<usize> = 72..112;
 const BACKENDS: [Range<usize>; 2] = [112..176, 176..240];
-/// Maximum number of bytes in a section.
-const MAX_SECTION: usize = 63 * 8;
+const RECORD: Range<usize> = 240..512;
+/// Maximum number of bytes in a section of texts.
+const MAX_TEXTS: usize = 63 * 8;
 
 /// Properties of a request that are known when it is admitted. Longer texts are truncated.
 #[derive(Clone, Copy, Debug)]
@@ -93,11 +99,18 @@ pub(super) struct InterruptedRequest {
     backend: Option<String>,
     served_model: Option<String>,
     state: RequestState,
+    /// The final record, which may be persisted already.
+    final_record: Option<String>,
 }
 
 impl InterruptedRequest {
     /// Returns the usage record of the request.
     pub(super) fn record(&self, instance: &str) -> spool::Record {
+        let final_record = self.final_record.as_deref();
+        let final_record = final_record.and_then(|json| spool::Record::parse(json).ok());
+        if let Some(record) = final_record.filter(|record| record.id() == self.record_id) {
+            return record;
+        }
         let state = &self.state;
         let record = Record {
             id: self.record_id,
@@ -137,6 +150,7 @@ pub(super) fn write_request(words: &[AtomicU64], request: &Request<'_>) {
     words[ID + 1].store(low, Ordering::Relaxed);
     words[BACKEND_SECTION].store(0, Ordering::Relaxed);
     words[MODEL.start].store(0, Ordering::Relaxed);
+    words[RECORD.start].store(0, Ordering::Relaxed);
     write_state(words, &RequestState::default());
     let texts = [
         (request.request_id, 128),
@@ -189,13 +203,21 @@ pub(super) fn write_state(words: &[AtomicU64], state: &RequestState) {
     }
 }
 
+/// Writes the final record. A record that is too long is omitted.
+pub(super) fn write_record(words: &[AtomicU64], record: &spool::Record) {
+    let json = record.json().as_bytes();
+    if json.len() <= (RECORD.len() - 1) * 8 {
+        write_bytes(&words[RECORD], json);
+    }
+}
+
 pub(super) fn clear(words: &[AtomicU64]) {
     words[STATE].store(0, Ordering::Release);
 }
 
 /// Writes texts, each with its maximum length in bytes.
 fn write_section(words: &[AtomicU64], texts: &[(&str, usize)]) {
-    let mut bytes = [0; MAX_SECTION];
+    let mut bytes = [0; MAX_TEXTS];
     let mut end = 0;
     for &(text, max) in texts {
         let text = truncate(text, max);
@@ -208,12 +230,19 @@ fn write_section(words: &[AtomicU64], texts: &[(&str, usize)]) {
         target[2..].copy_from_slice(text.as_bytes());
         end = text_end;
     }
-    let used = &bytes[..end.next_multiple_of(8)];
-    for (word, eight) in words[1..].iter().zip(used.as_chunks::<8>().0) {
+    write_bytes(words, &bytes[..end]);
+}
+
+/// Writes a section, whose bytes must fit.
+fn write_bytes(words: &[AtomicU64], bytes: &[u8]) {
+    let (eights, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    for (word, eight) in words[1..].iter().zip(eights.iter().chain([&last])) {
         word.store(u64::from_ne_bytes(*eight), Ordering::Relaxed);
     }
-    let checksum = u64::from(crc32fast::hash(&bytes[..end]));
-    words[0].store(checksum << 32 | end as u64, Ordering::Release);
+    let checksum = u64::from(crc32fast::hash(bytes));
+    words[0].store(checksum << 32 | bytes.len() as u64, Ordering::Release);
 }
 
 /// Returns the first characters of a text, at most `max` bytes.
@@ -264,6 +293,10 @@ pub(super) fn read(row: &[u8; ROW_BYTES]) -> Option<InterruptedRequest> {
             bytes: word(BYTES),
             first_byte_ms: word(FIRST_BYTE).checked_sub(1),
         },
+        final_record: read_bytes(row, RECORD)
+            .and_then(|json| str::from_utf8(json).ok())
+            .filter(|json| !json.is_empty())
+            .map(str::to_owned),
     })
 }
 
@@ -291,19 +324,21 @@ fn given(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
+/// Reads the bytes of a section. Returns `None` if the section is damaged.
+fn read_bytes(row: &[u8; ROW_BYTES], words: Range<usize>) -> Option<&[u8]> {
+    let section = row.get(words.start * 8..words.end * 8)?;
+    let (head, bytes) = section.split_first_chunk::<8>()?;
+    let head = u64::from_ne_bytes(*head);
+    let bytes = bytes.get(..usize::try_from(head & 0xffff_ffff).ok()?)?;
+    (u64::from(crc32fast::hash(bytes)) == head >> 32).then_some(bytes)
+}
+
 /// Reads the texts of a section. Returns `None` if the section is damaged.
 fn read_section<const COUNT: usize>(
     row: &[u8; ROW_BYTES],
     words: Range<usize>,
 ) -> Option<[String; COUNT]> {
-    let section = row.get(words.start * 8..words.end * 8)?;
-    let (head, bytes) = section.split_first_chunk::<8>()?;
-    let head = u64::from_ne_bytes(*head);
-    let length = usize::try_from(head & 0xffff_ffff).ok()?;
-    let mut bytes = bytes.get(..length)?;
-    if u64::from(crc32fast::hash(bytes)) != head >> 32 {
-        return None;
-    }
+    let mut bytes = read_bytes(row, words)?;
     let mut texts = [const { String::new() }; COUNT];
     for text in &mut texts {
         let (length, rest) = bytes.split_first_chunk::<2>()?;

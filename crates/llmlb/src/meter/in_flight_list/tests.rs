@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::recover::Recovered;
-use super::row::{clear, read, write_backend, write_model, write_request, write_state};
+use super::row::{
+    clear, read, write_backend, write_model, write_record, write_request, write_state,
+};
 use super::*;
 use crate::dice::Dice;
 use crate::endpoint::Api;
@@ -68,7 +70,7 @@ fn record_has_the_id_and_all_that_is_known_of_the_request() {
     let id = Uuid::try_parse("01890a5d-ac96-774b-bcce-b302099a8057").unwrap();
     fill(&words, id);
     let expected: Value = serde_json::from_str(
-        r#"{"id":"01890a5d-ac96-774b-bcce-b302099a8057","time":"2023-06-30T01:35:10.806Z",
+        r#"{"id":"01890a5d-ac96-774b-bcce-b302099a8057","time":"2023-06-30T03:34:18.518Z",
         "request_id":"req-1","key":"alice","model":"fast","served_model":"llama3:8b",
         "backend":"gpu-1","api":"chat","path":"/v1/chat/completions","stream":true,"status":200,
         "outcome":"interrupted","attempts":[],"prompt_tokens":9,"completion_tokens":4,
@@ -271,6 +273,75 @@ fn list_is_recovered_once_its_owner_has_ended_and_then_removed() {
         world.lists().is_empty(),
         "a server that stops leaves no list"
     );
+}
+
+/// A kill between the write of a record and the change of the list leaves both.
+#[test]
+fn record_that_was_persisted_just_before_the_kill_is_counted_once() {
+    let world = World::new();
+    let mut records = Vec::new();
+    let list = world.list();
+    let pool = Arc::new(RowPool::new(Arc::clone(&list)));
+    let rows: Vec<_> = (0..3)
+        .map(|_| {
+            let id = Uuid::now_v7();
+            let record = format!("{{\"id\":\"{id}\",\"outcome\":\"complete\",\"tokens\":7}}");
+            let record = spool::Record::parse(&record).unwrap();
+            let row = pool.add(&request(id)).unwrap();
+            row.note_record(&record);
+            records.push(record);
+            row
+        })
+        .collect();
+    let bytes = std::fs::read(list.path()).unwrap();
+    drop((rows, pool, list));
+    // One record was persisted before the kill; one consolidated too.
+    world
+        .staging
+        .stage(&records[0], spool::Durability::Process)
+        .unwrap();
+    world.staging.seal().unwrap();
+    let mut options = spool::Options::default();
+    options.grouping = crate::meter::grouping();
+    let consolidate = || spool::consolidate(world.data.path(), &options).unwrap();
+    assert_eq!(consolidate().records, 1);
+    world
+        .staging
+        .stage(&records[1], spool::Durability::Process)
+        .unwrap();
+    for (new, repeated) in [(2, 2), (0, 3)] {
+        std::fs::write(world.data.path().join(DIR).join("left.list"), &bytes).unwrap();
+        assert_eq!(
+            world.recover(),
+            Recovered {
+                requests: 3,
+                failed: 0
+            }
+        );
+        world.staging.seal().unwrap();
+        let done = consolidate();
+        assert_eq!(
+            (done.records, done.repeated, done.aside),
+            (new, repeated, 0)
+        );
+    }
+    let books = spool::verify(world.data.path()).unwrap();
+    assert!(books.problems.is_empty());
+    assert_eq!((books.staged, books.failed, books.repeated), (3, 0, 5));
+}
+
+#[test]
+fn final_record_with_another_id_and_a_record_that_is_too_long_are_not_used() {
+    let words = words();
+    fill(&words, Uuid::now_v7());
+    let other = spool::Record::parse(&format!("{{\"id\":\"{}\"}}", Uuid::now_v7())).unwrap();
+    write_record(&words, &other);
+    assert_eq!(value(&bytes(&words))["outcome"], "interrupted");
+    let id = Uuid::now_v7();
+    fill(&words, id);
+    let long = format!("{{\"id\":\"{id}\",\"x\":\"{}\"}}", "x".repeat(3000));
+    write_record(&words, &spool::Record::parse(&long).unwrap());
+    assert_eq!(value(&bytes(&words))["outcome"], "interrupted");
 }
 
 #[test]

@@ -319,9 +319,6 @@ impl RequestGuard {
         let (identity, route, metering) = (&self.identity, &self.route, &self.metering);
         let api = identity.endpoint.api;
         let usage = self.measure();
-        if let Some(row) = &self.row {
-            row.note_state(&self.state(usage));
-        }
         let record = Record {
             id: identity.record_id,
             time_ms: id::time_ms(&identity.record_id),
@@ -344,6 +341,9 @@ impl RequestGuard {
             instance: self.accounting.meter.instance(),
         };
         let record = record.staged();
+        if let Some(row) = &self.row {
+            row.note_record(&record);
+        }
         self.metering.usage = Some(usage);
         record
     }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{c_int, c_void, siginfo_t};
 
 /// Maximum number of guarded ranges.
-const MAX_RANGES: usize = 2048;
+const MAX_RANGES: usize = 4096;
 
 /// Start and end of each guarded range. A range that is not in use is empty.
 static RANGES: [[AtomicUsize; 2]; MAX_RANGES] =
