@@ -278,8 +278,8 @@ pub(super) fn read(row: &[u8; ROW_BYTES]) -> Option<InterruptedRequest> {
         request_id,
         path,
         api: Api::from_name(&api).unwrap_or(Api::Unknown),
-        key: given(key),
-        team: given(team),
+        key: given(key).filter(|name| is_plain(name)),
+        team: given(team).filter(|name| is_plain(name)),
         model,
         backend: given(backend),
         served_model: given(served_model),
@@ -318,6 +318,12 @@ fn read_usage(word: impl Fn(usize) -> u64, source: u64) -> TokenUsage {
             _ => UsageSource::None,
         },
     }
+}
+
+/// True for a name that needs no escapes in JSON, as names of keys and teams.
+fn is_plain(name: &str) -> bool {
+    let is_special = |letter: char| letter.is_control() || matches!(letter, '"' | '\\');
+    !name.contains(is_special)
 }
 
 fn given(text: String) -> Option<String> {
