@@ -50,6 +50,7 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         config.fleet.store = None;
     }
     sys::limits::raise_open_files();
+    sys::limits::disable_core_dumps();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -34,6 +34,7 @@ mod log;
 mod model_names;
 mod ollama;
 mod order;
+mod planted_secrets;
 mod refused;
 mod rejected_option;
 mod responses;
