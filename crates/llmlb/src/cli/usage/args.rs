@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use super::tally::{By, When};
+use crate::cli::data_args::DataArgs;
 use crate::config::{Format, span};
 
 const EXAMPLES: &str = "\
@@ -30,13 +31,8 @@ const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct UsageArgs {
-    /// Data directory [default: LLMLB_DATA_DIR, or llmlb in the user's data directory]
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(super) data: Option<PathBuf>,
-
-    /// Use the data directory of `serve --demo`
-    #[arg(long, global = true, conflicts_with = "data")]
-    pub(super) demo: bool,
+    #[command(flatten)]
+    pub(super) data: DataArgs,
 
     #[command(flatten)]
     pub(super) report: ReportArgs,
@@ -118,7 +114,7 @@ pub(super) struct Batches {
     reason = "each bool is a flag of the command line"
 )]
 pub(super) struct Deliver {
-    /// URL of the receiver [default: LLMLB_USAGE_URL]
+    /// URL of the receiver [default: usage.url of llmlb.toml, LLMLB_USAGE_URL]
     #[arg(long, value_name = "URL")]
     pub(super) to: Option<String>,
 
@@ -141,7 +137,8 @@ pub(super) struct Deliver {
     #[command(flatten)]
     pub(super) batches: Batches,
 
-    /// File with the receiver's bearer token [default: the value of LLMLB_USAGE_TOKEN]
+    /// File with the receiver's bearer token [default: the variable of usage.token_env,
+    /// LLMLB_USAGE_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
 
@@ -169,9 +166,9 @@ pub(super) struct Deliver {
     #[arg(long)]
     pub(super) allow_http: bool,
 
-    /// Format of the request body: json, or cloudevents (for OpenMeter)
-    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = Format::parse)]
-    pub(super) format: Format,
+    /// Format of the request body: json, or cloudevents (for OpenMeter) [default: usage.format, json]
+    #[arg(long, value_name = "FORMAT", value_parser = Format::parse)]
+    pub(super) format: Option<Format>,
 
     /// Print the result as JSON (docs/billing.md)
     #[arg(long, conflicts_with = "every")]
@@ -318,7 +315,7 @@ mod tests {
             let args::Verb::Usage(usage) = Args::try_parse_from(words).unwrap().verb else {
                 panic!("another verb was parsed");
             };
-            assert_eq!(usage.data, Some(PathBuf::from("d")));
+            assert_eq!(usage.data.data, Some(PathBuf::from("d")));
         }
     }
 }
