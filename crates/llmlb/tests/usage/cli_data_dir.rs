@@ -1,8 +1,10 @@
 //! The data directory and the delivery settings of `llmlb usage`, from the same file as those of `serve`.
 
+use std::fs;
 use std::path::PathBuf;
 
-use testkit::{Finished, UsageReceiver};
+use serde_json::Value;
+use testkit::{Finished, UsageReceiver, eventually};
 
 use crate::support::UsageSandbox;
 
@@ -14,7 +16,6 @@ fn usage(sandbox: &UsageSandbox, words: &[&str]) -> Finished {
 fn usage_with(sandbox: &UsageSandbox, words: &[&str], input: &str) -> Finished {
     let mut command = sandbox.command(words);
     command.env_remove("LLMLB_DATA_DIR");
-    command.current_dir(sandbox.data().parent().unwrap());
     Finished::run_with(&mut command, input)
 }
 
@@ -36,17 +37,17 @@ fn verbs_use_the_data_directory_of_the_file() {
         &["--json", "--config", "llmlb.toml"],
         &["--json", "--data", "own/data"],
     ] {
-        let ran = usage(&sandbox, words).assert_code(0);
-        assert!(ran.stdout.contains("\"tokens\": 7") || ran.stdout.contains("\"tokens\":7"), "{ran:?}");
+        let ran = usage(&sandbox, words);
+        ran.assert_code(0);
+        let report: Value = serde_json::from_str(&ran.stdout).unwrap();
+        assert_eq!(report["total"]["tokens"], 7, "{ran:?}");
     }
     usage(&sandbox, &["consolidate"]).assert_code(0);
     usage(&sandbox, &["pending"]).assert_code(0);
     usage(&sandbox, &["verify"]).assert_code(0);
 
     // The variable overrides the file, and the flag overrides both.
-    let mut command = sandbox.command(&["verify"]);
-    command.current_dir(file.parent().unwrap());
-    let ran = Finished::run_with(&mut command, "");
+    let ran = sandbox.usage(&["verify"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("data does not exist"), "{ran:?}");
     let ran = usage(&sandbox, &["verify", "--data", "elsewhere"]);
@@ -56,7 +57,8 @@ fn verbs_use_the_data_directory_of_the_file() {
 #[test]
 fn relative_directory_of_a_named_file_is_relative_to_that_file() {
     let sandbox = UsageSandbox::new();
-    own(&sandbox, "[usage]\ndata_dir = \"wrong\"\n");
+    let file = own(&sandbox, "[usage]\ndata_dir = \"wrong\"\n");
+    fs::create_dir(file.parent().unwrap().join("etc")).unwrap();
     let other = sandbox.file("etc/my.toml", "[usage]\ndata_dir = \"records\"\n");
     let words = ["stage", "--config", other.to_str().unwrap()];
     usage_with(&sandbox, &words, "{}\n").assert_code(0);
@@ -66,10 +68,10 @@ fn relative_directory_of_a_named_file_is_relative_to_that_file() {
 #[test]
 fn serve_and_deliver_use_directory_and_receiver_of_the_file() {
     let sandbox = UsageSandbox::new();
-    let receiver = UsageReceiver::start();
+    let receiver = UsageReceiver::accepting().unwrap();
     let text = format!(
         "[usage]\ndata_dir = \"own\"\nurl = \"{}\"\nevery = \"24h\"\ntoken_env = \"BILLING\"\n",
-        receiver.url()
+        receiver.url
     );
     own(&sandbox, &text);
     usage_with(&sandbox, &["stage"], "{\"n\":1}\n{\"n\":2}\n").assert_code(0);
@@ -84,8 +86,8 @@ fn serve_and_deliver_use_directory_and_receiver_of_the_file() {
     let mut command = sandbox.command(&["deliver"]);
     command.env_remove("LLMLB_DATA_DIR");
     command.env("BILLING", "s3cret");
-    command.current_dir(sandbox.data().parent().unwrap());
-    let ran = Finished::run_with(&mut command, "").assert_code(0);
+    let ran = Finished::run_with(&mut command, "");
+    ran.assert_code(0);
     assert!(ran.stdout.starts_with("delivered 2 records in 1 batch"), "{ran:?}");
     assert!(!ran.output().contains("s3cret"), "{ran:?}");
 }
@@ -131,7 +133,7 @@ fn file_that_others_may_write_is_refused() {
 
     let sandbox = UsageSandbox::new();
     let file = own(&sandbox, "[usage]\ndata_dir = \"own\"\n");
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let ran = usage_with(&sandbox, &["stage"], "{}\n");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("every user may write the file"), "{ran:?}");
@@ -143,20 +145,13 @@ fn file_that_others_may_write_is_refused() {
 fn server_records_into_the_directory_of_its_file() {
     let sandbox = UsageSandbox::new();
     let file = own(&sandbox, "[usage]\ndata_dir = \"own\"\n");
-    let mut command = sandbox.command(&[]);
-    let program = command.get_program().to_owned();
-    drop(command);
-    command = std::process::Command::new(program);
-    command.args(["serve", "-p", "0", "--backend", "http://127.0.0.1:9"]);
-    for (name, value) in sandbox.command(&[]).get_envs() {
-        if let Some(value) = value.filter(|_| name != "LLMLB_DATA_DIR") {
-            command.env(name, value);
-        }
-    }
-    command.current_dir(file.parent().unwrap());
+    let words = "serve -p 0 --backend http://127.0.0.1:9";
+    let mut command = sandbox.llmlb(words);
+    command.env_remove("LLMLB_DATA_DIR");
     let server = sandbox.serve_command(&mut command);
-    testkit::eventually("the server creates the directory", || {
-        file.parent().unwrap().join("own/_staging").is_dir()
+    eventually("the server creates the directory", || {
+        let staging = file.parent().unwrap().join("own/_staging");
+        staging.is_dir().then_some(())
     });
     drop(server);
     assert!(!sandbox.data().exists());

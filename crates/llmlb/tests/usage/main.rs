@@ -11,6 +11,7 @@ mod support;
 
 mod cli_arguments;
 mod cli_cloudevents;
+mod cli_data_dir;
 mod cli_deliver;
 mod cli_example;
 mod cli_failed;

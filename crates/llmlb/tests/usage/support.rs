@@ -44,6 +44,11 @@ impl UsageSandbox {
         self.sandbox.command_of(self.sandbox.llmlb(), &words)
     }
 
+    /// Returns an llmlb command with these words, separated by spaces.
+    pub(crate) fn llmlb(&self, words: &str) -> Command {
+        self.sandbox.command(words)
+    }
+
     /// Starts a command with its output in files of the sandbox.
     pub(crate) fn start(&self, command: &mut Command) -> Process {
         self.sandbox.start(command)

@@ -5,6 +5,7 @@ mod consolidate;
 mod data_dir;
 mod deliver;
 mod delivered;
+mod export;
 mod failed;
 mod json;
 mod pending;
@@ -45,6 +46,7 @@ pub(super) fn usage(args: &UsageArgs, quiet: bool) -> Result<u8, Failure> {
         UsageVerb::Deliver(deliver) => deliver::deliver(deliver, &args.data, quiet),
         UsageVerb::Pending(list) => pending::pending(list, &data()?, quiet),
         UsageVerb::Failed(list) => failed::failed(list, &data()?),
+        UsageVerb::Export(export) => export::export(export, &data()?),
         UsageVerb::Verify(list) => verify::verify(list, &data()?, quiet),
         UsageVerb::Resend(resend) => resend::resend(resend, &args.data),
     }
