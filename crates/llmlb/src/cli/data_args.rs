@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::check::refused;
 use super::exit::{self, Failure};
+use crate::config::Flags;
 use crate::config::data::{self, DataConfig};
-use crate::config::{Flags, Problems};
 use crate::data_dir;
 
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -37,7 +38,14 @@ impl DataArgs {
         }
         match data::directory_in_environment().filter(|_| self.config.is_none()) {
             Some(dir) => self.find(Some(&dir)),
-            None => self.find(self.config()?.usage.data_dir.as_deref()),
+            None => {
+                let config = self.config().map_err(|failure| {
+                    failure.hint(
+                        "name the data directory to run this command without the file: `--data DIR`",
+                    )
+                })?;
+                self.find(config.usage.data_dir.as_deref())
+            }
         }
     }
 
@@ -51,15 +59,20 @@ impl DataArgs {
 
     /// Reads the sections `[usage]` and `[fleet]` from the same file and environment as `serve`.
     pub(super) fn config(&self) -> Result<DataConfig, Failure> {
-        let config = data::load(&self.flags()).map_err(|problems| self.refused(&problems))?;
+        let config = data::load(&self.flags()).map_err(|problems| refused(&problems))?;
         Ok(self.without_delivery(config))
     }
 
     /// Like [`Self::config`], with the receiver's token.
     pub(super) fn config_with_token(&self) -> Result<(DataConfig, Option<spool::Token>), Failure> {
-        let (config, token) =
-            data::load_with_token(&self.flags()).map_err(|problems| self.refused(&problems))?;
-        Ok((self.without_delivery(config), token))
+        let config = self.config()?;
+        // The configuration is valid, so the problem is the token.
+        let (_, token) = data::load_with_token(&self.flags()).map_err(|problems| {
+            refused(&problems).hint(
+                "correct the token in that variable, or read it from a file: `--token-file FILE`",
+            )
+        })?;
+        Ok((config, token))
     }
 
     /// Returns the words of the given flags, for commands in hints.
@@ -104,17 +117,6 @@ impl DataArgs {
             config.fleet.store = None;
         }
         config
-    }
-
-    fn refused(&self, problems: &Problems) -> Failure {
-        let failure = super::check::refused(problems);
-        if self.data.is_some() {
-            return failure;
-        }
-        failure.hint(
-            "commands that only read or stage records do not read the file if --data names the data \
-             directory: `--data DIR`",
-        )
     }
 }
 

@@ -111,9 +111,10 @@ impl UsageConfig {
         let mut usage = Self::read(layers);
         // A relative directory in the file is relative to the file, so that all commands that read the
         // file find the same directory, whatever their current directory is.
-        if let (Some(dir), Origin::File { name, .. }) =
-            (&mut usage.data_dir, layers.origin(&settings::USAGE_DATA_DIR))
-            && let Some(parent) = name.parent()
+        if let (Some(dir), Origin::File { name, .. }) = (
+            &mut usage.data_dir,
+            layers.origin(&settings::USAGE_DATA_DIR),
+        ) && let Some(parent) = name.parent()
         {
             *dir = parent.join(&*dir);
         }

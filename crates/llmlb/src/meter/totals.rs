@@ -93,13 +93,13 @@ mod tests {
     #[test]
     fn totals_of_other_releases_are_added_up_or_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let same =
-            r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":1,"total":4,"sums":{"tokens":4}}"#;
+        let same = r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":1,"total":4,"sums":{"tokens":4}}"#;
         // This row of a later release has the field `region`, by which this release does not group.
         // Consolidation must keep the row unchanged.
         let later = r#"{"model":"m","key":null,"backend":"b","team":"t","region":"r","records":5,"total":50,"sums":{"tokens":50}}"#;
         // This row of an earlier release does not tell which teams its records have.
-        let earlier = r#"{"model":"m","key":null,"backend":"b","records":2,"total":9,"sums":{"tokens":9}}"#;
+        let earlier =
+            r#"{"model":"m","key":null,"backend":"b","records":2,"total":9,"sums":{"tokens":9}}"#;
         let text = format!(
             r#"{{"version":1,"day":"2023-06-30","snapshot":"{}","totals":[{earlier},{same},{later}]"#,
             IDS[0]
@@ -116,9 +116,11 @@ mod tests {
             IDS[1]
         );
         consolidate_records(&dir, &[record]);
-        let added =
-            r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":2,"total":7,"sums":{"tokens":7}}"#;
-        assert_eq!(day(&dir), format!(r#""totals":[{earlier},{added},{later}]"#));
+        let added = r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":2,"total":7,"sums":{"tokens":7}}"#;
+        assert_eq!(
+            day(&dir),
+            format!(r#""totals":[{earlier},{added},{later}]"#)
+        );
         let rows = tally(dir.path(), &grouping(), None, None).unwrap().rows;
         let rows: Vec<_> = rows
             .iter()

@@ -38,11 +38,19 @@ fn bill_per_team_is_made_with_the_commands_of_the_page() {
         record_at("2026-10-31T23:00:00Z", &llama("\"search\"", 2_000_000)),
         record_at(
             "2026-11-10T12:00:00Z",
-            &fields("\"search\"", "fast", ",\"served_model\":\"qwen3-32b\"", 0, 500_000),
+            &fields(
+                "\"search\"",
+                "fast",
+                ",\"served_model\":\"qwen3-32b\"",
+                0,
+                500_000,
+            ),
         ),
         record_at("2026-11-10T13:00:00Z", &llama("\"chat\"", 10_000_000)),
     ];
-    sandbox.usage_with(&["stage"], lines.concat()).assert_code(0);
+    sandbox
+        .usage_with(&["stage"], lines.concat())
+        .assert_code(0);
     sandbox.usage(&["deliver", "--archive"]).assert_code(0);
 
     let mut command = sandbox.llmlb("");

@@ -88,7 +88,10 @@ fn serve_and_deliver_use_directory_and_receiver_of_the_file() {
     command.env("BILLING", "s3cret");
     let ran = Finished::run_with(&mut command, "");
     ran.assert_code(0);
-    assert!(ran.stdout.starts_with("delivered 2 records in 1 batch"), "{ran:?}");
+    assert!(
+        ran.stdout.starts_with("delivered 2 records in 1 batch"),
+        "{ran:?}"
+    );
     assert!(!ran.output().contains("s3cret"), "{ran:?}");
 }
 
@@ -103,12 +106,30 @@ fn problems_of_other_sections_do_not_stop_usage_verbs() {
     usage(&sandbox, &["verify"]).assert_code(0);
 
     for (text, problem) in [
-        ("[usage]\ndata_dir = 7\n", "llmlb.toml:2: usage.data_dir: 7 is not a path"),
-        ("[usage]\ndata_dir = \"\"\n", "llmlb.toml:2: usage.data_dir: \"\" is not a path"),
-        ("[usage]\ndata_dir = \"~/x\"\n", "llmlb.toml:2: usage.data_dir: \"~/x\": ~ is not replaced"),
-        ("[usage]\ndata_dirs = \"x\"\n", "llmlb.toml:2: usage.data_dirs: unknown key (did you mean data_dir?)"),
-        ("[usgae]\ndata_dir = \"x\"\n", "llmlb.toml:1: usgae: unknown section (did you mean usage?)"),
-        ("[fleet]\nttl = 7\n", "llmlb.toml:2: fleet.ttl: 7 has no unit"),
+        (
+            "[usage]\ndata_dir = 7\n",
+            "llmlb.toml:2: usage.data_dir: 7 is not a path",
+        ),
+        (
+            "[usage]\ndata_dir = \"\"\n",
+            "llmlb.toml:2: usage.data_dir: \"\" is not a path",
+        ),
+        (
+            "[usage]\ndata_dir = \"~/x\"\n",
+            "llmlb.toml:2: usage.data_dir: \"~/x\": ~ is not replaced",
+        ),
+        (
+            "[usage]\ndata_dirs = \"x\"\n",
+            "llmlb.toml:2: usage.data_dirs: unknown key (did you mean data_dir?)",
+        ),
+        (
+            "[usgae]\ndata_dir = \"x\"\n",
+            "llmlb.toml:1: usgae: unknown section (did you mean usage?)",
+        ),
+        (
+            "[fleet]\nttl = 7\n",
+            "llmlb.toml:2: fleet.ttl: 7 has no unit",
+        ),
         ("[usage\ndata_dir = \"x\"\n", "llmlb.toml:1:"),
     ] {
         own(&sandbox, text);
@@ -120,10 +141,16 @@ fn problems_of_other_sections_do_not_stop_usage_verbs() {
         usage(&sandbox, &["verify", "--data", "own"]).assert_code(0);
         // A delivery needs the file.
         let ran = usage(&sandbox, &["deliver", "--archive", "--data", "own"]);
-        assert!(ran.code == Some(1) && ran.stderr.contains(problem), "{text}: {ran:?}");
+        assert!(
+            ran.code == Some(1) && ran.stderr.contains(problem),
+            "{text}: {ran:?}"
+        );
     }
     let ran = usage(&sandbox, &["verify", "--config", "missing.toml"]);
-    assert!(ran.stderr.contains("missing.toml: the file does not exist"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("missing.toml: the file does not exist"),
+        "{ran:?}"
+    );
 }
 
 #[cfg(unix)]
@@ -136,7 +163,10 @@ fn file_that_others_may_write_is_refused() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let ran = usage_with(&sandbox, &["stage"], "{}\n");
     assert_eq!(ran.code, Some(1), "{ran:?}");
-    assert!(ran.stderr.contains("every user may write the file"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("every user may write the file"),
+        "{ran:?}"
+    );
     let words = ["stage", "--config", "llmlb.toml", "--allow-shared-config"];
     usage_with(&sandbox, &words, "{}\n").assert_code(0);
 }

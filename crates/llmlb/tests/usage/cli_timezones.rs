@@ -7,13 +7,19 @@ use testkit::Finished;
 use crate::support::{UsageSandbox, day_ago, record_at};
 
 fn stage(sandbox: &UsageSandbox, lines: &[String]) {
-    sandbox.usage_with(&["stage"], lines.concat()).assert_code(0);
+    sandbox
+        .usage_with(&["stage"], lines.concat())
+        .assert_code(0);
 }
 
 /// Returns the lines of the CSV, without the header and without the columns after the tokens.
 fn csv(sandbox: &UsageSandbox, words: &[&str]) -> Vec<String> {
     let ran = sandbox.usage(&[words, &["--csv"]].concat());
-    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""), "{words:?}: {ran:?}");
+    assert_eq!(
+        (ran.code, &*ran.stderr),
+        (Some(0), ""),
+        "{words:?}: {ran:?}"
+    );
     let cells = |line: &str| {
         let mut cells: Vec<&str> = line.split(',').collect();
         let tokens = cells[cells.len() - 3].to_owned();
@@ -54,7 +60,10 @@ fn days_are_cut_in_the_zone_for_staged_and_consolidated_records() {
         for by in ["team", "day,team"] {
             let words = [&only[..], &["--tz", "Europe/Berlin", "--by", by]].concat();
             let rows = csv(&sandbox, &words);
-            assert!(rows.len() == 1 && rows[0].ends_with("t,320"), "{by}: {rows:?}");
+            assert!(
+                rows.len() == 1 && rows[0].ends_with("t,320"),
+                "{by}: {rows:?}"
+            );
         }
         let words = [&only[..], &["--by", "team"]].concat();
         assert_eq!(csv(&sandbox, &words), ["t,300"]);
@@ -87,7 +96,14 @@ fn hours_at_the_end_of_summer_time_are_apart() {
         ],
     );
     let check = || {
-        let berlin = ["--since", "2024-10-27", "--until", "2024-10-27", "--tz", "Europe/Berlin"];
+        let berlin = [
+            "--since",
+            "2024-10-27",
+            "--until",
+            "2024-10-27",
+            "--tz",
+            "Europe/Berlin",
+        ];
         let rows = csv(&sandbox, &[&berlin[..], &["--by", "hour"]].concat());
         let expected = [
             "2024-10-27T02:00+02:00,1",
@@ -124,7 +140,11 @@ fn old_days_without_records_on_disk_are_refused_in_other_zones() {
         } else {
             ran
         };
-        assert_eq!((ran.code, &*ran.stdout), (Some(1), ""), "{words:?}: {ran:?}");
+        assert_eq!(
+            (ran.code, &*ran.stdout),
+            (Some(1), ""),
+            "{words:?}: {ran:?}"
+        );
         let missing = "1 record of 2024-10-27 (UTC) are no longer on disk";
         assert!(ran.stderr.contains(missing), "{words:?}: {ran:?}");
         assert!(ran.stderr.contains("whole days in UTC"), "{ran:?}");
@@ -151,7 +171,10 @@ fn zones_with_half_hours_need_the_records() {
         assert_eq!(rows, [format!("{day},1"), format!("{next},20")]);
         let rows = csv(&sandbox, &["--tz", "Asia/Kathmandu", "--by", "day"]);
         assert_eq!(rows, [format!("{next},21")]);
-        assert_eq!(csv(&sandbox, &[&kolkata[..], &["--by", "team"]].concat()), ["t,20"]);
+        assert_eq!(
+            csv(&sandbox, &[&kolkata[..], &["--by", "team"]].concat()),
+            ["t,20"]
+        );
     };
     check();
     sandbox.usage(&["deliver", "--archive"]).assert_code(0);
@@ -168,7 +191,10 @@ fn unknown_zone_is_refused_with_a_suggestion() {
     for (zone, words) in [
         ("berlin", "did you mean Europe/Berlin?"),
         ("", "allowed: UTC, or a name such as Europe/Berlin"),
-        ("../etc/passwd", "allowed: UTC, or a name such as Europe/Berlin"),
+        (
+            "../etc/passwd",
+            "allowed: UTC, or a name such as Europe/Berlin",
+        ),
     ] {
         let ran = sandbox.usage(&["--tz", zone]);
         assert_eq!((ran.code, &*ran.stdout), (Some(2), ""), "{zone}: {ran:?}");

@@ -188,8 +188,8 @@ enum Target {
     Stdout(BufWriter<io::Stdout>),
     File {
         writer: BufWriter<File>,
-        temporary: PathBuf,
-        path: PathBuf,
+        /// Temporary and final path. `None` for a device or pipe, which is written in place.
+        rename: Option<(PathBuf, PathBuf)>,
     },
 }
 
@@ -198,26 +198,36 @@ impl Target {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             return Ok(Self::Stdout(BufWriter::new(io::stdout())));
         };
+        Self::open_file(path).map_err(|error| unwritable(Some(path), &error))
+    }
+
+    fn open_file(path: &Path) -> io::Result<Self> {
+        let about = fs::metadata(path).ok();
+        let mut options = File::options();
+        options.write(true);
+        if about.as_ref().is_some_and(|about| about.is_dir()) {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        if about.as_ref().is_some_and(|about| !about.is_file()) {
+            let writer = BufWriter::new(options.open(path)?);
+            let rename = None;
+            return Ok(Self::File { writer, rename });
+        }
+        // The file that a link names is replaced, not the link.
+        let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
         let temporary = path.with_file_name(name);
-        let file = File::options().write(true).create_new(true).open(&temporary);
-        match file {
-            Ok(file) => Ok(Self::File {
-                writer: BufWriter::new(file),
-                temporary,
-                path: path.to_owned(),
-            }),
-            Err(error) => Err(unwritable(Some(path), &error)),
-        }
+        let writer = BufWriter::new(options.create_new(true).open(&temporary)?);
+        let rename = Some((temporary, path));
+        Ok(Self::File { writer, rename })
     }
 
     fn finish(mut self) -> io::Result<()> {
         self.flush()?;
         if let Self::File {
             writer,
-            temporary,
-            path,
+            rename: Some((temporary, path)),
         } = &self
         {
             writer.get_ref().sync_all()?;
@@ -246,7 +256,11 @@ impl Write for Target {
 impl Drop for Target {
     /// Removes the temporary file of an export that failed. After a rename it does not exist.
     fn drop(&mut self) {
-        if let Self::File { temporary, .. } = self {
+        if let Self::File {
+            rename: Some((temporary, _)),
+            ..
+        } = self
+        {
             let _ = fs::remove_file(temporary);
         }
     }

@@ -48,10 +48,7 @@ pub(super) fn resend(args: &Resend, flags: &DataArgs) -> Result<u8, Failure> {
         ));
     }
     if done > 0 && !args.dry_run {
-        output::hint(&format!(
-            "deliver them with {}",
-            data.command("deliver")
-        ));
+        output::hint(&format!("deliver them with {}", data.command("deliver")));
     }
     if problems.is_empty() {
         return Ok(exit::DONE);

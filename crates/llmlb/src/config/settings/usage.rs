@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::super::setting::DefaultValue::{Constant, Described};
 use super::super::setting::{Setting, section};
 use super::super::types::{
-    Age, Boolean, ByteSize, DAY, DirectoryPath, HOUR, MINUTE, Optional, SECOND, TimeSpan, VariableName, Word,
+    Age, Boolean, ByteSize, DAY, DirectoryPath, HOUR, MINUTE, Optional, SECOND, TimeSpan,
+    VariableName, Word,
 };
 use super::super::usage::{Format, OnFailure, Receiver, ReceiverUrl};
 use super::{DATA_DIR, TOKEN_VARIABLE, URL_VARIABLE};

@@ -19,9 +19,9 @@ pub(super) use when::When;
 pub(super) use zone::Zone;
 
 use super::args::{PeriodArgs, ReportArgs};
+use super::counted;
 use super::data_dir::DataDir;
 use super::json::{self, VERSION};
-use super::counted;
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::lock::rfc3339;

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use spool::{Tally, TallyRow};
 
 use super::super::data_dir::DataDir;
-use super::super::export::missing_words;
 use super::super::disk;
+use super::super::export::missing_words;
 use super::{By, Period, Zone};
 use crate::cli::exit::{self, Failure};
 use crate::meter;
@@ -21,8 +21,7 @@ pub(super) fn tally(
     by: &[By],
     zone: &Zone,
 ) -> Result<Tally, Failure> {
-    let needs_hours =
-        by.contains(&By::Hour) || (by.contains(&By::Day) && !zone.is_utc());
+    let needs_hours = by.contains(&By::Hour) || (by.contains(&By::Day) && !zone.is_utc());
     let (from, until) = (Some(period.from.into()), period.until.map(Into::into));
     let grouping = meter::grouping();
     let tally = if needs_hours {
@@ -40,8 +39,8 @@ pub(super) fn tally(
     if is_exact && (zone.is_utc() || has_edges(&tally, period, zone)) {
         return Ok(tally);
     }
-    let (records, missing) = spool::tally_records(data.dir(), &grouping, from, until)
-        .map_err(|error| disk(&error))?;
+    let (records, missing) =
+        spool::tally_records(data.dir(), &grouping, from, until).map_err(|error| disk(&error))?;
     if missing.is_empty() {
         return Ok(records);
     }
@@ -51,7 +50,11 @@ pub(super) fn tally(
         exit::FAILED,
         format!(
             "the totals cannot be divided into {}, and not all records are on disk: {missing}",
-            if zone.is_utc() { "hours".to_owned() } else { format!("days and hours of {name}") }
+            if zone.is_utc() {
+                "hours".to_owned()
+            } else {
+                format!("days and hours of {name}")
+            }
         ),
     );
     Err(failure
@@ -75,8 +78,12 @@ fn has_edges(tally: &Tally, period: &Period, zone: &Zone) -> bool {
     let is_same = |asked: Timestamp, used: Option<std::time::SystemTime>, ceil: i64| {
         let used = used.and_then(|used| Timestamp::try_from(used).ok());
         zone.has_whole_hours(asked)
-            && used.is_some_and(|used| floor(used) - floor(asked) <= ceil && floor(used) >= floor(asked))
+            && used.is_some_and(|used| {
+                floor(used) - floor(asked) <= ceil && floor(used) >= floor(asked)
+            })
     };
     is_same(period.from, tally.from, 0)
-        && period.until.is_none_or(|until| is_same(until, tally.until, 1))
+        && period
+            .until
+            .is_none_or(|until| is_same(until, tally.until, 1))
 }

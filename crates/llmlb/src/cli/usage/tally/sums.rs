@@ -72,9 +72,7 @@ impl By {
 
     pub(in crate::cli::usage) fn parse(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|by| by.name() == text);
-        found.ok_or_else(|| {
-            format!("allowed: {}", Self::ALL.map(Self::name).join(", "))
-        })
+        found.ok_or_else(|| format!("allowed: {}", Self::ALL.map(Self::name).join(", ")))
     }
 
     pub(super) fn is_time(self) -> bool {
@@ -164,7 +162,9 @@ pub(super) fn grouped(found: &[TallyRow], by: &[By], zone: &Zone) -> Vec<Row> {
         let named = by.iter().zip(&row.names);
         let times = named.filter(|(by, _)| by.is_time());
         // An hour begins with its day, so that the longer text sorts as both.
-        let time = times.filter_map(|(_, name)| name.clone()).max_by_key(String::len);
+        let time = times
+            .filter_map(|(_, name)| name.clone())
+            .max_by_key(String::len);
         (time, Reverse(row.sums.tokens), Reverse(row.sums.requests))
     });
     rows

@@ -23,7 +23,8 @@ impl Zone {
         }
         let found = db().get(text).ok().filter(|_| !text.is_empty());
         found.map(|zone| Self { zone }).ok_or_else(|| {
-            let near = near(text).map_or_else(String::new, |near| format!(" (did you mean {near}?)"));
+            let near =
+                near(text).map_or_else(String::new, |near| format!(" (did you mean {near}?)"));
             format!("not a time zone{near}; allowed: UTC, or a name such as Europe/Berlin")
         })
     }
@@ -62,7 +63,10 @@ impl Zone {
     pub(super) fn hour(&self, time: Timestamp) -> String {
         let local = self.local(time);
         let offset = self.offset(time).seconds();
-        let (sign, minutes) = (if offset < 0 { '-' } else { '+' }, offset.unsigned_abs() / 60);
+        let (sign, minutes) = (
+            if offset < 0 { '-' } else { '+' },
+            offset.unsigned_abs() / 60,
+        );
         let offset = if self.is_utc() {
             "Z".to_owned()
         } else {
@@ -113,15 +117,30 @@ mod tests {
     fn hours_at_the_end_of_summer_time_differ() {
         let berlin = Zone::parse("Europe/Berlin").unwrap();
         // 2026-10-25: the clock goes from 03:00 back to 02:00.
-        assert_eq!(berlin.hour(time("2026-10-25T00:10:00Z")), "2026-10-25T02:00+02:00");
-        assert_eq!(berlin.hour(time("2026-10-25T01:10:00Z")), "2026-10-25T02:00+01:00");
+        assert_eq!(
+            berlin.hour(time("2026-10-25T00:10:00Z")),
+            "2026-10-25T02:00+02:00"
+        );
+        assert_eq!(
+            berlin.hour(time("2026-10-25T01:10:00Z")),
+            "2026-10-25T02:00+01:00"
+        );
         assert_eq!(berlin.day(time("2026-10-24T22:00:00Z")), "2026-10-25");
-        assert_eq!(Zone::default().hour(time("2026-10-25T01:10:00Z")), "2026-10-25T01:00Z");
+        assert_eq!(
+            Zone::default().hour(time("2026-10-25T01:10:00Z")),
+            "2026-10-25T01:00Z"
+        );
         let kolkata = Zone::parse("Asia/Kolkata").unwrap();
         assert!(!kolkata.has_whole_hours(time("2026-10-25T01:10:00Z")));
         assert!(berlin.has_whole_hours(time("2026-10-25T01:10:00Z")));
-        assert_eq!(kolkata.exact(time("2026-10-25T01:10:00Z")), "2026-10-25T06:40:00.000+05:30");
-        assert_eq!(Zone::default().exact(time("2026-10-25T01:10:00Z")), "2026-10-25T01:10:00.000Z");
+        assert_eq!(
+            kolkata.exact(time("2026-10-25T01:10:00Z")),
+            "2026-10-25T06:40:00.000+05:30"
+        );
+        assert_eq!(
+            Zone::default().exact(time("2026-10-25T01:10:00Z")),
+            "2026-10-25T01:10:00.000Z"
+        );
     }
 
     #[test]
@@ -132,7 +151,10 @@ mod tests {
             let error = Zone::parse(text).unwrap_err();
             assert!(error.contains("allowed: UTC"), "{text}: {error}");
         }
-        assert_eq!(Zone::parse("europe/berlin").unwrap().name(), "Europe/Berlin");
+        assert_eq!(
+            Zone::parse("europe/berlin").unwrap().name(),
+            "Europe/Berlin"
+        );
         assert!(Zone::parse("utc").unwrap().is_utc());
     }
 }
