@@ -12,19 +12,19 @@ use crate::data_dir;
 pub(super) struct DataArgs {
     /// Data directory [default: LLMLB_DATA_DIR, usage.data_dir of llmlb.toml, or llmlb in the user's
     /// data directory]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", display_order = 800)]
     pub(super) data: Option<PathBuf>,
 
     /// Use the data directory of `serve --demo`
-    #[arg(long, global = true, conflicts_with = "data")]
+    #[arg(long, global = true, conflicts_with = "data", display_order = 801)]
     pub(super) demo: bool,
 
     /// Configuration file [default: llmlb.toml, if there is one]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", display_order = 802)]
     pub(super) config: Option<PathBuf>,
 
     /// Accept a configuration file that other users can write
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 803)]
     pub(super) allow_shared_config: bool,
 }
 
@@ -36,17 +36,15 @@ impl DataArgs {
         if let Some(dir) = &self.data {
             return Ok(dir.clone());
         }
-        match data::directory_in_environment().filter(|_| self.config.is_none()) {
-            Some(dir) => self.find(Some(&dir)),
-            None => {
-                let config = self.config().map_err(|failure| {
-                    failure.hint(
-                        "name the data directory to run this command without the file: `--data DIR`",
-                    )
-                })?;
-                self.find(config.usage.data_dir.as_deref())
-            }
+        let in_environment = data::directory_in_environment();
+        if let Some(dir) = in_environment.filter(|_| self.config.is_none()) {
+            return self.find(Some(&dir));
         }
+        let config = self.config().map_err(|failure| {
+            failure
+                .hint("name the data directory to run this command without the file: `--data DIR`")
+        })?;
+        self.find(config.usage.data_dir.as_deref())
     }
 
     /// Returns the data directory of a configuration that was read.

@@ -14,7 +14,7 @@ const EXAMPLES: &str = "\
 Examples:
   llmlb usage                                      the last 30 days, by model
   llmlb usage --since 7d --by day,model
-  llmlb usage --since 2026-11 --until 2026-11 --tz Europe/Berlin --by team,served_model --csv
+  llmlb usage --since 2026-11 --until 2026-11 --tz Europe/Berlin --by team,key --csv
   llmlb usage export --since 2026-11 --until 2026-11 --team search -o november.csv
   my-program | llmlb usage stage                   JSON objects, one per line
   llmlb usage deliver --to https://billing.example/usage
@@ -28,7 +28,7 @@ More: docs/billing.md";
 const EXPORT_EXAMPLES: &str = "\
 Examples:
   llmlb usage export --since yesterday --until yesterday > records.csv
-  llmlb usage export --since 2026-11 --until 2026-11 --tz Europe/Berlin --team search -o november.csv
+  llmlb usage export --since 2026-11 --until 2026-11 --team search -o search.csv
   llmlb usage export --since 24h --format jsonl | jq .tokens
 
 Exits 1 if records of the period are no longer on disk: delivered batches are deleted.

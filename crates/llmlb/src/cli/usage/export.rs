@@ -205,7 +205,7 @@ impl Target {
         let about = fs::metadata(path).ok();
         let mut options = File::options();
         options.write(true);
-        if about.as_ref().is_some_and(|about| about.is_dir()) {
+        if about.as_ref().is_some_and(fs::Metadata::is_dir) {
             return Err(io::ErrorKind::IsADirectory.into());
         }
         if about.as_ref().is_some_and(|about| !about.is_file()) {
