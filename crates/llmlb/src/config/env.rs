@@ -17,7 +17,7 @@ pub(crate) fn lock_dir() -> Option<PathBuf> {
     set(settings::LOCK_DIR).map(PathBuf::from)
 }
 
-/// Returns a directory that a variable such as `HOME` names.
+/// Returns the absolute path in a variable such as `HOME`.
 pub(crate) fn directory(name: &str) -> Option<PathBuf> {
     // Ignore a relative path: it would depend on the current directory.
     set(name)
@@ -25,12 +25,13 @@ pub(crate) fn directory(name: &str) -> Option<PathBuf> {
         .filter(|path| path.is_absolute())
 }
 
-/// Returns the value of a variable, if it is UTF-8.
+/// Returns the value of a variable; `None` if it is not set or not UTF-8.
 pub(crate) fn text(name: &str) -> Option<String> {
     set(name)?.into_string().ok()
 }
 
-/// Returns the socket of systemd's readiness protocol.
+/// Returns the socket to which systemd expects a message when the server is ready
+/// (`NOTIFY_SOCKET`).
 pub(crate) fn notify_socket() -> Option<OsString> {
     set("NOTIFY_SOCKET")
 }

@@ -19,7 +19,7 @@ section! {
         /// `None`: the user's own data directory. A relative path in the file is already joined with
         /// the directory of the file.
         data_dir: Option<PathBuf> = USAGE_DATA_DIR,
-        /// `None`: records are moved to `archive/`.
+        /// URL of the receiver of usage records. `None`: records are moved to `archive/`.
         url: Option<Receiver> = USAGE_URL,
         /// Name of the environment variable that contains the bearer token for the receiver of
         /// usage records.
