@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::de::DeValue;
@@ -284,6 +285,26 @@ impl ValueType<Vec<String>> for HostNames {
 
     fn allowed(&self) -> String {
         "a list of host names and IP addresses, without ports".to_owned()
+    }
+}
+
+/// Path of a file. Relative paths start at the working directory.
+pub(super) struct FilePath;
+
+impl ValueType<PathBuf> for FilePath {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<PathBuf, String> {
+        match values::text(raw, "the path of a file")? {
+            "" => Err("the path is empty".to_owned()),
+            path => Ok(path.into()),
+        }
+    }
+
+    fn format(&self, value: &PathBuf) -> String {
+        value.display().to_string()
+    }
+
+    fn allowed(&self) -> String {
+        "the path of a file".to_owned()
     }
 }
 
