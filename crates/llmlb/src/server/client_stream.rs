@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncBufRead, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
@@ -106,7 +106,12 @@ impl AsyncRead for ClientStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => {
-                ready!(Pin::new(&mut **stream).poll_read(cx, buf))?;
+                // One record for each read: `poll_read` of the library would read on without showing that
+                // the client has sent data meanwhile.
+                let data = ready!(Pin::new(&mut **stream).poll_fill_buf(cx))?;
+                let count = data.len().min(buf.remaining());
+                buf.put_slice(&data[..count]);
+                Pin::new(&mut **stream).consume(count);
                 stream.get_mut().0.without_data = 0;
                 Poll::Ready(Ok(()))
             }
