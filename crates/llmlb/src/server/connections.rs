@@ -256,8 +256,8 @@ fn log_accept_failure(event: Option<Event>, error: Option<&io::Error>) {
 
 /// Returns the HTTP response with which a connection beyond a connection limit is rejected.
 fn response(status: &str, kind: &str, message: &str) -> String {
-    let fields = "retry-after: 1\r\n";
-    raw_response::error(status, kind, "too_many_connections", message, fields)
+    let code = "too_many_connections";
+    raw_response::error(status, kind, code, message, "retry-after: 1\r\n")
 }
 
 #[cfg(test)]
