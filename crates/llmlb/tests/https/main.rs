@@ -4,11 +4,7 @@
 //! `tunnel` lets clients without TLS use a connection with TLS, so that the clients of the other tests are
 //! used here too. The other modules are tests, by topic.
 #![cfg(unix)]
-#![expect(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    reason = "helpers fail the test that called them"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
 mod tunnel;
 mod world;
