@@ -53,6 +53,7 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         config.fleet.store = None;
     }
     sys::limits::raise_open_files();
+    sys::limits::disable_core_dumps();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -93,7 +94,7 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     let host = sys::host_name(env::text);
     let instance = config.server.instance.clone();
     let instance = instance.unwrap_or_else(|| Instance::from_host(host.as_deref(), address.port()));
-    let meter = meter(config, demo, &instance)?;
+    let meter = meter(config, demo, host.as_deref(), &instance)?;
     let division = divide_descriptors(config, demo)?;
     let port = ClientPort { listener, tls };
     let started = tokio::select! {
@@ -182,30 +183,41 @@ fn log_end(ended: &Ended) -> u8 {
 }
 
 /// Creates the meter, which writes a usage record for every request.
-fn meter(config: &Config, demo: bool, instance: &Instance) -> Result<Meter, Failure> {
+fn meter(
+    config: &Config,
+    demo: bool,
+    host: Option<&str>,
+    instance: &Instance,
+) -> Result<Meter, Failure> {
     if !config.usage.enabled {
         return Ok(Meter::off());
     }
     let refuses = config.usage.on_failure == OnFailure::Refuse;
-    let Some(dir) = data_dir::find(None, demo) else {
+    let Some(dir) = data_dir::find(config.usage.data_dir.as_deref(), demo) else {
         if refuses {
             let message = "no data directory for usage records: this user has no home directory";
-            let hint = "name a data directory: LLMLB_DATA_DIR=DIR";
+            let hint = "name a data directory: usage.data_dir, or LLMLB_DATA_DIR=DIR";
             return Err(Failure::new(exit::FAILED, message).hint(hint));
         }
         return Ok(Meter::off()); // The exporter logs the missing data directory.
     };
     claim_destination(config, &dir)?;
-    let meter = Meter::new(&dir, config.usage.on_failure, instance);
+    let mut meter = Meter::new(&dir, config.usage.on_failure, instance);
     match meter.open() {
-        Ok(()) => Ok(meter),
+        Ok(()) => {
+            // No request is admitted yet, so limits and reports count the recovered ones from the start.
+            meter.recover(host);
+            meter.list_in_flight(host);
+            Ok(meter)
+        }
         Err(error) if refuses => Err(Failure::new(
             exit::FAILED,
             format!("cannot record usage (usage.on_failure = \"refuse\"): {error}"),
         )
-        .hint("name another data directory: LLMLB_DATA_DIR=DIR")),
+        .hint("name another data directory: usage.data_dir, or LLMLB_DATA_DIR=DIR")),
         Err(error) => {
             tracing::error!("cannot record usage, will retry: {error}");
+            meter.list_in_flight(host);
             Ok(meter)
         }
     }
@@ -224,7 +236,7 @@ fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
             Err(Failure::new(exit::FAILED, message)
                 .hint(
                     "set usage.url to the destination of this data directory, or name another data \
-                     directory: LLMLB_DATA_DIR=DIR",
+                     directory: usage.data_dir, or LLMLB_DATA_DIR=DIR",
                 )
                 .hint(format!(
                     "change the destination: `llmlb usage --data {dir} deliver {what} --change-destination`"

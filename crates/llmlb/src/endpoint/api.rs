@@ -53,6 +53,28 @@ impl Api {
         }
     }
 
+    /// Returns the API with this [`name`](Self::name).
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        const ALL: [Api; 15] = [
+            Api::Chat,
+            Api::Completions,
+            Api::Responses,
+            Api::Embeddings,
+            Api::Messages,
+            Api::Rerank,
+            Api::Score,
+            Api::Audio,
+            Api::Images,
+            Api::Moderations,
+            Api::OllamaChat,
+            Api::OllamaGenerate,
+            Api::OllamaEmbed,
+            Api::Unknown,
+            Api::Other,
+        ];
+        ALL.into_iter().find(|api| api.name() == name)
+    }
+
     /// True if responses are read to find their usage.
     pub(crate) fn is_metered(self) -> bool {
         self != Self::Other

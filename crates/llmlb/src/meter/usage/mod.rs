@@ -20,7 +20,7 @@ use crate::endpoint::Api;
 use crate::json;
 
 /// Maximum count of tokens that is believed. A larger number in a report is an error of the backend.
-const MAX_TOKENS: u64 = 1_000_000_000;
+pub(super) const MAX_TOKENS: u64 = 1_000_000_000;
 
 /// Origin of the numbers of a [`TokenUsage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Code that Linux and macOS share.
 
+pub(crate) mod bus_error;
 pub(crate) mod config_file;
 pub(crate) mod data_file;
 pub(super) mod disk;

@@ -1,5 +1,6 @@
 //! Windows.
 
+pub(crate) mod bus_error;
 pub(crate) mod config_file;
 pub(super) mod data_dir;
 pub(crate) mod data_file;
