@@ -26,6 +26,7 @@ use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
 use crate::server::{ClientConnections, ClientLimits, HttpLimits, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
+use crate::tls::{self, TlsConfig};
 use crate::upstream::{AddressLimit, Connector};
 
 /// Interval at which a draining server reports the number of requests in flight.
@@ -38,6 +39,12 @@ pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
     /// True if lines begin with a timestamp.
     pub(crate) timed: bool,
+}
+
+/// Port for clients: the socket, and the certificate if the port serves https.
+pub(crate) struct ClientPort {
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: Option<Arc<TlsConfig>>,
 }
 
 /// A running server.
@@ -73,12 +80,13 @@ impl App {
     pub(crate) async fn start(
         config: &Config,
         demo: bool,
-        listener: TcpListener,
+        port: ClientPort,
         division: &Division,
         via: Via,
         log: RequestLog,
         meter: Meter,
     ) -> io::Result<Self> {
+        let ClientPort { listener, tls } = port;
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
         let mut backends = config.backends.clone();
@@ -123,7 +131,11 @@ impl App {
         }
         let workers_config = worker_config(config, connector, via, log);
         let (exporter, usage) = start_exporter(config, demo, meter.instance())?;
-        let shared = Arc::new(shared(
+        if let Some(tls) = &tls {
+            tls.log_warnings();
+            tasks.spawn(tls::watch(Arc::clone(tls), stop_probes.clone()));
+        }
+        let shared = shared(
             config,
             division,
             pool,
@@ -131,7 +143,8 @@ impl App {
             usage,
             issuer_store,
             &workers_config,
-        ));
+        );
+        let shared = Arc::new(Shared { tls, ..shared });
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         Ok(Self {
             shared,
@@ -249,6 +262,7 @@ fn shared(
         private_hosts: is_private
             .then(|| KnownHosts::new(&server.hosts, sys::host_name(env::text))),
         unknown_endpoints: server.unknown_endpoints,
+        tls: None,
         proxies: proxies.clone(),
         dropped_headers: Arc::default(),
         client_limits: ClientLimits {

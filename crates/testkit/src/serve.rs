@@ -148,7 +148,8 @@ impl LlmlbServer {
                 return Some(Err(io::Error::other(format!("{status}: {}", log.trim()))));
             }
             let log = process.stderr();
-            let after = log.split("listening on http://").nth(1)?;
+            let after = log.split("listening on http").nth(1)?;
+            let (_, after) = after.split_once("://")?;
             let (address, _) = after.split_once(char::is_whitespace)?;
             let address = address.trim_end_matches(|char: char| !char.is_ascii_digit());
             address.parse().ok().map(Ok)

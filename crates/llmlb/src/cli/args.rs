@@ -85,6 +85,14 @@ pub(super) struct Serve {
     /// Allow an address that other machines reach: every client there can use the backends
     #[arg(long)]
     pub(super) allow_public: bool,
+
+    /// Serve https with this certificate chain (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_cert: Option<String>,
+
+    /// Private key of --tls-cert (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_key: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

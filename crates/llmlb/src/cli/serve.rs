@@ -10,7 +10,7 @@ use spool::RunError;
 use super::args::Serve;
 use super::exit::{self, Failure};
 use super::{check, stop};
-use crate::app::{App, Ended, RequestLog};
+use crate::app::{App, ClientPort, Ended, RequestLog};
 use crate::config::{self, Config, Flags, Instance, OnFailure, env};
 use crate::data_dir;
 use crate::descriptors::Division;
@@ -20,6 +20,7 @@ use crate::lock::{LockError, ServerFields, ServerLock};
 use crate::meter::Meter;
 use crate::notify::Notify;
 use crate::sys::{self, signals::Signals};
+use crate::tls::{TlsConfig, TlsError};
 
 /// Maximum number of attempts with `-p 0`. The system may assign a port whose lock another starting
 /// server already holds.
@@ -34,6 +35,8 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         backends: args.backends.clone(),
         demo: args.demo,
         allow_public: args.allow_public,
+        tls_cert: args.tls_cert.clone(),
+        tls_key: args.tls_key.clone(),
     };
     let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
     if args.demo
@@ -68,6 +71,7 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     // and leave a stale lock file.
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
+    let tls = TlsConfig::load(&config.server).map_err(|error| tls_failure(&error))?;
     let (mut lock, listener) = acquire_port(config)?;
     let address = listener.local_addr().map_err(|error| {
         Failure::new(
@@ -92,8 +96,9 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     let instance = instance.unwrap_or_else(|| Instance::from_host(host.as_deref(), address.port()));
     let meter = meter(config, demo, host.as_deref(), &instance)?;
     let division = divide_descriptors(config, demo)?;
+    let port = ClientPort { listener, tls };
     let started = tokio::select! {
-        started = App::start(config, demo, listener, &division, via, log, meter) => started,
+        started = App::start(config, demo, port, &division, via, log, meter) => started,
         signal = signals.next() => {
             tracing::info!("{signal} received during the start: exiting");
             return release(lock, exit::DONE);
@@ -101,8 +106,8 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     };
     let mut app = started
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot start the server: {error}")))?;
-    announce(&app, address, demo);
-    notify.ready(&format!("serving on {address}"));
+    announce(&app, config, address, demo);
+    notify.ready(&format!("serving on {}", base_url(&app, address)));
 
     let signal = tokio::select! {
         signal = signals.next() => signal,
@@ -300,7 +305,18 @@ fn leads_to(backend: &config::Backend, own: SocketAddr) -> bool {
     authority.port_u16() == Some(own.port()) && is_own_host
 }
 
-fn announce(app: &App, address: SocketAddr, demo: bool) {
+/// Returns the URL of the server without a path.
+fn base_url(app: &App, address: SocketAddr) -> String {
+    let scheme = if app.shared.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    format!("{scheme}://{address}")
+}
+
+fn announce(app: &App, config: &Config, address: SocketAddr, demo: bool) {
+    let url = base_url(app, address);
     let table = app.shared.pool.table();
     let (total, up) = (table.backends.len(), table.up());
     let backends = match total {
@@ -308,15 +324,24 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
         _ => format!("{up} of {total} backends up"),
     };
     tracing::info!(
-        "listening on http://{address} (PID {}), {backends}",
+        "listening on {url} (PID {}), {backends}",
         std::process::id()
     );
     if !config::is_loopback(address.ip()) {
         tracing::warn!("every client that can reach {address} can use the backends");
+        if app.shared.tls.is_none() && config.server.trusted_proxies.is_empty() {
+            tracing::warn!(
+                "requests to {address} are not encrypted: set server.tls_cert and server.tls_key, or \
+                 name the reverse proxy that serves https in server.trusted_proxies"
+            );
+        }
+    }
+    if let Some(tls) = &app.shared.tls {
+        tracing::info!("the certificate is for {}", tls.certificate().summary());
     }
     if demo {
         tracing::info!(
-            "try it: curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \
+            "try it: curl -N {url}/v1/chat/completions -H 'content-type: application/json' \
              -d '{{\"model\":\"demo\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'"
         );
     }
@@ -327,6 +352,15 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
             "stop the server with Ctrl-C or `llmlb stop -p {}`",
             address.port()
         );
+    }
+}
+
+/// Returns the failure for files of the TLS configuration that cannot be used.
+pub(super) fn tls_failure(error: &TlsError) -> Failure {
+    let failure = Failure::new(exit::FAILED, error.to_string());
+    match error.hint_text() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 

@@ -137,6 +137,8 @@ pub(crate) struct Flags {
     /// Uses the demo's backends instead of the configured ones.
     pub(crate) demo: bool,
     pub(crate) allow_public: bool,
+    pub(crate) tls_cert: Option<String>,
+    pub(crate) tls_key: Option<String>,
 }
 
 /// Reads the file, the environment and the flags. The error contains all problems.
@@ -163,6 +165,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     let mut layers = Layers::new(document.as_ref(), env, flags, &mut problems);
     let server = ServerConfig::read(&mut layers);
     check_reach(&server, &mut layers);
+    check_tls(&server, &mut layers);
     let upstream = UpstreamConfig::read(&mut layers);
     let log = LogConfig::read(&mut layers);
     let usage = UsageConfig::read_from(&mut layers);
@@ -216,4 +219,25 @@ fn check_reach(server: &ServerConfig, layers: &mut Layers<'_>) {
          LLMLB_ALLOW_PUBLIC=true or --allow-public"
     );
     layers.reject(&settings::HOST, &what);
+}
+
+/// Rejects a certificate without its key and the reverse, and authorities of client certificates on a
+/// server without TLS. The files themselves are read by `tls/`.
+fn check_tls(server: &ServerConfig, layers: &mut Layers<'_>) {
+    let is_known = layers.is_valid(&settings::TLS_CERT) && layers.is_valid(&settings::TLS_KEY);
+    if !is_known {
+        return;
+    }
+    let needs = |other: &str| {
+        format!("this setting needs {other}: set server.tls_cert and server.tls_key, or neither")
+    };
+    match (&server.tls_cert, &server.tls_key) {
+        (Some(_), None) => layers.reject(&settings::TLS_CERT, &needs("server.tls_key")),
+        (None, Some(_)) => layers.reject(&settings::TLS_KEY, &needs("server.tls_cert")),
+        (None, None) if server.tls_client_ca.is_some() => {
+            let what = "client certificates need TLS: set server.tls_cert and server.tls_key too";
+            layers.reject(&settings::TLS_CLIENT_CA, what);
+        }
+        _ => {}
+    }
 }

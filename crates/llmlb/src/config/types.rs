@@ -289,6 +289,26 @@ impl ValueType<Vec<String>> for HostNames {
     }
 }
 
+/// Path of a file. Relative paths start at the working directory.
+pub(super) struct FilePath;
+
+impl ValueType<PathBuf> for FilePath {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<PathBuf, String> {
+        match values::text(raw, "the path of a file")? {
+            "" => Err("the path is empty".to_owned()),
+            path => Ok(path.into()),
+        }
+    }
+
+    fn format(&self, value: &PathBuf) -> String {
+        value.display().to_string()
+    }
+
+    fn allowed(&self) -> String {
+        "the path of a file".to_owned()
+    }
+}
+
 /// Name of a server among the servers of a fleet.
 pub(super) struct InstanceName;
 

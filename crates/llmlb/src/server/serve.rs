@@ -38,6 +38,8 @@ pub(crate) struct ConnectionContext {
     pub(crate) local: SocketAddr,
     /// The peer is a reverse proxy that is trusted to report its clients' addresses.
     pub(crate) is_proxy: bool,
+    /// The port requires client certificates, and the client has presented none.
+    pub(crate) lacks_certificate: bool,
     /// Counts the requests of this connection, in flight and in total. A draining server does not
     /// close the connection while requests are in flight.
     pub(crate) requests: Counter,
@@ -325,6 +327,13 @@ fn admit<'a>(
 ) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
     let shared = &caller.worker.shared;
     request::check_method(&head.method)?;
+    if caller.lacks_certificate && !admin::is_open(&located) {
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "client_certificate_required",
+            "This server requires a client certificate (server.tls_client_ca), and the connection has none.",
+        ));
+    }
     request::check_host(head)?;
     if let Some(hosts) = &shared.private_hosts {
         request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;

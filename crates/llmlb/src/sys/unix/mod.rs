@@ -7,5 +7,6 @@ pub(super) mod disk;
 pub(super) mod host;
 pub(crate) mod limits;
 pub(crate) mod notify;
+pub(crate) mod secret_file;
 pub(crate) mod signals;
 pub(crate) mod users;

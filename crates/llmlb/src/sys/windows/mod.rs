@@ -11,5 +11,6 @@ pub(crate) mod listen;
 pub(super) mod listener;
 pub(crate) mod notify;
 pub(super) mod port_owner;
+pub(crate) mod secret_file;
 pub(crate) mod signals;
 pub(crate) mod users;
