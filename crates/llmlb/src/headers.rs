@@ -78,6 +78,8 @@ fn is_consumed(name: &str) -> bool {
             | "proxy-authenticate"
             | "proxy-authorization"
             | "proxy-connection"
+            // Without extensions such as compression, the meter can read the messages of a WebSocket.
+            | "sec-websocket-extensions"
             | "te"
             | "trailer"
             | "transfer-encoding"
@@ -173,7 +175,7 @@ fn is_added_by_intermediaries(name: &str) -> bool {
 }
 
 /// True for a backend's field that is not sent to clients: a field of the connection, a field about the
-/// operator's account at the backend, or a policy of the backend for browsers.
+/// operator's account at the backend, a policy of the backend for browsers, or an extension of a WebSocket.
 pub(crate) fn is_removed_from_responses(name: &str) -> bool {
     match name.as_bytes().first() {
         Some(b'a') => {
@@ -199,7 +201,7 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
         Some(b'r') => matches!(name, "report-to" | "reporting-endpoints") || is_rate_limit(name),
         Some(b's') => matches!(
             name,
-            "set-cookie" | "set-cookie2" | "strict-transport-security"
+            "sec-websocket-extensions" | "set-cookie" | "set-cookie2" | "strict-transport-security"
         ),
         Some(b't') => name == "te",
         Some(b'u') => name == "upgrade",

@@ -130,6 +130,16 @@ pub(crate) fn backend_auth(status: StatusCode) -> Refusal {
     )
 }
 
+/// Response to a WebSocket handshake on a path that is served over HTTP only. Clients such as Codex then use HTTP.
+pub(crate) fn no_websocket(path: &str) -> Refusal {
+    Refusal::new(
+        StatusCode::UPGRADE_REQUIRED,
+        "websocket_not_supported",
+        format!("{path} is not served over WebSocket; send an HTTP request."),
+    )
+    .upgrade("websocket")
+}
+
 /// Value of `Server`. The discovery of another llmlb recognises by it that this is no LLM server.
 const SERVER: &str = concat!("llmlb/", env!("CARGO_PKG_VERSION"));
 

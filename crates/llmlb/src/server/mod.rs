@@ -17,6 +17,7 @@ mod protocol;
 mod serve;
 mod shared;
 mod unparsed;
+mod websocket;
 mod worker;
 
 pub(crate) use client_http::HttpLimits;
