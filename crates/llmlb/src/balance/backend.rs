@@ -42,6 +42,10 @@ pub(crate) struct Backend {
 
 /// Properties of a backend that do not change.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent setting"
+)]
 pub(crate) struct BackendSettings {
     /// The backend was found on this machine; the configuration does not name it.
     pub(crate) is_discovered: bool,

@@ -235,15 +235,17 @@ fn text_messages(mut data: &[u8]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     let mut begun: Option<(bool, Vec<u8>)> = None;
     while let [first, second, rest @ ..] = data {
-        let (length, rest) = match (second, rest) {
-            (126, [a, b, rest @ ..]) => (u64::from(u16::from_be_bytes([*a, *b])), rest),
-            (127, [a, b, c, d, e, f, g, h, rest @ ..]) => {
-                let bytes = [*a, *b, *c, *d, *e, *f, *g, *h];
-                (u64::from_be_bytes(bytes), rest)
-            }
-            (0..=125, rest) => (u64::from(*second), rest),
-            _ => break,
+        let read = match second {
+            0..=125 => Some((u64::from(*second), rest)),
+            126 => rest
+                .split_first_chunk()
+                .map(|(length, rest)| (u64::from(u16::from_be_bytes(*length)), rest)),
+            127 => rest
+                .split_first_chunk()
+                .map(|(length, rest)| (u64::from_be_bytes(*length), rest)),
+            _ => None,
         };
+        let Some((length, rest)) = read else { break };
         let is_control = matches!(first, 0x88..=0x8A) && length <= 125;
         match (first, &begun) {
             (0x00 | 0x80, Some(_)) => {}
