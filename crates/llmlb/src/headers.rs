@@ -11,6 +11,10 @@ use http::{HeaderName, Method};
 /// Field with the id of a request, sent to the backend and returned to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// Field with the code of an error, in every error response of llmlb's own. It is removed from responses of
+/// backends, so that clients can tell the two apart.
+pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static("x-llmlb-error");
+
 /// Treatment of a client's header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderAction {
@@ -205,7 +209,11 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
         ),
         Some(b't') => name == "te",
         Some(b'u') => name == "upgrade",
-        Some(b'x') => name == "x-api-key" || name.starts_with("x-litellm-") || is_rate_limit(name),
+        Some(b'x') => {
+            matches!(name, "x-api-key" | "x-llmlb-error")
+                || name.starts_with("x-litellm-")
+                || is_rate_limit(name)
+        }
         _ => false,
     }
 }
@@ -411,12 +419,18 @@ mod tests {
             action_on(&Method::GET, "sec-websocket-key", true),
             HeaderAction::Forward
         );
+        assert_eq!(
+            action_on(&Method::GET, "sec-websocket-extensions", true),
+            HeaderAction::Consume
+        );
     }
 
     #[test]
     fn account_and_browser_policies_of_a_backend_do_not_reach_clients() {
         for name in [
+            "sec-websocket-extensions",
             "set-cookie",
+            "x-llmlb-error",
             "x-ratelimit-remaining-tokens",
             "anthropic-ratelimit-requests-limit",
             "x-ratelimitbysize-limit",

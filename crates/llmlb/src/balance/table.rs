@@ -70,7 +70,7 @@ impl Table {
     }
 
     /// True if the models of all backends are known.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         !self.backends.is_empty() && self.backends.iter().all(|one| one.has_known_models())
     }
 

@@ -18,6 +18,7 @@ use crate::client_network::ClientNetwork;
 use crate::config::{self, Networks};
 use crate::descriptors::{Division, EXTRA_LOCAL};
 use crate::episode::{Episode, Event};
+use crate::headers::ERROR_CODE;
 
 /// Number of bytes that are read before a rejected connection is closed. If a socket is closed with unread
 /// data, the kernel resets the connection and the client might not receive the response.
@@ -245,7 +246,7 @@ fn response(status: &str, kind: &str, message: &str) -> String {
     let body = json!({ "error": error }).to_string();
     format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         retry-after: 1\r\nconnection: close\r\n\r\n{body}",
+         retry-after: 1\r\n{ERROR_CODE}: {code}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     )
 }
