@@ -186,37 +186,45 @@ fn silent_tunnel_is_closed_and_its_record_names_the_limit() {
     server.process.until_output(line);
 }
 
-#[test]
-fn tunnel_stays_open_while_one_side_sends_now_and_then() {
-    for is_client in [true, false] {
-        let sandbox = testkit::sandbox!();
-        let raw = echoing(move |reader| {
-            for _ in 0..30 {
-                if is_client {
-                    reader.read_exact(&mut [0]).unwrap();
-                } else {
-                    reader.get_mut().write_all(b".").unwrap();
-                    std::thread::sleep(std::time::Duration::from_millis(100));
-                }
-            }
-            reader.get_mut().write_all(b"end").unwrap();
-            let _ = reader.read(&mut [0]);
-        });
-        let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
-        let server = sandbox.serve_with(command.env("LLMLB_TUNNEL_IDLE", "2s"));
-        let mut client = connect_and_echo(&server);
-        for _ in 0..30 {
+/// Runs a tunnel in which only the client, or only the backend, sends single bytes for longer than `tunnel_idle`.
+fn assert_tunnel_stays_open(is_client: bool) {
+    const BYTES: usize = 60;
+    let pause = std::time::Duration::from_millis(100);
+    let sandbox = testkit::sandbox!();
+    let raw = echoing(move |reader| {
+        for _ in 0..BYTES {
             if is_client {
-                client.send(".");
-                std::thread::sleep(std::time::Duration::from_millis(100));
+                reader.read_exact(&mut [0]).unwrap();
             } else {
-                client.reader.read_exact(&mut [0]).unwrap();
+                reader.get_mut().write_all(b".").unwrap();
+                std::thread::sleep(pause);
             }
         }
-        let mut end = [0; 3];
-        client.reader.read_exact(&mut end).unwrap();
-        assert_eq!(&end, b"end");
+        reader.get_mut().write_all(b"end").unwrap();
+        let _ = reader.read(&mut [0]);
+    });
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_TUNNEL_IDLE", "5s"));
+    let mut client = connect_and_echo(&server);
+    for _ in 0..BYTES {
+        if is_client {
+            client.send(".");
+            std::thread::sleep(pause);
+        } else {
+            client.reader.read_exact(&mut [0]).unwrap();
+        }
     }
+    let mut end = [0; 3];
+    client.reader.read_exact(&mut end).unwrap();
+    assert_eq!(&end, b"end");
+}
+
+#[test]
+fn tunnel_stays_open_while_one_side_sends_now_and_then() {
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_tunnel_stays_open(true));
+        scope.spawn(|| assert_tunnel_stays_open(false));
+    });
 }
 
 /// `idle_timeout` is for responses. In a tunnel that neither side has closed, `tunnel_idle` counts.
