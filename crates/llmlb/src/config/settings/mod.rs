@@ -35,7 +35,7 @@ pub(super) const SECTIONS: [&str; 7] = [
     "server", "upstream", "log", "usage", "fleet", "backend", ALIASES,
 ];
 
-/// Environment variables without a setting in the file.
+/// Environment variables that have no setting in the configuration file.
 pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
     (CONFIG, "Configuration file; the flag is `--config`."),
     (
