@@ -104,6 +104,8 @@ pub(crate) struct Backend {
     /// True if backend connections are also reused after an error response to a request with a body
     /// (`backend.reuse_after_errors`). Only safe for backends that always read the whole request.
     pub(crate) reuse_after_errors: bool,
+    /// True if the backend accepts WebSockets on `/v1/responses`.
+    pub(crate) websocket: bool,
 }
 
 impl Backend {
@@ -120,6 +122,7 @@ impl Backend {
             max_concurrent: None,
             only_models: None,
             reuse_after_errors: Defaults.get(&settings::BACKEND_REUSE),
+            websocket: Defaults.get(&settings::BACKEND_WEBSOCKET),
         }
     }
 }

@@ -181,6 +181,10 @@ async fn evaluate(
         judge::note_response(pool, slot, &response.head, sent.elapsed(), is_inference);
         next = course.note_response(slot, status, pool, outbound);
     }
+    if unsupported::refuses_websocket(outbound, status) {
+        course.error = ForwardError::NoWebSocket(outbound.path.to_owned());
+        next = Next::Retry;
+    }
     if next != Next::Respond {
         let (backend, after) = (&response.backend, AfterFailure::Ended);
         guard.note_failed(backend, status.as_str(), after);

@@ -2,6 +2,7 @@
 //!
 //! 1. [`usage_option`] adds `include_usage` to a request whose client did not set it;
 //! 2. [`usage_tap`] reads the response, which is [`json`], [`sse`] or [`ndjson`], to find its [`usage`];
+//!    [`websocket`] reads the messages of a WebSocket;
 //! 3. [`estimate`] estimates tokens that the backend did not report;
 //! 4. [`record`] serializes the usage record, and [`store`] stages it;
 //! 5. [`in_flight_list`] lists requests in flight, so that a killed server loses none;
@@ -24,6 +25,7 @@ mod totals;
 pub(crate) mod usage;
 pub(crate) mod usage_option;
 pub(crate) mod usage_tap;
+pub(crate) mod websocket;
 
 pub(crate) use commit_group::CommitGroup;
 pub(crate) use store::Meter;

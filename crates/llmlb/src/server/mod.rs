@@ -20,6 +20,7 @@ mod raw_response;
 mod serve;
 mod shared;
 mod unparsed;
+mod websocket;
 mod worker;
 
 pub(crate) use client_http::HttpLimits;

@@ -28,7 +28,8 @@ pub(super) fn describe(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>,
             model.write_json(&mut text);
             Ok(json_response(StatusCode::OK, text))
         }
-        None => Err(unknown(name, pool, None)),
+        None if table.is_complete() => Err(unknown(name, pool, None)),
+        None => Err(not_known_yet(name, pool)),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use serde_json::json;
 
+use crate::headers::ERROR_CODE;
+
 /// Returns an HTTP/1.1 response with an error in OpenAI's format, after which the connection is closed. Each of
 /// `fields` is a header line that ends in `\r\n`.
 pub(super) fn error(status: &str, kind: &str, code: &str, message: &str, fields: &str) -> String {
@@ -9,7 +11,7 @@ pub(super) fn error(status: &str, kind: &str, code: &str, message: &str, fields:
     let body = json!({ "error": error }).to_string();
     format!(
         "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         {fields}connection: close\r\n\r\n{body}",
+         {ERROR_CODE}: {code}\r\n{fields}connection: close\r\n\r\n{body}",
         body.len()
     )
 }

@@ -16,7 +16,7 @@ use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
 use super::client_memory::{ClientMemory, RequestMemory};
 use super::shared::Shared;
 use super::worker::Worker;
-use super::{admin, models, ollama};
+use super::{admin, models, ollama, websocket};
 use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
@@ -103,7 +103,7 @@ async fn serve_admitted(
     mut memory: RequestMemory,
     backlog: ResponseBacklog,
 ) -> Response<Outgoing> {
-    let upgrade = is_websocket_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
+    let upgrade = websocket::is_requested(&request).then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
     let located = endpoint::parse(&head.method, head.uri.path());
     let endpoint = located
@@ -167,11 +167,13 @@ async fn stages(
     memory: &mut RequestMemory,
     mut guard: Box<RequestGuard>,
 ) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
-    let located = match admit(caller, head, located, upgrade.is_some()) {
+    let is_upgrade = upgrade.is_some();
+    let located = match admit(caller, head, located, is_upgrade) {
         Ok(located) => located,
         Err(refusal) => return Err((refusal, guard)),
     };
-    match prepare(caller, head, located, body, memory, &mut guard).await {
+    guard.identity.endpoint = located.0;
+    match prepare(caller, head, located, is_upgrade, body, memory, &mut guard).await {
         Ok(Prepared::Page(response)) => Ok(own_response(response)),
         Ok(Prepared::Forward(request)) => {
             forward_request(caller, head, request, upgrade, guard).await
@@ -185,6 +187,7 @@ async fn prepare<'a>(
     caller: &ConnectionContext,
     head: &Parts,
     (endpoint, path): (Endpoint, Cow<'a, str>),
+    is_upgrade: bool,
     mut body: Incoming,
     memory: &mut RequestMemory,
     guard: &mut RequestGuard,
@@ -226,6 +229,9 @@ async fn prepare<'a>(
     guard.note_parsed(&parsed);
     let model = parsed.model.take();
     let route = find_route(&shared.pool, kind, model.as_deref())?;
+    if is_upgrade {
+        websocket::check_route(&route, endpoint, &path)?;
+    }
     Ok(Prepared::Forward(BackendRequest {
         endpoint,
         path,
@@ -278,7 +284,10 @@ async fn forward_request(
         blocks: &blocks,
         issued,
         client: request::client_key(client, &head.headers),
-        endpoint: endpoint_key(&head.method, endpoint, &path),
+        endpoint: match &upgrade {
+            Some(_) => websocket::endpoint_key(endpoint, &path),
+            None => endpoint_key(&head.method, endpoint, &path),
+        },
     };
     let cancelled = &worker.shared.cancelled;
     if let Some(delay) = cancelled.delay(client, guard.identity.started) {
@@ -338,7 +347,7 @@ fn admit<'a>(
     if let Some(hosts) = &shared.private_hosts {
         request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
     }
-    let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
+    let (mut endpoint, path) = located.map_err(|error| bad_path(head, error))?;
     let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
     match endpoint.service {
         Service::NotServed => return Err(admin::not_found(shared, endpoint, &path)),
@@ -358,13 +367,8 @@ fn admit<'a>(
             ),
         ));
     }
-    if is_upgrade && !endpoint::may_be_websocket(endpoint, &path) {
-        return Err(Refusal::new(
-            StatusCode::UPGRADE_REQUIRED,
-            "websocket_not_supported",
-            format!("{path} is not served over WebSocket; send an HTTP request."),
-        )
-        .upgrade("websocket"));
+    if is_upgrade {
+        endpoint = websocket::admit(&shared.pool.table(), endpoint, &path)?;
     }
     let has_keys = || {
         let table = shared.pool.table();
@@ -451,24 +455,6 @@ fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
 
 fn own_response(response: Response<Full<Bytes>>) -> ClientResponse {
     response.map(Either::Left)
-}
-
-/// True if the client requests an upgrade to WebSocket.
-fn is_websocket_upgrade(request: &Request<Incoming>) -> bool {
-    request.version() == Version::HTTP_11
-        && request.method() == Method::GET
-        // Requests in any other protocol would be neither checked nor metered.
-        && request
-            .headers()
-            .get(header::UPGRADE)
-            .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
-        && request
-            .headers()
-            .get_all(header::CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }
 
 /// Error for a request that cannot be metered while `usage.on_failure` is `refuse`.

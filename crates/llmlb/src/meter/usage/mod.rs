@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | OpenAI | `prompt_tokens` | `completion_tokens` | `prompt_tokens_details.cached_tokens` |
 //! | its Responses | `input_tokens` | `output_tokens` | `input_tokens_details.cached_tokens` |
+//! | its Realtime API | `input_tokens` | `output_tokens` | `input_token_details.cached_tokens` |
 //! | Anthropic | `input_tokens` + `cache_read_input_tokens` + `cache_creation_input_tokens` | `output_tokens` | `cache_read_input_tokens` |
 //! | Ollama | `prompt_eval_count` | `eval_count` | |
 //!
@@ -120,10 +121,11 @@ impl TokenCounts {
             b"cache_read_input_tokens" => &mut self.cache_read,
             b"cache_creation_input_tokens" => &mut self.cache_written,
             b"reasoning_tokens" => &mut self.reasoning,
-            b"prompt_tokens_details" | b"input_tokens_details" => {
+            // The Realtime API writes `input_token_details`.
+            b"prompt_tokens_details" | b"input_tokens_details" | b"input_token_details" => {
                 return self.detail(value, b"cached_tokens");
             }
-            b"completion_tokens_details" | b"output_tokens_details" => {
+            b"completion_tokens_details" | b"output_tokens_details" | b"output_token_details" => {
                 return self.detail(value, b"reasoning_tokens");
             }
             _ => return,

@@ -250,6 +250,19 @@ impl RequestGuard {
         self.update_row();
     }
 
+    /// Starts to meter a WebSocket, whose usage is the sum of its responses.
+    pub(crate) fn start_session(&mut self) {
+        if self.accounting.meter.is_on() {
+            self.metering.start_session();
+        }
+    }
+
+    /// Reads bytes of a WebSocket that come from the backend. Returns true if the usage of the request
+    /// changed. The bytes are counted by [`Self::count`] when the client has received them.
+    pub(crate) fn read_session(&mut self, data: &[u8]) -> bool {
+        self.metering.read_session(data)
+    }
+
     /// Reads a chunk of the response. Returns the bytes for the client. If the response has its end
     /// mark, the usage record is persisted before this method returns.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
