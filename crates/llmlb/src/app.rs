@@ -99,7 +99,7 @@ impl App {
         };
         let backends = backends.into_iter().map(Backend::new);
         let pool = Arc::new(Pool::new(pool_config, backends));
-        let issuer_file = data_dir::find(None, demo)
+        let issuer_file = data_dir::find(config.usage.data_dir.as_deref(), demo)
             .map(|data| IssuerFile::start(&data, issued, &pool))
             .transpose()?;
         let connector = Connector::new(config.upstream.connect_timeout, division);
@@ -280,8 +280,8 @@ fn start_exporter(
     if !usage.enabled {
         return Ok((None, None));
     }
-    let Some(data) = data_dir::find(None, demo) else {
-        let why = "no data directory: this user has no home directory; set LLMLB_DATA_DIR";
+    let Some(data) = data_dir::find(usage.data_dir.as_deref(), demo) else {
+        let why = "no data directory: this user has no home directory; set usage.data_dir or LLMLB_DATA_DIR";
         tracing::warn!("usage: {why}");
         let to = usage.url.as_ref().map(config::Receiver::shown);
         return Ok((None, Some(Arc::new(exporter::ExportState::broken(to, why)))));

@@ -48,7 +48,7 @@ pub(super) enum Verb {
     /// Check the configuration without starting a server
     Check(Check),
     /// Report usage; stage, deliver and verify usage records
-    Usage(UsageArgs),
+    Usage(Box<UsageArgs>),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh

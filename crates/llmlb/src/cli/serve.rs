@@ -188,10 +188,10 @@ fn meter(
         return Ok(Meter::off());
     }
     let refuses = config.usage.on_failure == OnFailure::Refuse;
-    let Some(dir) = data_dir::find(None, demo) else {
+    let Some(dir) = data_dir::find(config.usage.data_dir.as_deref(), demo) else {
         if refuses {
             let message = "no data directory for usage records: this user has no home directory";
-            let hint = "name a data directory: LLMLB_DATA_DIR=DIR";
+            let hint = "name a data directory: usage.data_dir, or LLMLB_DATA_DIR=DIR";
             return Err(Failure::new(exit::FAILED, message).hint(hint));
         }
         return Ok(Meter::off()); // The exporter logs the missing data directory.
@@ -209,7 +209,7 @@ fn meter(
             exit::FAILED,
             format!("cannot record usage (usage.on_failure = \"refuse\"): {error}"),
         )
-        .hint("name another data directory: LLMLB_DATA_DIR=DIR")),
+        .hint("name another data directory: usage.data_dir, or LLMLB_DATA_DIR=DIR")),
         Err(error) => {
             tracing::error!("cannot record usage, will retry: {error}");
             meter.list_in_flight(host);
@@ -231,7 +231,7 @@ fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
             Err(Failure::new(exit::FAILED, message)
                 .hint(
                     "set usage.url to the destination of this data directory, or name another data \
-                     directory: LLMLB_DATA_DIR=DIR",
+                     directory: usage.data_dir, or LLMLB_DATA_DIR=DIR",
                 )
                 .hint(format!(
                     "change the destination: `llmlb usage --data {dir} deliver {what} --change-destination`"

@@ -6,6 +6,7 @@
 
 mod aliases;
 mod backends;
+pub(crate) mod data;
 mod document;
 mod effective;
 pub(crate) mod env;
@@ -49,7 +50,7 @@ pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver};
 pub(crate) use values::span;
 
-use spool::{Keep, Token};
+use spool::Token;
 
 use document::TomlDocument;
 use env::Environment;
@@ -143,16 +144,6 @@ pub(crate) fn load(flags: &Flags) -> Result<Config, Problems> {
     read(flags, &Environment::from_process(), Path::new(""))
 }
 
-/// Returns the bounds of `archive/` and `failed/` from the environment.
-pub(crate) fn usage_bounds() -> Result<(Keep, Keep), Problems> {
-    usage::read_bounds(&Environment::from_process())
-}
-
-/// Returns the settings of the fleet from the environment.
-pub(crate) fn fleet() -> Result<FleetConfig, Problems> {
-    fleet::read_environment(&Environment::from_process())
-}
-
 /// Like [`load`], but ignores environment variables, for tests of other modules.
 #[cfg(test)]
 pub(crate) fn load_without_environment(flags: &Flags) -> Result<Config, Problems> {
@@ -166,7 +157,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     let source = file::find(flags, env, directory, &mut problems);
     let document = source.as_ref().map(TomlDocument::parse);
     if let Some(document) = &document {
-        document.check_names(&mut problems);
+        document.check_names(|_| true, &mut problems);
     }
 
     let mut layers = Layers::new(document.as_ref(), env, flags, &mut problems);
@@ -174,7 +165,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     check_reach(&server, &mut layers);
     let upstream = UpstreamConfig::read(&mut layers);
     let log = LogConfig::read(&mut layers);
-    let usage = UsageConfig::read(&mut layers);
+    let usage = UsageConfig::read_from(&mut layers);
     usage.check_reach(&mut layers);
     let usage_token = usage.token(&mut layers, env);
     let fleet = FleetConfig::read(&mut layers);

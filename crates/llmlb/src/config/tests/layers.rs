@@ -184,6 +184,7 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_MAX_MODELS", "77", None),
     ("LLMLB_LOG_REQUESTS", "false", None),
     ("LLMLB_USAGE", "false", None),
+    ("LLMLB_DATA_DIR", "/var/lib/llmlb", None),
     ("LLMLB_USAGE_URL", "http://10.0.0.9/usage", None),
     ("LLMLB_USAGE_EVERY", "5m", None),
     ("LLMLB_USAGE_FORMAT", "cloudevents", None),
