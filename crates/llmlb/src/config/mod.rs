@@ -42,7 +42,8 @@ pub(crate) use key_limits::{Budget, KeyLimits, Period};
 pub(crate) use keys::fields::is_name as is_key_name;
 pub(crate) use keys::fields::{model_patterns, parse_expiry};
 pub(crate) use keys::{
-    ConfiguredKey, KeyRights, MAX_SECRET, SecretHash, bytes_from_hex, bytes_to_hex,
+    ConfiguredKey, ConfiguredSecret, KeyRights, MAX_SECRET, SecretHash, bytes_from_hex,
+    bytes_to_hex,
 };
 pub(crate) use kind::Kind;
 #[cfg(any(test, fuzzing))]

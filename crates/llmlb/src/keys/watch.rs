@@ -39,9 +39,16 @@ struct Watcher {
     store: KeyStore,
     table: Arc<KeyTable>,
     /// State of the file when it was read last. `None` before the first check, and after an error.
-    seen: Option<Option<FileStamp>>,
+    seen: Option<Seen>,
     /// Message of the last error, so that it is logged once.
     error: Option<String>,
+}
+
+/// State of the file.
+#[derive(PartialEq, Eq)]
+enum Seen {
+    Missing,
+    File(FileStamp),
 }
 
 impl Watcher {
@@ -59,7 +66,7 @@ impl Watcher {
         let path = self.store.path();
         // The stamp is taken first: a change after it is found by the next check.
         let stamp = match data_file::stamp(&path) {
-            Ok(stamp) => stamp,
+            Ok(stamp) => stamp.map_or(Seen::Missing, Seen::File),
             Err(error) => return self.failed(format!("{}: {error}", path.display())),
         };
         if self.seen.as_ref() == Some(&stamp) {

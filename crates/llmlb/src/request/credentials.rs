@@ -184,7 +184,7 @@ mod tests {
     use http::{HeaderName, Method, Request};
 
     use super::*;
-    use crate::config::{ConfiguredKey, KeyRights, SecretHash};
+    use crate::config::{ConfiguredKey, ConfiguredSecret, KeyRights, Secret};
     use crate::keys::test_key;
 
     const GOOD: &str = "sk-0123456789abcdef";
@@ -195,7 +195,7 @@ mod tests {
                 expires: expires.map(|time| time.parse().unwrap()),
                 ..KeyRights::unlimited(name)
             },
-            secret: SecretHash::new(secret.as_bytes()),
+            secret: ConfiguredSecret::Text(Secret::new(secret.to_owned())),
         };
         let keys = vec![
             key("alice", GOOD, None),
