@@ -85,7 +85,8 @@ impl Watcher {
                     Some(1) => tracing::info!("read 1 API key from {}", path.display()),
                     Some(count) => tracing::info!("read {count} API keys from {}", path.display()),
                     None => {
-                        tracing::warn!("{} was deleted: its API keys are rejected", path.display())
+                        let path = path.display();
+                        tracing::warn!("{path} was deleted: its API keys are rejected");
                     }
                 }
                 self.seen = Some(stamp);

@@ -239,7 +239,7 @@ mod tests {
     fn wrong_missing_and_repeated_secrets_are_rejected() {
         let good = GOOD.as_bytes();
         let bearer = [b"Bearer ", good].concat();
-        let long = [b"Bearer ".as_slice(), &[b'x'; 100_000]].concat();
+        let long = [b"Bearer ".as_slice(), &vec![b'x'; 100_000]].concat();
         assert_eq!(found(&[], false), "missing");
         assert_eq!(found(&[("authorization", b"Basic YTpi")], false), "missing");
         assert_eq!(found(&[("authorization", good)], false), "missing");

@@ -181,7 +181,7 @@ fn keys(response: &StatusResponse) -> Option<String> {
         1 => parts.push("1 request refused".to_owned()),
         refused => parts.push(format!("{refused} requests refused")),
     }
-    parts.extend(keys.error.as_ref().map(|error| plain(error).into_owned()));
+    parts.extend(keys.error.as_ref().map(|error| plain(error)));
     Some(parts.join("; "))
 }
 
