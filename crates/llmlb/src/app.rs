@@ -27,6 +27,7 @@ use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
 use crate::server::{ClientConnections, ClientLimits, HttpLimits, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
+use crate::tls::{self, TlsConfig};
 use crate::upstream::{AddressLimit, Connector};
 
 /// Interval at which a draining server reports the number of requests in flight.
@@ -39,6 +40,12 @@ pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
     /// True if lines begin with a timestamp.
     pub(crate) timed: bool,
+}
+
+/// Port for clients: the socket, and the certificate if the port serves https.
+pub(crate) struct ClientPort {
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: Option<Arc<TlsConfig>>,
 }
 
 /// Parts of the server that are opened before it starts, because it does not start without them.
@@ -83,12 +90,13 @@ impl App {
     pub(crate) async fn start(
         config: &Config,
         demo: bool,
-        listener: TcpListener,
+        port: ClientPort,
         division: &Division,
         via: Via,
         log: RequestLog,
         opened: Opened,
     ) -> io::Result<Self> {
+        let ClientPort { listener, tls } = port;
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
         let mut backends = config.backends.clone();
@@ -109,7 +117,7 @@ impl App {
         };
         let backends = backends.into_iter().map(Backend::new);
         let pool = Arc::new(Pool::new(pool_config, backends));
-        let issuer_file = data_dir::find(None, demo)
+        let issuer_file = data_dir::find(config.usage.data_dir.as_deref(), demo)
             .map(|data| IssuerFile::start(&data, issued, &pool))
             .transpose()?;
         let connector = Connector::new(config.upstream.connect_timeout, division);
@@ -133,7 +141,11 @@ impl App {
         }
         let workers_config = worker_config(config, connector, via, log);
         let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
-        let shared = Arc::new(shared(
+        if let Some(tls) = &tls {
+            tls.log_warnings();
+            tasks.spawn(tls::watch(Arc::clone(tls), stop_probes.clone()));
+        }
+        let shared = shared(
             config,
             division,
             pool,
@@ -141,7 +153,8 @@ impl App {
             usage,
             issuer_store,
             &workers_config,
-        ));
+        );
+        let shared = Arc::new(Shared { tls, ..shared });
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         Ok(Self {
             shared,
@@ -189,6 +202,9 @@ impl App {
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
+        if let Some(list) = self.shared.meter.in_flight() {
+            list.close();
+        }
         if let Some(store) = &self.shared.issuer_store {
             store.finish();
         }
@@ -257,6 +273,7 @@ fn shared(
         private_hosts: is_private
             .then(|| KnownHosts::new(&server.hosts, sys::host_name(env::text))),
         unknown_endpoints: server.unknown_endpoints,
+        tls: None,
         proxies: proxies.clone(),
         dropped_headers: Arc::default(),
         client_limits: ClientLimits {
@@ -290,8 +307,8 @@ fn start_exporter(
     if !usage.enabled {
         return Ok((None, None));
     }
-    let Some(data) = data_dir::find(None, demo) else {
-        let why = "no data directory: this user has no home directory; set LLMLB_DATA_DIR";
+    let Some(data) = data_dir::find(usage.data_dir.as_deref(), demo) else {
+        let why = "no data directory: this user has no home directory; set usage.data_dir or LLMLB_DATA_DIR";
         tracing::warn!("usage: {why}");
         let to = usage.url.as_ref().map(config::Receiver::shown);
         return Ok((None, Some(Arc::new(exporter::ExportState::broken(to, why)))));
