@@ -21,6 +21,7 @@ use crate::forward::{ForwardTimeouts, Via};
 use crate::health::{self, Watcher};
 use crate::issuer_file::IssuerFile;
 use crate::issuer_store::IssuerStore;
+use crate::keys::{KeyTable, KeyWatch};
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
@@ -47,6 +48,14 @@ pub(crate) struct ClientPort {
     pub(crate) tls: Option<Arc<TlsConfig>>,
 }
 
+/// Parts of the server that are opened before it starts, because it does not start without them.
+pub(crate) struct Opened {
+    pub(crate) meter: Meter,
+    pub(crate) keys: Arc<KeyTable>,
+    /// Applies changes of `keys.json`; `None` without a data directory.
+    pub(crate) key_watch: Option<KeyWatch>,
+}
+
 /// A running server.
 pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
@@ -54,6 +63,7 @@ pub(crate) struct App {
     exporter: Option<Exporter>,
     /// Writer of issued ids; `None` if there is no data directory.
     issuer_file: Option<IssuerFile>,
+    _key_watch: Option<KeyWatch>,
     workers_config: WorkerConfig,
     /// Tasks of the probes and of the demo's backends.
     tasks: TaskTracker,
@@ -84,7 +94,7 @@ impl App {
         division: &Division,
         via: Via,
         log: RequestLog,
-        meter: Meter,
+        opened: Opened,
     ) -> io::Result<Self> {
         let ClientPort { listener, tls } = port;
         let tasks = TaskTracker::new();
@@ -130,7 +140,7 @@ impl App {
             watcher.discover(listener.local_addr()?.port()).await;
         }
         let workers_config = worker_config(config, connector, via, log);
-        let (exporter, usage) = start_exporter(config, demo, meter.instance())?;
+        let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
         if let Some(tls) = &tls {
             tls.log_warnings();
             tasks.spawn(tls::watch(Arc::clone(tls), stop_probes.clone()));
@@ -139,7 +149,7 @@ impl App {
             config,
             division,
             pool,
-            meter,
+            (opened.meter, opened.keys),
             usage,
             issuer_store,
             &workers_config,
@@ -151,6 +161,7 @@ impl App {
             workers,
             exporter,
             issuer_file,
+            _key_watch: opened.key_watch,
             workers_config,
             tasks,
             stop_probes,
@@ -241,7 +252,7 @@ fn shared(
     config: &Config,
     division: &Division,
     pool: Arc<Pool>,
-    meter: Meter,
+    (meter, keys): (Meter, Arc<KeyTable>),
     usage: Option<Arc<exporter::ExportState>>,
     issuer_store: Option<IssuerStore>,
     workers: &WorkerConfig,
@@ -276,6 +287,8 @@ fn shared(
             max_streams: server.max_streams,
         },
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
+        keys,
+        refused: Arc::default(),
         meter: Arc::new(meter),
         usage,
         issuer_store,

@@ -50,6 +50,7 @@ const LAYERS: &[&str] = &[
     "lock",
     "tls",
     "data_dir",
+    "keys",
     "descriptors",
     "listen",
     "notify",

@@ -9,8 +9,8 @@ use spool::RunError;
 
 use super::args::Serve;
 use super::exit::{self, Failure};
-use super::{check, stop};
-use crate::app::{App, ClientPort, Ended, RequestLog};
+use super::{check, server_keys, stop};
+use crate::app::{App, ClientPort, Ended, Opened, RequestLog};
 use crate::config::{self, Config, Flags, Instance, OnFailure, env};
 use crate::data_dir;
 use crate::descriptors::Division;
@@ -35,6 +35,7 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         backends: args.backends.clone(),
         demo: args.demo,
         allow_public: args.allow_public,
+        has_stored_keys: Some(server_keys::are_stored),
         tls_cert: args.tls_cert.clone(),
         tls_key: args.tls_key.clone(),
     };
@@ -94,11 +95,17 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     let host = sys::host_name(env::text);
     let instance = config.server.instance.clone();
     let instance = instance.unwrap_or_else(|| Instance::from_host(host.as_deref(), address.port()));
+    let (keys, key_watch) = server_keys::open(config)?;
     let meter = meter(config, demo, host.as_deref(), &instance)?;
+    let opened = Opened {
+        meter,
+        keys,
+        key_watch,
+    };
     let division = divide_descriptors(config, demo)?;
     let port = ClientPort { listener, tls };
     let started = tokio::select! {
-        started = App::start(config, demo, port, &division, via, log, meter) => started,
+        started = App::start(config, demo, port, &division, via, log, opened) => started,
         signal = signals.next() => {
             tracing::info!("{signal} received during the start: exiting");
             return release(lock, exit::DONE);
@@ -327,7 +334,9 @@ fn announce(app: &App, config: &Config, address: SocketAddr, demo: bool) {
         "listening on {url} (PID {}), {backends}",
         std::process::id()
     );
-    if !config::is_loopback(address.ip()) {
+    if app.shared.keys.is_required() {
+        tracing::info!("clients need an API key: list them with `llmlb key list`");
+    } else if !config::is_loopback(address.ip()) {
         tracing::warn!("every client that can reach {address} can use the backends");
         if app.shared.tls.is_none() && config.server.trusted_proxies.is_empty() {
             tracing::warn!(

@@ -69,16 +69,17 @@ impl<'a> TomlDocument<'a> {
         ))
     }
 
-    pub(super) fn backends(&self) -> Option<&Spanned<DeValue<'a>>> {
-        self.root.get("backend")
+    /// Returns the value under a top-level name, such as all `[[backend]]` tables.
+    pub(super) fn top_level(&self, name: &str) -> Option<&Spanned<DeValue<'a>>> {
+        self.root.get(name)
     }
 
     pub(super) fn aliases(&self) -> Option<&Spanned<DeValue<'a>>> {
         self.root.get(settings::ALIASES)
     }
 
-    /// Reports unknown sections and keys. A backend's keys are checked with the backend, and the keys
-    /// of `[aliases]` are free.
+    /// Reports unknown sections and keys. The keys of `[[backend]]` and `[[key]]` are checked with
+    /// each table, and the keys of `[aliases]` are free.
     /// `is_checked` selects the sections whose keys are checked.
     pub(super) fn check_names(
         &self,
@@ -89,7 +90,7 @@ impl<'a> TomlDocument<'a> {
             let origin = self.origin(name.span().start);
             let section = name.get_ref().as_ref();
             let is_known = settings::SECTIONS.contains(&section);
-            let is_free = section == "backend" || section == settings::ALIASES;
+            let is_free = ["backend", "key", settings::ALIASES].contains(&section);
             if is_free || (is_known && !is_checked(section)) {
                 continue;
             }
@@ -229,7 +230,7 @@ fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
     };
     format!(
         "unknown {kind}{near}; \
-         allowed: [server], [upstream], [log], [usage], [[backend]], [aliases]"
+         allowed: [server], [upstream], [log], [usage], [[backend]], [[key]], [aliases]"
     )
 }
 

@@ -14,9 +14,10 @@ use crate::contention::Contention;
 use crate::dropped_headers::DroppedHeaders;
 use crate::exporter;
 use crate::issuer_store::IssuerStore;
+use crate::keys::KeyTable;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
-use crate::request::{Cancelled, Counter, KnownHosts};
+use crate::request::{Cancelled, Counter, KnownHosts, RefusedRequests};
 use crate::tls::TlsConfig;
 use crate::upstream::{AddressLimit, BackendConnections};
 
@@ -49,6 +50,10 @@ pub(crate) struct Shared {
     pub(crate) contention: Contention,
     pub(crate) http: HttpLimits,
     pub(crate) cancelled: Arc<Cancelled>,
+    /// API keys of clients.
+    pub(crate) keys: Arc<KeyTable>,
+    /// Counts of requests that API keys do not permit.
+    pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
     /// Progress of usage records; `None` if no usage is recorded.
     pub(crate) usage: Option<Arc<exporter::ExportState>>,

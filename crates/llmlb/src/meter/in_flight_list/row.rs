@@ -121,6 +121,7 @@ impl InterruptedRequest {
             time_ms: time_ms(self.record_id),
             request_id: &self.request_id,
             key: self.key.as_deref(),
+            team: self.team.as_deref(),
             model: self.model.as_deref(),
             served_model: self.served_model.as_deref(),
             backend: self.backend.as_deref(),

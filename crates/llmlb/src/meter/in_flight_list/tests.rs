@@ -71,7 +71,7 @@ fn record_has_the_id_and_all_that_is_known_of_the_request() {
     fill(&words, id);
     let expected: Value = serde_json::from_str(
         r#"{"id":"01890a5d-ac96-774b-bcce-b302099a8057","time":"2023-06-30T03:34:18.518Z",
-        "request_id":"req-1","key":"alice","model":"fast","served_model":"llama3:8b",
+        "request_id":"req-1","key":"alice","team":"research","model":"fast","served_model":"llama3:8b",
         "backend":"gpu-1","api":"chat","path":"/v1/chat/completions","stream":true,"status":200,
         "outcome":"interrupted","attempts":[],"prompt_tokens":9,"completion_tokens":4,
         "cached_tokens":8,"reasoning_tokens":1,"tokens":13,"estimated_tokens":13,

@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown, lchown};
 use std::path::Path;
 
+use super::users;
+use crate::sys::Exposed;
+
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
@@ -40,17 +43,84 @@ pub(crate) fn open_to_change(path: &Path) -> io::Result<File> {
 }
 
 fn give_to_owner_of_dir(file: &File, path: &Path) -> io::Result<()> {
-    if geteuid().is_root()
-        && file.metadata()?.uid() == 0
-        && let Some(dir) = path.parent()
-    {
-        let dir = dir.metadata()?;
+    if geteuid().is_root() && file.metadata()?.uid() == 0 {
+        let dir = parent(path).metadata()?;
         // Root in a container may lack the right to change owners; the file then stays root's.
         if dir.uid() != 0 {
             let _ = fchown(file, Some(dir.uid()), Some(dir.gid()));
         }
     }
     Ok(())
+}
+
+/// Opens a regular file for reading, and checks the open descriptor: no other user may have written
+/// the file. `Ok(Err)`: another user may. Root also trusts the owner of the file's directory, to whom
+/// the files belong that root creates.
+pub(crate) fn open_trusted(path: &Path) -> io::Result<Result<File, Exposed>> {
+    let file = open(path)?;
+    let found = file.metadata()?;
+    let (user, owner) = (geteuid(), found.uid());
+    let is_owner_of_directory =
+        || -> io::Result<bool> { Ok(parent(path).metadata()?.uid() == owner) };
+    let is_trusted =
+        owner == user.as_raw() || owner == 0 || (user.is_root() && is_owner_of_directory()?);
+    Ok(match found.mode() {
+        _ if !is_trusted => Err(Exposed::Owner(users::shown(owner))),
+        mode if mode & 0o002 != 0 => Err(Exposed::Others),
+        mode if mode & 0o020 != 0 => Err(Exposed::Group(found.gid())),
+        _ => Ok(file),
+    })
+}
+
+/// Creates a file with mode 0600 that belongs to the owner of its directory. Fails for a user who is
+/// neither this owner nor root: the owner could not read the file.
+pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
+    let dir = parent(path).metadata()?;
+    let user = geteuid();
+    if !user.is_root() && dir.uid() != user.as_raw() {
+        let owner = users::shown(dir.uid());
+        let message = format!("the directory belongs to another user, {owner}");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    let mut options = OpenOptions::new();
+    let file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    if dir.uid() != user.as_raw() {
+        fchown(&file, Some(dir.uid()), Some(dir.gid()))?;
+    }
+    Ok(file)
+}
+
+/// Syncs the names in a directory.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// State of a file that differs after a change of its content, its owner or its mode, and after its
+/// replacement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileStamp([i64; 9]);
+
+/// Returns the state of a file; `None` if it does not exist. Does not follow a link.
+pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
+    let found = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    Ok(Some(FileStamp([
+        found.dev().cast_signed(),
+        found.ino().cast_signed(),
+        found.size().cast_signed(),
+        found.mtime(),
+        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec(),
+        found.uid().into(),
+        found.mode().into(),
+    ])))
 }
 
 /// Opens an existing regular file for appending.
@@ -71,14 +141,20 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    if geteuid().is_root()
-        && let Some(parent) = dir.parent()
-    {
-        let parent = parent.metadata()?;
+    if geteuid().is_root() {
+        let parent = parent(dir).metadata()?;
         // As for files, an error means that only root can use the directory.
         let _ = lchown(dir, Some(parent.uid()), Some(parent.gid()));
     }
     Ok(())
+}
+
+/// Returns the directory of a file, also for a relative path without a directory.
+fn parent(path: &Path) -> &Path {
+    let parent = path.parent();
+    parent
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
