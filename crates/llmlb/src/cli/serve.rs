@@ -334,16 +334,17 @@ fn announce(app: &App, config: &Config, address: SocketAddr, demo: bool) {
         "listening on {url} (PID {}), {backends}",
         std::process::id()
     );
+    let is_public = !config::is_loopback(address.ip());
     if app.shared.keys.is_required() {
         tracing::info!("clients need an API key: list them with `llmlb key list`");
-    } else if !config::is_loopback(address.ip()) {
+    } else if is_public {
         tracing::warn!("every client that can reach {address} can use the backends");
-        if app.shared.tls.is_none() && config.server.trusted_proxies.is_empty() {
-            tracing::warn!(
-                "requests to {address} are not encrypted: set server.tls_cert and server.tls_key, or \
-                 name the reverse proxy that serves https in server.trusted_proxies"
-            );
-        }
+    }
+    if is_public && app.shared.tls.is_none() && config.server.trusted_proxies.is_empty() {
+        tracing::warn!(
+            "requests to {address} are not encrypted: set server.tls_cert and server.tls_key, or \
+             name the reverse proxy that serves https in server.trusted_proxies"
+        );
     }
     if let Some(tls) = &app.shared.tls {
         tracing::info!("the certificate is for {}", tls.certificate().summary());
