@@ -34,9 +34,9 @@ pub(super) fn open(
     upgrade: OnUpgrade,
     exchange: Box<Exchange>,
     slot: Option<Slot>,
+    limits: ForwardTimeouts,
     guard: Box<RequestGuard>,
 ) {
-    let limits = context.timeouts;
     context.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
         let progress = Progress::default();

@@ -22,6 +22,7 @@ use super::protocol::{self, Protocol};
 use super::serve::{self, ConnectionContext};
 use super::unparsed;
 use super::worker::Worker;
+use crate::request_settings::RequestSettings;
 use crate::request::Counter;
 
 /// Time after the start of a drain in which requests on open connections are still accepted.
@@ -44,8 +45,8 @@ pub(super) async fn serve(
         worker.shared.budget.note_refusal();
         return;
     };
+    let settings = worker.shared.settings();
     let caller = Arc::new(ConnectionContext {
-        is_proxy: worker.shared.proxies.contains(peer.ip()),
         worker,
         peer,
         local,
@@ -53,12 +54,12 @@ pub(super) async fn serve(
         memory,
     });
     let protocol = tokio::select! {
-        protocol = timeout(caller.worker.shared.http.idle, protocol::detect(&stream)) => protocol,
+        protocol = timeout(settings.http.idle, protocol::detect(&stream)) => protocol,
         () = drained(&drain) => return,
     };
     let served = match protocol {
-        Ok(Protocol::Http1) => serve_http1(stream, &caller, admitted, &drain).await,
-        Ok(Protocol::Http2) => serve_http2(stream, &caller, admitted, &drain).await,
+        Ok(Protocol::Http1) => serve_http1(stream, &caller, &settings, admitted, &drain).await,
+        Ok(Protocol::Http2) => serve_http2(stream, &caller, &settings, admitted, &drain).await,
         // The client sent nothing in time, or disconnected.
         Ok(Protocol::Closed) | Err(_) => return,
     };
@@ -70,12 +71,13 @@ pub(super) async fn serve(
 async fn serve_http1(
     stream: TcpStream,
     caller: &Arc<ConnectionContext>,
+    settings: &RequestSettings,
     admitted: Admitted,
     drain: &CancellationToken,
 ) -> hyper::Result<()> {
     let shared = &caller.worker.shared;
     let heads = Some(Arc::clone(&caller.memory));
-    let (send, contention) = (shared.client_limits.send, shared.contention.clone());
+    let (send, contention) = (settings.client_limits.send, shared.contention.clone());
     let stream = ClientIo::new(stream, send, contention, admitted, heads, None);
     let write_blocked = stream.write_blocked();
     let context = Arc::clone(caller);
@@ -83,7 +85,7 @@ async fn serve_http1(
         let backlog = ResponseBacklog::Connection(Arc::clone(&context.memory.backlog));
         serve::serve(Arc::clone(&context), request, backlog)
     });
-    let mut connection = client_http::http1(&shared.http)
+    let mut connection = client_http::http1(&settings.http)
         .serve_connection(stream, service)
         .with_upgrades();
     let pinned = Pin::new(&mut connection);
@@ -107,12 +109,13 @@ async fn serve_http1(
 async fn serve_http2(
     stream: TcpStream,
     caller: &Arc<ConnectionContext>,
+    settings: &RequestSettings,
     admitted: Admitted,
     drain: &CancellationToken,
 ) -> hyper::Result<()> {
     let shared = &caller.worker.shared;
-    let (limits, contention) = (shared.client_limits, &shared.contention);
-    let unfinished = UnfinishedHead::new(&shared.budget, shared.http.max_header);
+    let (limits, contention) = (settings.client_limits, &shared.contention);
+    let unfinished = UnfinishedHead::new(&shared.budget, settings.http.max_header);
     let stream = ClientIo::new(
         stream,
         limits.send,
@@ -140,9 +143,9 @@ async fn serve_http2(
         let backlog = ResponseBacklog::Stream(opener.open());
         serve::serve(Arc::clone(&context), request, backlog)
     });
-    let connection = client_http::http2(&shared.http, executor).serve_connection(stream, service);
+    let connection = client_http::http2(&settings.http, executor).serve_connection(stream, service);
     let connection = std::pin::pin!(connection);
-    let streams = Some((&streams, shared.http.idle));
+    let streams = Some((&streams, settings.http.idle));
     let requests = &caller.requests;
     let served = until_drained(
         connection,

@@ -19,7 +19,6 @@ mod shared;
 mod unparsed;
 mod worker;
 
-pub(crate) use client_http::HttpLimits;
 pub(crate) use connections::ClientConnections;
-pub(crate) use shared::{ClientLimits, Shared};
+pub(crate) use shared::Shared;
 pub(crate) use worker::{WorkerConfig, Workers};

@@ -56,7 +56,7 @@ pub(super) fn not_known_yet(name: &str, pool: &Pool) -> Refusal {
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "all_backends_down",
-        match pool.alias(name) {
+        match table.alias(name) {
             Some(alias) => format!(
                 "`{name}` is an alias for {}, which no backend is known to serve; {why}",
                 alias_targets(alias)
@@ -88,8 +88,9 @@ fn alias_targets(alias: &Alias) -> String {
 
 /// Error 404 for a model that does not exist, with the list of available models.
 pub(super) fn unknown(name: &str, pool: &Pool, kind: Option<Kind>) -> Refusal {
-    let available = available(&pool.table().model_names(kind));
-    let why = match pool.alias(name) {
+    let table = pool.table();
+    let available = available(&table.model_names(kind));
+    let why = match table.alias(name) {
         Some(alias) => {
             let models = alias_targets(alias);
             format!("`{name}` is an alias for {models}, which no backend serves.")

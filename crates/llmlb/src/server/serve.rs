@@ -18,12 +18,13 @@ use super::shared::Shared;
 use super::worker::Worker;
 use super::{admin, models, ollama};
 use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
-use crate::config::{Kind, UnknownEndpoints};
+use crate::config::{Kind, Networks, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IdHash;
 use crate::memory_budget::Budget;
+use crate::request_settings::RequestSettings;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
 };
@@ -36,8 +37,6 @@ pub(crate) struct ConnectionContext {
     pub(crate) peer: SocketAddr,
     /// Address of this server that the peer connected to.
     pub(crate) local: SocketAddr,
-    /// The peer is a reverse proxy that is trusted to report its clients' addresses.
-    pub(crate) is_proxy: bool,
     /// Counts the requests of this connection, in flight and in total. A draining server does not
     /// close the connection while requests are in flight.
     pub(crate) requests: Counter,
@@ -46,13 +45,19 @@ pub(crate) struct ConnectionContext {
 
 impl ConnectionContext {
     /// Returns the client address of a request with these headers.
-    pub(crate) fn client_address(&self, headers: &HeaderMap) -> IpAddr {
-        let proxies = self.is_proxy.then_some(&self.worker.shared.proxies);
-        request::client_address(self.peer, headers, proxies)
+    pub(crate) fn client_address(&self, headers: &HeaderMap, proxies: &Networks) -> IpAddr {
+        // Without proxies in the configuration, the usual case, the peer is the client.
+        let is_proxy = proxies.contains(self.peer.ip());
+        request::client_address(self.peer, headers, is_proxy.then_some(proxies))
     }
 
-    fn start_guard(&self, head: &Parts, endpoint: Endpoint) -> RequestGuard {
-        let client = self.client_address(&head.headers);
+    fn start_guard(
+        &self,
+        head: &Parts,
+        endpoint: Endpoint,
+        settings: &RequestSettings,
+    ) -> RequestGuard {
+        let client = self.client_address(&head.headers, &settings.proxies);
         RequestGuard::start(self.worker.accounting(), client, head, endpoint)
     }
 }
@@ -88,7 +93,8 @@ pub(crate) fn serve(
 fn reject_without_memory(caller: &ConnectionContext, request: Request<Incoming>) -> ClientResponse {
     let refusal = request::too_many(&caller.worker.shared.budget);
     let (head, _) = request.into_parts();
-    let mut guard = caller.start_guard(&head, Endpoint::NOT_SERVED);
+    let settings = caller.worker.shared.settings();
+    let mut guard = caller.start_guard(&head, Endpoint::NOT_SERVED, &settings);
     guard.note_refusal(&refusal);
     let mut response = refusal.into_response(Endpoint::NOT_SERVED.dialect, &guard.identity.id);
     *response.body_mut() = Full::default();
@@ -107,9 +113,15 @@ async fn serve_admitted(
     let endpoint = located
         .as_ref()
         .map_or(Endpoint::NOT_SERVED, |(found, _)| *found);
-    let guard = Box::new(caller.start_guard(&head, endpoint));
+    let settings = caller.worker.shared.settings();
+    let guard = Box::new(caller.start_guard(&head, endpoint, &settings));
     let id = guard.identity.id.clone();
-    let served = stages(&caller, &head, located, body, upgrade, &mut memory, guard).await;
+    let request = Incomplete {
+        located,
+        body,
+        upgrade,
+    };
+    let served = stages(&caller, &head, &settings, request, &mut memory, guard).await;
     let mut response = match served {
         Ok(response) => response,
         Err((refusal, mut guard)) => {
@@ -137,6 +149,13 @@ async fn serve_admitted(
 /// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
 type Located<'a> = Result<(Endpoint, Cow<'a, str>), PathError>;
 
+/// A request whose body is not read yet.
+struct Incomplete<'a> {
+    located: Located<'a>,
+    body: Incoming,
+    upgrade: Option<OnUpgrade>,
+}
+
 /// A request that passed all checks.
 enum Prepared<'a> {
     /// The response is a page of llmlb's own.
@@ -153,23 +172,30 @@ struct BackendRequest<'a> {
     parsed: ParsedRequest,
     model: Option<String>,
     route: Arc<Route>,
+    /// Settings of the configuration to which `route` belongs. It may be newer than the one with which the
+    /// request began, because the body can take long to arrive.
+    settings: Arc<RequestSettings>,
 }
 
 /// Passes a request through all stages. A refusal is returned together with the guard that logs it.
 async fn stages(
     caller: &ConnectionContext,
     head: &Parts,
-    located: Located<'_>,
-    body: Incoming,
-    upgrade: Option<OnUpgrade>,
+    settings: &RequestSettings,
+    request: Incomplete<'_>,
     memory: &mut RequestMemory,
     mut guard: Box<RequestGuard>,
 ) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
-    let located = match admit(caller, head, located, upgrade.is_some()) {
+    let Incomplete {
+        located,
+        body,
+        upgrade,
+    } = request;
+    let located = match admit(caller, head, settings, located, upgrade.is_some()) {
         Ok(located) => located,
         Err(refusal) => return Err((refusal, guard)),
     };
-    match prepare(caller, head, located, body, memory, &mut guard).await {
+    match prepare(caller, head, settings, located, body, memory, &mut guard).await {
         Ok(Prepared::Page(response)) => Ok(own_response(response)),
         Ok(Prepared::Forward(request)) => {
             forward_request(caller, head, request, upgrade, guard).await
@@ -182,6 +208,7 @@ async fn stages(
 async fn prepare<'a>(
     caller: &ConnectionContext,
     head: &Parts,
+    settings: &RequestSettings,
     (endpoint, path): (Endpoint, Cow<'a, str>),
     mut body: Incoming,
     memory: &mut RequestMemory,
@@ -189,7 +216,7 @@ async fn prepare<'a>(
 ) -> Result<Prepared<'a>, Refusal> {
     let shared = &caller.worker.shared;
     if head.method.is_safe() && !body.is_end_stream() {
-        let pace = shared.client_limits.body;
+        let pace = settings.client_limits.body;
         Box::pin(request::expect_none(&head.method, &mut body, pace)).await?;
     }
     let kind = match endpoint.service {
@@ -209,8 +236,8 @@ async fn prepare<'a>(
     }
     guard.set_in_flight(InFlight::new(&shared.requests, &caller.requests));
     let limits = BodyLimits {
-        max: shared.max_body,
-        pace: shared.client_limits.body,
+        max: settings.max_body,
+        pace: settings.client_limits.body,
         budget: &shared.budget,
     };
     let mut parsed = request::read(head, endpoint, body, limits).await?;
@@ -223,20 +250,25 @@ async fn prepare<'a>(
     }
     guard.note_parsed(&parsed);
     let model = parsed.model.take();
-    let route = find_route(&shared.pool, kind, model.as_deref())?;
+    let (route, settings) = find_route(&shared.pool, kind, model.as_deref())?;
     Ok(Prepared::Forward(BackendRequest {
         endpoint,
         path,
         parsed,
         model,
         route,
+        settings,
     }))
 }
 
 /// Returns the backends that serve a model. If `kind` is given, such as Ollama for requests to
 /// Ollama's own API, only backends of that kind are used.
-fn find_route(pool: &Pool, kind: Option<Kind>, model: Option<&str>) -> Result<Arc<Route>, Refusal> {
-    pool.route_for_kind(kind, model).map_err(|error| {
+fn find_route(
+    pool: &Pool,
+    kind: Option<Kind>,
+    model: Option<&str>,
+) -> Result<(Arc<Route>, Arc<RequestSettings>), Refusal> {
+    pool.route_with_settings(kind, model).map_err(|error| {
         let name = model.unwrap_or_default();
         match error {
             RouteError::Unknown => models::unknown(name, pool, kind),
@@ -260,6 +292,7 @@ async fn forward_request(
         mut parsed,
         model,
         route,
+        settings,
     } = request;
     let blocks = std::mem::take(&mut parsed.blocks);
     let id_in_path = || {
@@ -290,6 +323,7 @@ async fn forward_request(
         path: &path,
         parsed: &mut parsed,
         hints: &hints,
+        settings: &settings,
         repeatable: is_kept && endpoint.is_repeatable(&head.method),
         is_delivered: false,
         tried: Vec::new(),
@@ -320,13 +354,14 @@ fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<Endpo
 fn admit<'a>(
     caller: &ConnectionContext,
     head: &Parts,
+    settings: &RequestSettings,
     located: Located<'a>,
     is_upgrade: bool,
 ) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
     let shared = &caller.worker.shared;
     request::check_method(&head.method)?;
     request::check_host(head)?;
-    if let Some(hosts) = &shared.private_hosts {
+    if let Some(hosts) = &settings.private_hosts {
         request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
     }
     let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
@@ -339,7 +374,7 @@ fn admit<'a>(
         Service::Own(_) => return Ok((endpoint, path)),
         Service::Backend | Service::Ollama => {}
     }
-    if !endpoint.is_known && shared.unknown_endpoints == UnknownEndpoints::Reject {
+    if !endpoint.is_known && settings.unknown_endpoints == UnknownEndpoints::Reject {
         return Err(Refusal::new(
             StatusCode::NOT_FOUND,
             "unknown_endpoint",

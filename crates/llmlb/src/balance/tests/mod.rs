@@ -29,6 +29,7 @@ fn backend(name: &str) -> Backend {
 fn pool_config() -> PoolConfig {
     PoolConfig {
         aliases: Vec::new(),
+        settings: RequestSettings::default_for_tests(),
         queue: 10_000,
         queue_timeout: Duration::from_secs(60),
         host: None,

@@ -4,6 +4,7 @@ use super::super::backends::fields::{
     AliasModels, BackendName, HttpUrl, ModelNames, ModelPatterns,
 };
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::Applies;
 use super::super::setting::{Flag, Setting, section};
 use super::super::types::{Boolean, Number, Optional, VariableName, Word};
 use super::super::{BackendUrl, Kind};
@@ -26,6 +27,7 @@ section! {
 
 pub(crate) static BACKEND_NAME: Setting<Option<String>> = Setting {
     name: "backend.name",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("none: the name is host:port of the URL", || None),
@@ -37,6 +39,7 @@ pub(crate) static BACKEND_NAME: Setting<Option<String>> = Setting {
 };
 pub(crate) static BACKEND_URL: Setting<Option<BackendUrl>> = Setting {
     name: "backend.url",
+    reload: Applies,
     variable: Some(BACKENDS),
     flag: Some(Flag {
         long: BACKEND_FLAG,
@@ -53,6 +56,7 @@ pub(crate) static BACKEND_URL: Setting<Option<BackendUrl>> = Setting {
 };
 pub(crate) static BACKEND_MODELS: Setting<Option<Vec<String>>> = Setting {
     name: "backend.models",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described(
@@ -67,6 +71,7 @@ pub(crate) static BACKEND_MODELS: Setting<Option<Vec<String>>> = Setting {
 };
 pub(crate) static BACKEND_KEY: Setting<Option<String>> = Setting {
     name: "backend.api_key_env",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("no key", || None),
@@ -78,6 +83,7 @@ pub(crate) static BACKEND_KEY: Setting<Option<String>> = Setting {
 };
 pub(crate) static BACKEND_KIND: Setting<Option<Kind>> = Setting {
     name: "backend.kind",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("detected", || None),
@@ -92,6 +98,7 @@ pub(crate) static BACKEND_KIND: Setting<Option<Kind>> = Setting {
 };
 pub(crate) static BACKEND_WEIGHT: Setting<u32> = Setting {
     name: "backend.weight",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Constant(|| 1),
@@ -100,6 +107,7 @@ pub(crate) static BACKEND_WEIGHT: Setting<u32> = Setting {
 };
 pub(crate) static BACKEND_LIMIT: Setting<Option<u32>> = Setting {
     name: "backend.max_concurrent",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("no limit", || None),
@@ -111,6 +119,7 @@ pub(crate) static BACKEND_LIMIT: Setting<Option<u32>> = Setting {
 };
 pub(crate) static BACKEND_ONLY: Setting<Option<Vec<String>>> = Setting {
     name: "backend.only_models",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("all", || None),
@@ -122,6 +131,7 @@ pub(crate) static BACKEND_ONLY: Setting<Option<Vec<String>>> = Setting {
 };
 pub(crate) static BACKEND_REUSE: Setting<bool> = Setting {
     name: "backend.reuse_after_errors",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Constant(|| false),
@@ -131,6 +141,7 @@ pub(crate) static BACKEND_REUSE: Setting<bool> = Setting {
 /// Entry of `[aliases]`.
 pub(crate) static ALIAS: Setting<Vec<String>> = Setting {
     name: "aliases.NAME",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("none", Vec::new),

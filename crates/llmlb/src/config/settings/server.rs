@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::super::instance::Instance;
 use super::super::networks::Networks;
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::{AfterRestart, Applies};
 use super::super::setting::{Flag, Setting, section};
 use super::super::types::{
     Boolean, ByteSize, DAY, HostNames, InstanceName, IpAddress, MINUTE, NetworkList, Number,
@@ -78,6 +79,7 @@ const MAX_WORKERS: usize = 1024;
 
 pub(crate) static HOST: Setting<IpAddr> = Setting {
     name: "server.host",
+    reload: AfterRestart,
     variable: Some("LLMLB_HOST"),
     flag: Some(Flag {
         long: "--host",
@@ -90,6 +92,7 @@ pub(crate) static HOST: Setting<IpAddr> = Setting {
 };
 pub(crate) static PORT: Setting<u16> = Setting {
     name: "server.port",
+    reload: AfterRestart,
     variable: Some("LLMLB_PORT"),
     flag: Some(Flag {
         long: "--port",
@@ -104,6 +107,7 @@ pub(crate) static PORT: Setting<u16> = Setting {
 };
 pub(crate) static ALLOW_PUBLIC: Setting<bool> = Setting {
     name: "server.allow_public",
+    reload: AfterRestart,
     variable: Some("LLMLB_ALLOW_PUBLIC"),
     flag: Some(Flag {
         long: "--allow-public",
@@ -116,6 +120,7 @@ pub(crate) static ALLOW_PUBLIC: Setting<bool> = Setting {
 };
 pub(crate) static HOSTS: Setting<Vec<String>> = Setting {
     name: "server.hosts",
+    reload: Applies,
     variable: Some("LLMLB_HOSTS"),
     flag: None,
     default: Described("none", Vec::new),
@@ -124,6 +129,7 @@ pub(crate) static HOSTS: Setting<Vec<String>> = Setting {
 };
 pub(crate) static TRUSTED_PROXIES: Setting<Networks> = Setting {
     name: "server.trusted_proxies",
+    reload: Applies,
     variable: Some("LLMLB_TRUSTED_PROXIES"),
     flag: None,
     default: Described("none", Networks::default),
@@ -132,6 +138,7 @@ pub(crate) static TRUSTED_PROXIES: Setting<Networks> = Setting {
 };
 pub(crate) static WORKERS: Setting<usize> = Setting {
     name: "server.workers",
+    reload: AfterRestart,
     variable: Some("LLMLB_WORKERS"),
     flag: None,
     default: Described("the number of CPUs", cpus),
@@ -142,6 +149,7 @@ pub(crate) static WORKERS: Setting<usize> = Setting {
 };
 pub(crate) static DRAIN_TIMEOUT: Setting<Duration> = Setting {
     name: "server.drain_timeout",
+    reload: Applies,
     variable: Some("LLMLB_DRAIN_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -152,6 +160,7 @@ pub(crate) static DRAIN_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_BODY: Setting<usize> = Setting {
     name: "server.max_body",
+    reload: Applies,
     variable: Some("LLMLB_MAX_BODY"),
     flag: None,
     default: Constant(|| 32 << 20),
@@ -161,6 +170,7 @@ pub(crate) static MAX_BODY: Setting<usize> = Setting {
 // Less than 1 MiB would not suffice for a few connections.
 pub(crate) static BODY_MEMORY: Setting<usize> = Setting {
     name: "server.body_memory",
+    reload: Applies,
     variable: Some("LLMLB_BODY_MEMORY"),
     flag: None,
     default: Constant(|| 1 << 30),
@@ -169,6 +179,7 @@ pub(crate) static BODY_MEMORY: Setting<usize> = Setting {
 };
 pub(crate) static BODY_TIMEOUT: Setting<Duration> = Setting {
     name: "server.body_timeout",
+    reload: Applies,
     variable: Some("LLMLB_BODY_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -177,6 +188,7 @@ pub(crate) static BODY_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MIN_BODY_RATE: Setting<usize> = Setting {
     name: "server.min_body_rate",
+    reload: Applies,
     variable: Some("LLMLB_MIN_BODY_RATE"),
     flag: None,
     default: Constant(|| 1 << 10),
@@ -185,6 +197,7 @@ pub(crate) static MIN_BODY_RATE: Setting<usize> = Setting {
 };
 pub(crate) static SEND_TIMEOUT: Setting<Duration> = Setting {
     name: "server.send_timeout",
+    reload: Applies,
     variable: Some("LLMLB_SEND_TIMEOUT"),
     flag: None,
     default: Constant(|| MINUTE),
@@ -193,6 +206,7 @@ pub(crate) static SEND_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
     name: "server.stall_timeout",
+    reload: Applies,
     variable: Some("LLMLB_STALL_TIMEOUT"),
     flag: None,
     default: Constant(|| 10 * SECOND),
@@ -201,6 +215,7 @@ pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_CONNECTIONS: Setting<Option<usize>> = Setting {
     name: "server.max_connections",
+    reload: AfterRestart,
     variable: Some("LLMLB_MAX_CONNECTIONS"),
     flag: None,
     default: Described(
@@ -217,6 +232,7 @@ pub(crate) static MAX_CONNECTIONS: Setting<Option<usize>> = Setting {
 };
 pub(crate) static MAX_CONNECTIONS_PER_ADDRESS: Setting<Option<usize>> = Setting {
     name: "server.max_connections_per_address",
+    reload: AfterRestart,
     variable: Some("LLMLB_MAX_CONNECTIONS_PER_ADDRESS"),
     flag: None,
     default: Described("a quarter of `max_connections`", || None),
@@ -230,6 +246,7 @@ pub(crate) static MAX_CONNECTIONS_PER_ADDRESS: Setting<Option<usize>> = Setting 
 };
 pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
     name: "server.idle_timeout",
+    reload: Applies,
     variable: Some("LLMLB_SERVER_IDLE_TIMEOUT"),
     flag: None,
     default: Constant(|| 75 * SECOND),
@@ -239,6 +256,7 @@ pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
 // The lower bound is the smallest read buffer of hyper.
 pub(crate) static MAX_HEADER: Setting<usize> = Setting {
     name: "server.max_header",
+    reload: Applies,
     variable: Some("LLMLB_MAX_HEADER"),
     flag: None,
     default: Constant(|| 32 << 10),
@@ -247,6 +265,7 @@ pub(crate) static MAX_HEADER: Setting<usize> = Setting {
 };
 pub(crate) static MAX_STREAMS: Setting<u32> = Setting {
     name: "server.max_streams",
+    reload: Applies,
     variable: Some("LLMLB_MAX_STREAMS"),
     flag: None,
     default: Constant(|| 128),
@@ -255,6 +274,7 @@ pub(crate) static MAX_STREAMS: Setting<u32> = Setting {
 };
 pub(crate) static TUNNEL_IDLE: Setting<Duration> = Setting {
     name: "server.tunnel_idle",
+    reload: Applies,
     variable: Some("LLMLB_TUNNEL_IDLE"),
     flag: None,
     default: Constant(|| 5 * MINUTE),
@@ -263,6 +283,7 @@ pub(crate) static TUNNEL_IDLE: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_RESETS: Setting<u32> = Setting {
     name: "server.max_resets",
+    reload: Applies,
     variable: Some("LLMLB_MAX_RESETS"),
     flag: None,
     default: Constant(|| 1200),
@@ -273,6 +294,7 @@ pub(crate) static MAX_RESETS: Setting<u32> = Setting {
 };
 pub(crate) static QUEUE: Setting<usize> = Setting {
     name: "server.queue",
+    reload: Applies,
     variable: Some("LLMLB_QUEUE"),
     flag: None,
     default: Constant(|| 1000),
@@ -283,6 +305,7 @@ pub(crate) static QUEUE: Setting<usize> = Setting {
 };
 pub(crate) static QUEUE_TIMEOUT: Setting<Duration> = Setting {
     name: "server.queue_timeout",
+    reload: Applies,
     variable: Some("LLMLB_QUEUE_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -291,6 +314,7 @@ pub(crate) static QUEUE_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static UNKNOWN_ENDPOINTS: Setting<UnknownEndpoints> = Setting {
     name: "server.unknown_endpoints",
+    reload: Applies,
     variable: Some("LLMLB_UNKNOWN_ENDPOINTS"),
     flag: None,
     default: Constant(|| UnknownEndpoints::Forward),
@@ -306,6 +330,7 @@ pub(crate) static UNKNOWN_ENDPOINTS: Setting<UnknownEndpoints> = Setting {
 
 pub(crate) static INSTANCE: Setting<Option<Instance>> = Setting {
     name: "server.instance",
+    reload: AfterRestart,
     variable: Some("LLMLB_INSTANCE"),
     flag: None,
     default: Described("host name and port, such as `gpu-1:32768`", || None),
