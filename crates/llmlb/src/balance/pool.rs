@@ -217,7 +217,8 @@ impl Pool {
         kind: Option<Kind>,
         model: Option<&str>,
     ) -> Result<Arc<Route>, RouteError> {
-        self.route_with_settings(kind, model).map(|(route, _)| route)
+        self.route_with_settings(kind, model)
+            .map(|(route, _)| route)
     }
 
     /// Returns the backends that may serve a model, and the settings of the same configuration; only backends

@@ -139,8 +139,12 @@ impl Reloader {
         shared.budget.set_limit(server.body_memory);
         shared.contention.set_limit(server.stall_timeout);
         shared.cancelled.set_limit(server.max_resets);
-        shared.connections.set_proxies(server.trusted_proxies.clone());
-        shared.address_limit.set_proxies(server.trusted_proxies.clone());
+        shared
+            .connections
+            .set_proxies(server.trusted_proxies.clone());
+        shared
+            .address_limit
+            .set_proxies(server.trusted_proxies.clone());
         shared
             .meter
             .set_refuses(config.usage.on_failure == OnFailure::Refuse);

@@ -45,7 +45,7 @@ impl ConfigWatch {
         let path = config::watched_path(&flags);
         let mut watcher = Watcher {
             // The file is read once more: it may have been changed since the server read it.
-            settling: Settling::new(None),
+            settling: Settling::default(),
             path,
             flags,
             had_file,
@@ -110,23 +110,25 @@ fn signature(path: Option<&PathBuf>) -> Option<Signature> {
 /// Decides when a changed file is read: once it has been unchanged for [`SETTLED_AFTER`].
 #[derive(Debug)]
 struct Settling<S = Signature> {
-    /// Signature of the file that was read last.
-    read: Option<S>,
+    /// Signature of the file that was read last: `Some(None)` if it was missing, `None` before the first time.
+    read: Option<Option<S>>,
     /// A different signature, and the time at which it was first seen.
     changed: Option<(Option<S>, Instant)>,
 }
 
-impl<S: Copy + PartialEq> Settling<S> {
-    fn new(read: Option<S>) -> Self {
+impl<S> Default for Settling<S> {
+    fn default() -> Self {
         Self {
-            read,
+            read: None,
             changed: None,
         }
     }
+}
 
+impl<S: Copy + PartialEq> Settling<S> {
     /// True if the file differs from the one that was read, and has settled.
     fn is_due(&mut self, current: Option<S>, now: Instant) -> bool {
-        if current == self.read {
+        if self.read == Some(current) {
             self.changed = None;
             return false;
         }
@@ -140,7 +142,7 @@ impl<S: Copy + PartialEq> Settling<S> {
     }
 
     fn note_read(&mut self, read: Option<S>) {
-        self.read = read;
+        self.read = Some(read);
         self.changed = None;
     }
 }
@@ -153,7 +155,8 @@ mod tests {
     fn changed_file_is_due_once_it_was_unchanged_for_200_ms() {
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let mut settling = Settling::new(Some(1));
+        let mut settling = Settling::default();
+        settling.note_read(Some(1));
         assert!(!settling.is_due(Some(1), at(0)));
         // A program writes the file in pieces; each changes its signature.
         for (signature, millis) in [(2, 100), (3, 250), (4, 400)] {
@@ -178,7 +181,10 @@ mod tests {
     #[test]
     fn missing_file_is_due_after_the_same_time() {
         let start = Instant::now();
-        let mut settling = Settling::new(Some(1));
+        let mut settling = Settling::<u32>::default();
+        assert!(!settling.is_due(None, start));
+        assert!(settling.is_due(None, start + SETTLED_AFTER));
+        settling.note_read(Some(1));
         assert!(!settling.is_due(None, start));
         assert!(settling.is_due(None, start + SETTLED_AFTER));
     }

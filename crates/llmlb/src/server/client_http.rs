@@ -11,10 +11,10 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioTimer;
 
 // Buffer sizes are defined where the memory of the buffers is charged to `server.body_memory`.
-use crate::request_settings::HttpLimits;
 use super::client_memory::{
     H1_LARGE_BUFFER, H2_CONNECTION_WINDOW, H2_SEND_BUFFER, H2_STREAM_WINDOW,
 };
+use crate::request_settings::HttpLimits;
 
 /// Maximum number of fields in an HTTP/1.1 head. hyper parses up to this many without an allocation.
 const MAX_FIELDS: usize = 100;

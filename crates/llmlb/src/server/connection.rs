@@ -22,8 +22,8 @@ use super::protocol::{self, Protocol};
 use super::serve::{self, ConnectionContext};
 use super::unparsed;
 use super::worker::Worker;
-use crate::request_settings::RequestSettings;
 use crate::request::Counter;
+use crate::request_settings::RequestSettings;
 
 /// Time after the start of a drain in which requests on open connections are still accepted.
 const LAST_REQUEST_WITHIN: Duration = Duration::from_millis(250);

@@ -24,10 +24,10 @@ use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IdHash;
 use crate::memory_budget::Budget;
-use crate::request_settings::RequestSettings;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
 };
+use crate::request_settings::RequestSettings;
 
 /// State of a client connection that its requests share.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use crate::exporter;
 use crate::issuer_store::IssuerStore;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
-use crate::request_settings::RequestSettings;
 use crate::request::{Cancelled, Counter};
+use crate::request_settings::RequestSettings;
 use crate::upstream::{AddressLimit, BackendConnections};
 
 /// State of the server that every request can read.

@@ -13,12 +13,13 @@ mod windows;
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{
-    data_dir::data_dir, hangup::is_hangup_ignored, listen, listener::listener_owner, mounts::local_lock_option,
-    port_owner::port_owner,
+    data_dir::data_dir, hangup::is_hangup_ignored, listen, listener::listener_owner,
+    mounts::local_lock_option, port_owner::port_owner,
 };
 #[cfg(target_os = "macos")]
 pub(crate) use macos::{
-    data_dir::data_dir, hangup::is_hangup_ignored, listen, listener::listener_owner, port_owner::port_owner,
+    data_dir::data_dir, hangup::is_hangup_ignored, listen, listener::listener_owner,
+    port_owner::port_owner,
 };
 #[cfg(unix)]
 pub(crate) use unix::{

@@ -9,7 +9,7 @@ use tenure::Proof;
 use super::server::{Health, RunningServer, ServerReport, ServerState};
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::cli::status_client::{BackendStatus, ConnectionCounts, UsageStatus};
+use crate::cli::status_client::{BackendStatus, ConfigStatus, ConnectionCounts, UsageStatus};
 use crate::lock::rfc3339;
 
 #[derive(Serialize)]
@@ -41,6 +41,7 @@ struct StatusEntry<'a> {
     connections: Option<&'a ConnectionCounts>,
     backend_connections: Option<&'a ConnectionCounts>,
     usage: Option<&'a UsageStatus>,
+    config: Option<&'a ConfigStatus>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
     lock_path: String,
@@ -133,6 +134,7 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
         entry.connections = response.connections.as_ref();
         entry.backend_connections = response.backend_connections.as_deref();
         entry.usage = response.usage.as_deref();
+        entry.config = response.config.as_deref();
         entry.backends = Some(StatusBackends {
             up,
             total,

@@ -22,8 +22,12 @@ mod tests {
 
     #[test]
     fn ignored_signals_are_read_from_the_status_of_the_process() {
-        assert!(ignores_hangup("Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"));
-        assert!(!ignores_hangup("Name:\tx\nSigIgn:\t0000000000001000\nSigCgt:\t1\n"));
+        assert!(ignores_hangup(
+            "Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0\n"
+        ));
+        assert!(!ignores_hangup(
+            "Name:\tx\nSigIgn:\t0000000000001000\nSigCgt:\t1\n"
+        ));
         assert!(!ignores_hangup("SigCgt:\t0000000000000001\n"));
     }
 }
