@@ -23,6 +23,7 @@ use crate::forward::Via;
 use crate::health::Watcher;
 use crate::issuer_file::IssuerFile;
 use crate::issuer_store::IssuerStore;
+use crate::keys::{KeyTable, KeyWatch};
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::reload::{Reloader, Reloads};
@@ -44,6 +45,14 @@ pub(crate) struct RequestLog {
     pub(crate) timed: bool,
 }
 
+/// Parts of the server that are opened before it starts, because it does not start without them.
+pub(crate) struct Opened {
+    pub(crate) meter: Meter,
+    pub(crate) keys: Arc<KeyTable>,
+    /// Applies changes of `keys.json`; `None` without a data directory.
+    pub(crate) key_watch: Option<KeyWatch>,
+}
+
 /// A running server.
 pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
@@ -51,6 +60,7 @@ pub(crate) struct App {
     exporter: Option<Exporter>,
     /// Writer of issued ids; `None` if there is no data directory.
     issuer_file: Option<IssuerFile>,
+    _key_watch: Option<KeyWatch>,
     workers_config: WorkerConfig,
     /// Tasks of the probes and of the demo's backends.
     tasks: TaskTracker,
@@ -83,7 +93,7 @@ impl App {
         division: &Division,
         via: Via,
         log: RequestLog,
-        meter: Meter,
+        opened: Opened,
     ) -> io::Result<Self> {
         let demo = flags.demo;
         let tasks = TaskTracker::new();
@@ -126,12 +136,12 @@ impl App {
             watcher.discover(listener.local_addr()?.port()).await;
         }
         let workers_config = worker_config(config, connector.clone(), via, log);
-        let (exporter, usage) = start_exporter(config, demo, meter.instance())?;
+        let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
         let shared = Arc::new(shared(
             config,
             division,
             pool,
-            meter,
+            (opened.meter, opened.keys),
             usage,
             issuer_store,
             &workers_config,
@@ -158,6 +168,7 @@ impl App {
             workers,
             exporter,
             issuer_file,
+            _key_watch: opened.key_watch,
             workers_config,
             tasks,
             stop_probes,
@@ -248,7 +259,7 @@ fn shared(
     config: &Config,
     division: &Division,
     pool: Arc<Pool>,
-    meter: Meter,
+    (meter, keys): (Meter, Arc<KeyTable>),
     usage: Option<Arc<exporter::ExportState>>,
     issuer_store: Option<IssuerStore>,
     workers: &WorkerConfig,
@@ -266,6 +277,8 @@ fn shared(
         budget: Arc::new(Budget::new(server.body_memory)),
         dropped_headers: Arc::default(),
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
+        keys,
+        refused: Arc::default(),
         meter: Arc::new(meter),
         config: Arc::new(ConfigStatus::new(config)),
         usage,

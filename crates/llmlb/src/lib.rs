@@ -33,6 +33,7 @@ mod issued_ids;
 mod issuer_file;
 mod issuer_store;
 mod json;
+mod keys;
 mod known_hosts;
 mod listen;
 pub mod lock;

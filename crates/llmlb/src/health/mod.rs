@@ -131,9 +131,11 @@ impl Watcher {
     /// their models are known when requests can reach them.
     pub(crate) async fn probe_planned(&self, planned: &mut [PlannedBackend]) {
         let table = self.pool.table();
+        let current = table.backends.iter().map(|one| (one.id, one));
+        let current: HashMap<BackendId, &Arc<Backend>> = current.collect();
         let is_current = |backend: &Arc<Backend>| {
-            let mut current = table.backends.iter();
-            current.any(|one| Arc::ptr_eq(one, backend))
+            let current = current.get(&backend.id);
+            current.is_some_and(|one| Arc::ptr_eq(one, backend))
         };
         // Dropping the set ends probes that have not succeeded in time.
         let mut probes = JoinSet::new();

@@ -151,6 +151,7 @@ impl Reloader {
         self.logs_requests
             .store(config.log.requests, Ordering::Relaxed);
         self.drain_timeout.set(server.drain_timeout);
+        shared.keys.set_configured(config.keys.clone());
         let machine = sys::host_name(env::text);
         let removed = shared.pool.reconfigure(Reconfigured {
             backends: planned,

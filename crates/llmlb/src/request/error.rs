@@ -17,6 +17,9 @@ pub(crate) struct Refusal {
     retry_after: Option<u16>,
     allow: Option<&'static str>,
     upgrade: Option<&'static str>,
+    /// True if the request has no usage record, but is counted in `/status`.
+    pub(crate) is_unrecorded: bool,
+    asks_for_key: bool,
 }
 
 impl Refusal {
@@ -29,6 +32,8 @@ impl Refusal {
             retry_after: None,
             allow: None,
             upgrade: None,
+            is_unrecorded: false,
+            asks_for_key: false,
         }
     }
 
@@ -53,6 +58,18 @@ impl Refusal {
     /// Sets `Upgrade`: the protocol that the client must request.
     pub(crate) fn upgrade(mut self, protocol: &'static str) -> Self {
         self.upgrade = Some(protocol);
+        self
+    }
+
+    /// Counts the request in `/status` instead of recording it: a key does not permit the request.
+    pub(crate) fn unrecorded(mut self) -> Self {
+        self.is_unrecorded = true;
+        self
+    }
+
+    /// Sets `WWW-Authenticate`: the client must send an API key.
+    pub(crate) fn asking_for_key(mut self) -> Self {
+        self.asks_for_key = true;
         self
     }
 
@@ -90,6 +107,10 @@ impl Refusal {
         if let Some(value) = self.upgrade {
             headers.insert(header::UPGRADE, HeaderValue::from_static(value));
         }
+        if self.asks_for_key {
+            let scheme = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+        }
         response
     }
 
@@ -105,6 +126,7 @@ impl Refusal {
     /// `error.type` in Anthropic's format.
     fn anthropic_type(&self) -> &'static str {
         match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::FORBIDDEN => "permission_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",

@@ -8,6 +8,7 @@ mod browser;
 mod cancelled;
 mod case_variant;
 mod client;
+mod credentials;
 mod error;
 mod explain;
 mod form;
@@ -22,6 +23,7 @@ mod parse;
 mod prefix;
 mod prompt_fields;
 mod query;
+mod refused;
 
 pub(crate) use access_log::{AccessLog, LogSink};
 pub(crate) use accounting::Accounting;
@@ -31,6 +33,7 @@ pub(crate) use body::{
 pub(crate) use browser::refuse_foreign_pages;
 pub(crate) use cancelled::Cancelled;
 pub(crate) use client::{client_address, is_local};
+pub(crate) use credentials::{authenticate, check_model};
 pub(crate) use error::{Refusal, backend_auth, json_response};
 pub(crate) use guard::{AfterFailure, End, RequestGuard};
 pub(crate) use host::check as check_host;
@@ -38,3 +41,4 @@ pub(crate) use id::{Ids, client_key};
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use method::check as check_method;
 pub(crate) use parse::{AskUsage, BodyLimits, ParsedRequest, Payload, read};
+pub(crate) use refused::RefusedRequests;

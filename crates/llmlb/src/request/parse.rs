@@ -114,6 +114,15 @@ impl ParsedRequest {
         }
     }
 
+    /// Returns a request with an empty body that names this model, for tests.
+    #[cfg(test)]
+    pub(super) fn with_model(model: Option<&str>) -> Self {
+        Self {
+            model: model.map(str::to_owned),
+            ..Self::without_model(Payload::Read(Bytes::new()))
+        }
+    }
+
     /// Returns a request whose body names no model. The model comes from the parameter `model` of
     /// the URL's query, if there is one.
     fn from_query(query: Option<&str>, payload: Payload) -> Result<Self, Refusal> {

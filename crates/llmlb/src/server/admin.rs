@@ -10,6 +10,7 @@ use super::shared::Shared;
 use crate::balance::{Backend, BackendState, LastError};
 use crate::config::Kind;
 use crate::endpoint::{AdminPage, Dialect, Endpoint};
+use crate::keys::{ApiKey, KeyReport};
 use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
 use crate::text;
@@ -22,21 +23,25 @@ pub(crate) fn respond(
     caller: &ConnectionContext,
     headers: &HeaderMap,
     page: AdminPage,
+    key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let shared = &*caller.worker.shared;
+    let is_admin =
+        || is_local(caller.peer, caller.local, headers) || key.is_some_and(|key| key.is_admin);
     match page {
         AdminPage::Greeting => Ok(greeting()),
         AdminPage::Health => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
         AdminPage::Ready => Ok(readyz(shared)),
-        AdminPage::Status if is_local(caller.peer, caller.local, headers) => {
+        AdminPage::Status if is_admin() => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
         AdminPage::Status => Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "forbidden",
-            "/status is served only to programs on this machine, and not through a proxy; use \
-             /healthz or /readyz.",
-        )),
+            "/status is served only to programs on this machine, and not through a proxy, or with an \
+             API key for admins; use /healthz or /readyz.",
+        )
+        .unrecorded()),
     }
 }
 
@@ -105,6 +110,8 @@ fn status(shared: &Shared) -> Value {
         "usage": usage(shared),
         "dropped_headers": dropped_headers(shared),
         "config": config(shared),
+        "keys": keys(&shared.keys.report()),
+        "refused": shared.refused.report(),
     })
 }
 
@@ -143,6 +150,15 @@ fn usage(shared: &Shared) -> Option<Value> {
         usage["error"] = error.into();
     }
     Some(usage)
+}
+
+/// State of the API keys, without their names.
+fn keys(report: &KeyReport) -> Value {
+    json!({
+        "required": report.is_required,
+        "count": report.count,
+        "error": report.error,
+    })
 }
 
 /// Counts of client header fields that were not forwarded, by name. `*` is the count of all other names.

@@ -23,6 +23,7 @@ use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IdHash;
+use crate::keys::ApiKey;
 use crate::memory_budget::Budget;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
@@ -191,11 +192,22 @@ async fn stages(
         body,
         upgrade,
     } = request;
-    let located = match admit(caller, head, settings, located, upgrade.is_some()) {
+    let is_upgrade = upgrade.is_some();
+    let located = match admit(caller, head, settings, located, is_upgrade, &mut guard) {
         Ok(located) => located,
         Err(refusal) => return Err((refusal, guard)),
     };
-    match prepare(caller, head, settings, located, body, memory, &mut guard).await {
+    match prepare(
+        caller,
+        head,
+        settings,
+        (located, is_upgrade),
+        body,
+        memory,
+        &mut guard,
+    )
+    .await
+    {
         Ok(Prepared::Page(response)) => Ok(own_response(response)),
         Ok(Prepared::Forward(request)) => {
             forward_request(caller, head, request, upgrade, guard).await
@@ -209,7 +221,7 @@ async fn prepare<'a>(
     caller: &ConnectionContext,
     head: &Parts,
     settings: &RequestSettings,
-    (endpoint, path): (Endpoint, Cow<'a, str>),
+    ((endpoint, path), is_upgrade): ((Endpoint, Cow<'a, str>), bool),
     mut body: Incoming,
     memory: &mut RequestMemory,
     guard: &mut RequestGuard,
@@ -221,7 +233,7 @@ async fn prepare<'a>(
     }
     let kind = match endpoint.service {
         Service::Own(page) => {
-            let response = own_page(caller, head, page, &path)?;
+            let response = own_page(caller, head, page, &path, guard.key.as_deref())?;
             if !has_room_for(&response, &shared.budget) {
                 return Err(request::too_many(&shared.budget));
             }
@@ -249,8 +261,10 @@ async fn prepare<'a>(
         Payload::Passing(_) => {}
     }
     guard.note_parsed(&parsed);
+    let key = guard.key.as_deref();
+    request::check_model(key, head, endpoint, &path, &parsed, is_upgrade)?;
     let model = parsed.model.take();
-    let (route, settings) = find_route(&shared.pool, kind, model.as_deref())?;
+    let (route, settings) = find_route(&shared.pool, kind, model.as_deref(), key)?;
     Ok(Prepared::Forward(BackendRequest {
         endpoint,
         path,
@@ -267,12 +281,13 @@ fn find_route(
     pool: &Pool,
     kind: Option<Kind>,
     model: Option<&str>,
+    key: Option<&ApiKey>,
 ) -> Result<(Arc<Route>, Arc<RequestSettings>), Refusal> {
     pool.route_with_settings(kind, model).map_err(|error| {
         let name = model.unwrap_or_default();
         match error {
-            RouteError::Unknown => models::unknown(name, pool, kind),
-            RouteError::NotYet => models::not_known_yet(name, pool),
+            RouteError::Unknown => models::unknown(name, pool, kind, key),
+            RouteError::NotYet => models::not_known_yet(name, pool, key),
         }
     })
 }
@@ -308,7 +323,7 @@ async fn forward_request(
     let hints = SelectHints {
         blocks: &blocks,
         issued,
-        client: request::client_key(client, &head.headers),
+        client: request::client_key(client, &head.headers, guard.key.as_deref()),
         endpoint: endpoint_key(&head.method, endpoint, &path),
     };
     let cancelled = &worker.shared.cancelled;
@@ -350,13 +365,15 @@ fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<Endpo
     is_one.then(|| EndpointKey::new(path, endpoint.is_known))
 }
 
-/// Checks the head of a request, and rejects requests that are not served, before the body is read.
+/// Checks the head of a request, and rejects requests that are not served, before the body is read. Notes
+/// the client's API key in the guard.
 fn admit<'a>(
     caller: &ConnectionContext,
     head: &Parts,
     settings: &RequestSettings,
     located: Located<'a>,
     is_upgrade: bool,
+    guard: &mut RequestGuard,
 ) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
     let shared = &caller.worker.shared;
     request::check_method(&head.method)?;
@@ -365,6 +382,7 @@ fn admit<'a>(
         request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
     }
     let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
+    authenticate(shared, head, endpoint, is_upgrade, guard)?;
     let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
     match endpoint.service {
         Service::NotServed => return Err(admin::not_found(shared, endpoint, &path)),
@@ -413,6 +431,23 @@ fn admit<'a>(
     Ok((endpoint, path))
 }
 
+/// Notes the client's API key in the guard. Without a valid key only the pages about the server
+/// itself are served, which have rules of their own.
+fn authenticate(
+    shared: &Shared,
+    head: &Parts,
+    endpoint: Endpoint,
+    is_upgrade: bool,
+    guard: &mut RequestGuard,
+) -> Result<(), Refusal> {
+    match request::authenticate(&shared.keys, &head.headers, is_upgrade) {
+        Ok(key) => guard.key = key,
+        Err(_) if matches!(endpoint.service, Service::Own(Page::Admin(_))) => {}
+        Err(rejected) => return Err(rejected.refusal()),
+    }
+    Ok(())
+}
+
 fn bad_path(head: &Parts, error: PathError) -> Refusal {
     match error {
         PathError::Misspelled(plain) => Refusal::new(
@@ -444,13 +479,14 @@ fn own_page(
     head: &Parts,
     page: Page,
     path: &str,
+    key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let pool = &caller.worker.shared.pool;
     match page {
-        Page::Admin(page) => admin::respond(caller, &head.headers, page),
-        Page::Models => Ok(models::list(&pool.table())),
-        Page::Model => models::describe(pool, &endpoint::model_in(path)),
-        Page::OllamaTags => Ok(ollama::list(&pool.table())),
+        Page::Admin(page) => admin::respond(caller, &head.headers, page, key),
+        Page::Models => Ok(models::list(&pool.table(), key)),
+        Page::Model => models::describe(pool, &endpoint::model_in(path), key),
+        Page::OllamaTags => Ok(ollama::list(&pool.table(), key)),
     }
 }
 

@@ -12,9 +12,10 @@ use crate::contention::Contention;
 use crate::dropped_headers::DroppedHeaders;
 use crate::exporter;
 use crate::issuer_store::IssuerStore;
+use crate::keys::KeyTable;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
-use crate::request::{Cancelled, Counter};
+use crate::request::{Cancelled, Counter, RefusedRequests};
 use crate::request_settings::RequestSettings;
 use crate::upstream::{AddressLimit, BackendConnections};
 
@@ -35,6 +36,10 @@ pub(crate) struct Shared {
     pub(crate) dropped_headers: Arc<DroppedHeaders>,
     pub(crate) contention: Contention,
     pub(crate) cancelled: Arc<Cancelled>,
+    /// API keys of clients.
+    pub(crate) keys: Arc<KeyTable>,
+    /// Counts of requests that API keys do not permit.
+    pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
     /// Which configuration runs, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,

@@ -19,6 +19,7 @@ use super::body::{INCOMPLETE, OVERLOADED, STALLED};
 use super::{Accounting, InFlight, ParsedRequest, Refusal, id};
 use crate::balance::Backend;
 use crate::endpoint::{self, Endpoint};
+use crate::keys::ApiKey;
 use crate::meter::record::{Outcome, Record};
 
 pub(crate) use identity::RequestIdentity;
@@ -49,6 +50,11 @@ pub(crate) struct RequestGuard {
     /// Outcome of the request; `None` until the usage record is final.
     pub(crate) outcome: Option<Outcome>,
     in_flight: Option<InFlight>,
+    /// API key of the client; `None` if the server needs no keys, or before the client is
+    /// authenticated.
+    pub(crate) key: Option<Arc<ApiKey>>,
+    /// The request has no usage record, because its key does not permit it.
+    is_unrecorded: bool,
 }
 
 /// The end of a request.
@@ -101,6 +107,8 @@ impl RequestGuard {
             end: End::Unfinished,
             outcome: None,
             in_flight: None,
+            key: None,
+            is_unrecorded: false,
         }
     }
 
@@ -171,6 +179,10 @@ impl RequestGuard {
         self.status = refusal.status.as_u16();
         self.code = Some(refusal.code);
         self.end = End::Refused;
+        if refusal.is_unrecorded {
+            self.is_unrecorded = true;
+            self.accounting.refused.count(refusal.code);
+        }
     }
 }
 
@@ -243,7 +255,8 @@ impl RequestGuard {
         let outcome = self.classify(end);
         self.outcome = Some(outcome);
         // Requests that were rejected at admission are not in flight and have no usage record.
-        let is_metered = self.in_flight.is_some() && self.accounting.meter.is_on();
+        let is_served = self.in_flight.is_some() && !self.is_unrecorded;
+        let is_metered = is_served && self.accounting.meter.is_on();
         is_metered.then(|| self.record(end, outcome))
     }
 
@@ -255,7 +268,8 @@ impl RequestGuard {
             id: identity.record_id,
             time_ms: id::time_ms(&identity.record_id),
             request_id: identity.id.to_str().unwrap_or_default(),
-            key: None,
+            key: self.key.as_ref().map(|key| &*key.name),
+            team: self.key.as_ref().and_then(|key| key.team.as_deref()),
             model: route.model.as_deref(),
             served_model: route.served_model.as_deref(),
             backend: route.backend.as_ref().map(|backend| backend.name.as_str()),
