@@ -4,11 +4,15 @@ use crate::config::{self, Config, Flags, Problems};
 
 use super::args::Check;
 use super::exit::{self, Failure};
-use super::output;
 use super::server_keys;
 use super::table::aligned;
+use super::{check_ask, check_machine, output};
 
 pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
+    if args.schema {
+        output::data(&output::json(&config::schema())?)?;
+        return Ok(exit::DONE);
+    }
     let flags = Flags {
         config: args.config.clone(),
         allow_shared_config: args.allow_shared_config,
@@ -20,7 +24,16 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
     if !quiet {
         output::data(&report(&config))?;
     }
-    Ok(exit::DONE)
+    let problems = check_machine::problems(&config);
+    for problem in &problems {
+        output::message(problem);
+    }
+    let reaches_all = !args.ask || check_ask::ask(&config)?;
+    Ok(if problems.is_empty() && reaches_all {
+        exit::DONE
+    } else {
+        exit::FAILED
+    })
 }
 
 /// Returns the error for an invalid configuration: the number of problems, then a line for each.

@@ -10,6 +10,7 @@ use super::settings::FleetConfig;
 use super::types::ValueType;
 use super::values::RawSetting;
 use crate::text;
+use serde_json::{Value, json};
 
 /// Cargo features of the lease stores, and true for those that this build contains. Tests of this
 /// crate parse the URLs of all stores.
@@ -97,6 +98,10 @@ impl ValueType<FleetStore> for FleetStoreUrl {
         "redis://[:PASSWORD@]HOST[:PORT], rediss://.., etcd://HOST:PORT/PREFIX or \
          dynamodb://TABLE?region=.."
             .to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[a-z]+://" })
     }
 }
 

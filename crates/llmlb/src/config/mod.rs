@@ -20,6 +20,7 @@ mod networks;
 mod origin;
 mod problems;
 mod reload;
+mod schema;
 mod secret;
 mod setting;
 pub(crate) mod settings;
@@ -53,6 +54,7 @@ pub(crate) use networks::Networks;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use reload::Changes;
+pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use settings::{
     FleetConfig, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,

@@ -3,6 +3,8 @@
 //! Everything about a setting is derived from its entry in [`settings`](super::settings): parsing,
 //! the effective value in `llmlb check`, the documentation, and suggestions for misspelt names.
 
+use serde_json::Value;
+
 use super::Flags;
 use super::types::ValueType;
 use super::values::RawSetting;
@@ -95,6 +97,8 @@ pub(crate) trait AnySetting: Sync {
     fn default_text(&self) -> String;
     fn allowed(&self) -> String;
     fn about(&self) -> &'static str;
+    /// Returns a JSON Schema of the setting, with its meaning and default.
+    fn schema(&self) -> Value;
 }
 
 impl<T> AnySetting for Setting<T> {
@@ -127,6 +131,20 @@ impl<T> AnySetting for Setting<T> {
 
     fn about(&self) -> &'static str {
         self.about
+    }
+
+    fn schema(&self) -> Value {
+        let mut schema = self.value.schema();
+        let allowed = self.value.allowed();
+        let about = self.about;
+        schema["description"] = format!("{about} Allowed: {allowed}.").into();
+        if let DefaultValue::Constant(value) = self.default {
+            let text = self.value.format(&value());
+            let is_literal = schema["type"] == "boolean" || schema["type"] == "integer";
+            let literal = serde_json::from_str(&text).ok().filter(|_| is_literal);
+            schema["default"] = literal.unwrap_or(Value::String(text));
+        }
+        schema
     }
 }
 

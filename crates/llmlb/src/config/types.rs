@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use toml::de::DeValue;
 
 use super::instance::{self, Instance};
@@ -34,6 +35,9 @@ pub(super) trait ValueType<T>: Sync {
 
     /// Describes the allowed values, for messages and the documentation.
     fn allowed(&self) -> String;
+
+    /// Returns a JSON Schema of the allowed values in the file. It may allow more than [`Self::parse`].
+    fn schema(&self) -> Value;
 }
 
 /// Type of a setting that may have no value. `llmlb check` then shows `unset`.
@@ -57,6 +61,10 @@ impl<T, V: ValueType<T>> ValueType<Option<T>> for Optional<V> {
     fn allowed(&self) -> String {
         self.of.allowed()
     }
+
+    fn schema(&self) -> Value {
+        self.of.schema()
+    }
 }
 
 pub(super) struct Boolean;
@@ -77,6 +85,10 @@ impl ValueType<bool> for Boolean {
 
     fn allowed(&self) -> String {
         "true or false".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "boolean" })
     }
 }
 
@@ -99,6 +111,13 @@ where
 
     fn allowed(&self) -> String {
         format!("{} to {}", self.range.start(), self.range.end())
+    }
+
+    fn schema(&self) -> Value {
+        // Ranges are within the integers that JSON readers keep exactly.
+        let end = |end: &T| end.to_string().parse::<u64>().unwrap_or_default();
+        let (start, end) = (end(self.range.start()), end(self.range.end()));
+        json!({ "type": "integer", "minimum": start, "maximum": end })
     }
 }
 
@@ -125,6 +144,10 @@ impl ValueType<Duration> for TimeSpan {
         let [start, end] = [self.range.start(), self.range.end()].map(|end| self.format(end));
         format!(r#"text like "500ms", "30s", "5m" or "1h", from "{start}" to "{end}""#)
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h)$" })
+    }
 }
 
 /// Age from which files are deleted, in hours or days.
@@ -144,6 +167,10 @@ impl ValueType<Duration> for Age {
     fn allowed(&self) -> String {
         let [start, end] = [self.range.start(), self.range.end()].map(|end| self.format(end));
         format!(r#"text like "36h" or "90d", from "{start}" to "{end}""#)
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$" })
     }
 }
 
@@ -182,6 +209,14 @@ impl ValueType<u64> for ByteSize {
         let examples = self.examples;
         format!("a number of bytes, or text like {examples}, from {start} to {end}")
     }
+
+    fn schema(&self) -> Value {
+        let (start, end) = (self.range.start(), self.range.end());
+        json!({ "anyOf": [
+            { "type": "integer", "minimum": start, "maximum": end },
+            { "type": "string", "pattern": "^[0-9]+([KMG]i?B)?$" },
+        ] })
+    }
 }
 
 impl ValueType<usize> for ByteSize {
@@ -196,6 +231,10 @@ impl ValueType<usize> for ByteSize {
 
     fn allowed(&self) -> String {
         ValueType::<u64>::allowed(self)
+    }
+
+    fn schema(&self) -> Value {
+        ValueType::<u64>::schema(self)
     }
 }
 
@@ -228,6 +267,11 @@ impl<T: Copy + PartialEq + Sync> ValueType<T> for Word<T> {
             None => String::new(),
         }
     }
+
+    fn schema(&self) -> Value {
+        let words = self.words.iter().map(|(word, _)| *word);
+        json!({ "enum": words.collect::<Vec<_>>() })
+    }
 }
 
 /// Returns the word that stands for a value in the configuration, such as `refuse` for
@@ -259,6 +303,10 @@ impl ValueType<IpAddr> for IpAddress {
     fn allowed(&self) -> String {
         "an IP address, or localhost".to_owned()
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^([0-9A-Fa-f:.]+|[Ll][Oo][Cc][Aa][Ll][Hh][Oo][Ss][Tt])$" })
+    }
 }
 
 /// Host names, converted to lower case, and IP addresses.
@@ -285,6 +333,10 @@ impl ValueType<Vec<String>> for HostNames {
     fn allowed(&self) -> String {
         "a list of host names and IP addresses, without ports".to_owned()
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "uniqueItems": true })
+    }
 }
 
 /// Name of a server among the servers of a fleet.
@@ -305,6 +357,11 @@ impl ValueType<Instance> for InstanceName {
         let most = instance::MAX_LENGTH;
         format!("1 to {most} letters, digits and the characters - _ . :")
     }
+
+    fn schema(&self) -> Value {
+        let pattern = format!("^[A-Za-z0-9_.:-]{{1,{}}}$", instance::MAX_LENGTH);
+        json!({ "type": "string", "pattern": pattern })
+    }
 }
 
 /// IP addresses and networks in CIDR notation.
@@ -321,6 +378,10 @@ impl ValueType<Networks> for NetworkList {
 
     fn allowed(&self) -> String {
         "a list of IP addresses and networks like 10.0.0.0/8".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "uniqueItems": true })
     }
 }
 
@@ -342,6 +403,10 @@ impl ValueType<HeaderPatterns> for HeaderNames {
 
     fn allowed(&self) -> String {
         "a list of header names; a * at the end of one matches any rest".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "uniqueItems": true })
     }
 }
 
@@ -370,6 +435,10 @@ impl ValueType<String> for VariableName {
 
     fn allowed(&self) -> String {
         "the name of an environment variable".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" })
     }
 }
 

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend_id::BackendId;
 use crate::balance::{Backend, BackendState, Models, PlannedBackend, Pool};
+use crate::config::Kind;
 use crate::config::settings::UpstreamConfig;
 use crate::upstream::Connector;
 use discover::Discovery;
@@ -403,6 +404,28 @@ impl Watcher {
                  (upstream.max_models)"
             );
         }
+    }
+}
+
+/// What a backend reports about itself.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) models: Models,
+    pub(crate) kind: Option<Kind>,
+}
+
+/// Asks a backend for its models, for `llmlb check --ask`. The error is the reason, for display.
+pub(crate) async fn ask(
+    backend: &Backend,
+    connector: &Connector,
+    limits: ProbeLimits,
+) -> Result<Reply, String> {
+    match probe::probe(backend, connector, limits).await {
+        Ok(response) => Ok(Reply {
+            kind: backend.kind().or_else(|| discover::kind(&response)),
+            models: response.models,
+        }),
+        Err(error) => Err(error.why().to_owned()),
     }
 }
 

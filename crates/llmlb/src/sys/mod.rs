@@ -23,12 +23,23 @@ pub(crate) use macos::{
 };
 #[cfg(unix)]
 pub(crate) use unix::{
-    config_file, data_file, disk::disk_size, host::host_name, limits, notify, signals, users,
+    config_file, data_file,
+    disk::{disk_free, disk_size, is_writable},
+    host::host_name,
+    limits, notify, signals, users,
 };
 #[cfg(windows)]
 pub(crate) use windows::{
-    config_file, data_dir::data_dir, data_file, disk::disk_size, host::host_name, limits, listen,
-    listener::listener_owner, notify, port_owner::port_owner, signals, users,
+    config_file,
+    data_dir::data_dir,
+    data_file,
+    disk::{disk_free, disk_size, is_writable},
+    host::host_name,
+    limits, listen,
+    listener::listener_owner,
+    notify,
+    port_owner::port_owner,
+    signals, users,
 };
 
 /// Allocator of the program. A request allocates about 24 times, and with the C library's allocator
