@@ -4,6 +4,7 @@ mod affinity;
 mod choosing;
 mod ejecting;
 mod models;
+mod reconfigure;
 mod speed;
 mod storm;
 mod waiting;
