@@ -20,7 +20,6 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
         ..Flags::default()
     };
     let config = config::load(&flags).map_err(|problems| refused(&problems))?;
-    server_keys::check()?;
     if !quiet {
         output::data(&report(&config))?;
     }
@@ -28,6 +27,7 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
     for problem in &problems {
         output::message(problem);
     }
+    server_keys::check()?;
     let reaches_all = !args.ask || check_ask::ask(&config)?;
     Ok(if problems.is_empty() && reaches_all {
         exit::DONE

@@ -49,7 +49,10 @@ pub(super) fn health(status: &str) -> Health {
             "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0, "failed": 0,
             "recorded": 130, "lost": 0, "error": null,
             "kept": { "archive": { "files": 2, "bytes": 9 },
-                "failed": { "files": 0, "bytes": 0 }, "large": [] } }
+                "failed": { "files": 0, "bytes": 0 }, "large": [] } },
+        "config": { "path": "llmlb.toml", "hash": "0123456789ab", "since": "2026-01-30T12:05:00Z",
+            "reloads": 2, "after_restart": ["server.workers 4 -> 8"], "refused":
+            { "at": "2026-01-30T12:09:00Z", "problems": 3, "error": "llmlb.toml:2: x" } }
     }));
     Health::Responded(response.unwrap())
 }
@@ -123,6 +126,10 @@ fn json_of_a_running_server_has_the_documented_fields() {
                 "failed": 0, "recorded": 130, "lost": 0, "error": null,
                 "kept": { "archive": { "files": 2, "bytes": 9 },
                     "failed": { "files": 0, "bytes": 0 }, "large": [] } },
+            "config": { "path": "llmlb.toml", "hash": "0123456789ab",
+                "since": "2026-01-30T12:05:00Z", "reloads": 2,
+                "after_restart": ["server.workers 4 -> 8"], "refused":
+                { "at": "2026-01-30T12:09:00Z", "problems": 3, "error": "llmlb.toml:2: x" } },
             "suspended": false, "lock_file_gone": false,
             "lock_path": "/l/serve_32768.lock", "port_in_use_by": null
         }] })

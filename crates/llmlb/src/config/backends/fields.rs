@@ -101,7 +101,7 @@ impl ValueType<Vec<String>> for ModelPatterns {
     }
 
     fn schema(&self) -> Value {
-        json!({ "type": "array", "items": { "type": "string", "pattern": "^[^*]*\\S[^*]*\\*?$|^\\*$" }, "minItems": 1, "uniqueItems": true })
+        json!({ "type": "array", "items": { "type": "string", "pattern": "^[^*]*[^*\\s][^*]*\\*?$|^\\*$" }, "minItems": 1, "uniqueItems": true })
     }
 }
 
