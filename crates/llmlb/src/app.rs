@@ -31,6 +31,7 @@ use crate::request::{Cancelled, Counter, LogSink};
 use crate::request_settings::RequestSettings;
 use crate::server::{ClientConnections, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
+use crate::tls::{self, TlsConfig};
 use crate::upstream::{AddressLimit, Connector};
 
 /// Interval at which a draining server reports the number of requests in flight.
@@ -43,6 +44,12 @@ pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
     /// True if lines begin with a timestamp.
     pub(crate) timed: bool,
+}
+
+/// Port for clients: the socket, and the certificate if the port serves https.
+pub(crate) struct ClientPort {
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: Option<Arc<TlsConfig>>,
 }
 
 /// Parts of the server that are opened before it starts, because it does not start without them.
@@ -89,13 +96,14 @@ impl App {
     pub(crate) async fn start(
         config: &Config,
         flags: &Flags,
-        listener: TcpListener,
+        port: ClientPort,
         division: &Division,
         via: Via,
         log: RequestLog,
         opened: Opened,
     ) -> io::Result<Self> {
         let demo = flags.demo;
+        let ClientPort { listener, tls } = port;
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
         let mut demo_backends = Vec::new();
@@ -117,7 +125,7 @@ impl App {
         };
         let backends = backends.into_iter().cloned().map(Backend::new);
         let pool = Arc::new(Pool::new(pool_config, backends));
-        let issuer_file = data_dir::find(None, demo)
+        let issuer_file = data_dir::find(config.usage.data_dir.as_deref(), demo)
             .map(|data| IssuerFile::start(&data, issued, &pool))
             .transpose()?;
         let connector = Connector::new(config.upstream.connect_timeout, division);
@@ -137,7 +145,11 @@ impl App {
         }
         let workers_config = worker_config(config, connector.clone(), via, log);
         let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
-        let shared = Arc::new(shared(
+        if let Some(tls) = &tls {
+            tls.log_warnings();
+            tasks.spawn(tls::watch(Arc::clone(tls), stop_probes.clone()));
+        }
+        let shared = shared(
             config,
             division,
             pool,
@@ -145,7 +157,8 @@ impl App {
             usage,
             issuer_store,
             &workers_config,
-        ));
+        );
+        let shared = Arc::new(Shared { tls, ..shared });
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         let drain_timeout = Arc::new(AtomicDuration::new(config.server.drain_timeout));
         let reloaded = Arc::new(Notify::new());
@@ -225,6 +238,9 @@ impl App {
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
+        if let Some(list) = self.shared.meter.in_flight() {
+            list.close();
+        }
         if let Some(store) = &self.shared.issuer_store {
             store.finish();
         }
@@ -275,6 +291,7 @@ fn shared(
         address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),
         started: Instant::now(),
         budget: Arc::new(Budget::new(server.body_memory)),
+        tls: None,
         dropped_headers: Arc::default(),
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
         keys,
@@ -298,8 +315,8 @@ fn start_exporter(
     if !usage.enabled {
         return Ok((None, None));
     }
-    let Some(data) = data_dir::find(None, demo) else {
-        let why = "no data directory: this user has no home directory; set LLMLB_DATA_DIR";
+    let Some(data) = data_dir::find(usage.data_dir.as_deref(), demo) else {
+        let why = "no data directory: this user has no home directory; set usage.data_dir or LLMLB_DATA_DIR";
         tracing::warn!("usage: {why}");
         let to = usage.url.as_ref().map(config::Receiver::shown);
         return Ok((None, Some(Arc::new(exporter::ExportState::broken(to, why)))));

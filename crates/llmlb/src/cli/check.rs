@@ -1,9 +1,13 @@
 //! `llmlb check`: validates the configuration and prints every effective setting.
 
+use std::time::SystemTime;
+
 use crate::config::{self, Config, Flags, Problems};
+use crate::tls::TlsConfig;
 
 use super::args::Check;
 use super::exit::{self, Failure};
+use super::serve::tls_failure;
 use super::server_keys;
 use super::table::aligned;
 use super::{check_ask, check_machine, output};
@@ -20,14 +24,17 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
         ..Flags::default()
     };
     let config = config::load(&flags).map_err(|problems| refused(&problems))?;
+    let tls = TlsConfig::load(&config.server).map_err(|error| tls_failure(&error))?;
     if !quiet {
-        output::data(&report(&config))?;
+        let mut text = report(&config);
+        text.extend(tls.map(|tls| certificate(&tls)));
+        output::data(&text)?;
     }
     let problems = check_machine::problems(&config);
     for problem in &problems {
         output::message(problem);
     }
-    server_keys::check()?;
+    server_keys::check(&config)?;
     let reaches_all = !args.ask || check_ask::ask(&config)?;
     Ok(if problems.is_empty() && reaches_all {
         exit::DONE
@@ -45,6 +52,17 @@ pub(super) fn refused(problems: &Problems) -> Failure {
     Failure::new(
         exit::FAILED,
         format!("{count} in the configuration:\n{problems}"),
+    )
+}
+
+/// Describes the certificate, and a problem that clients would have with it.
+fn certificate(tls: &TlsConfig) -> String {
+    let certificate = tls.certificate();
+    let warning = certificate.warning(SystemTime::now());
+    let warning = warning.map_or_else(String::new, |warning| format!("\nwarning: {warning}"));
+    format!(
+        "\n\ntls: certificate for {}{warning}",
+        certificate.summary()
     )
 }
 

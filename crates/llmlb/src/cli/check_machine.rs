@@ -54,7 +54,7 @@ fn unknown_models(config: &Config) -> Vec<String> {
 }
 
 fn data_directory(config: &Config) -> Option<String> {
-    let Some(dir) = data_dir::find(None, false) else {
+    let Some(dir) = data_dir::find(config.usage.data_dir.as_deref(), false) else {
         let refuses = config.usage.on_failure == OnFailure::Refuse;
         return refuses.then(|| {
             "no data directory: this user has no home directory; set LLMLB_DATA_DIR".to_owned()

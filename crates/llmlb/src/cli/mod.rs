@@ -5,6 +5,7 @@ mod check;
 mod check_ask;
 mod check_machine;
 mod completions;
+mod data_args;
 mod exit;
 mod interrupt;
 mod key;

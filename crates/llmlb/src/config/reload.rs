@@ -84,6 +84,7 @@ fn changed_fields(before: &Backend, after: &Backend) -> Vec<&'static str> {
             before.max_concurrent != after.max_concurrent,
         ),
         ("only_models", before.only_models != after.only_models),
+        ("websocket", before.websocket != after.websocket),
         (
             "reuse_after_errors",
             before.reuse_after_errors != after.reuse_after_errors,

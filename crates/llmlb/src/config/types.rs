@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use toml::de::DeValue;
 
 use super::instance::{self, Instance};
 use super::networks::{Network, Networks};
-use super::problems::quoted;
+use super::problems::{one_line, quoted};
 use super::suggest::did_you_mean;
 use super::values::{self, RawSetting};
 use crate::headers::HeaderPatterns;
@@ -340,6 +341,30 @@ impl ValueType<Vec<String>> for HostNames {
     }
 }
 
+/// Path of a file. Relative paths start at the working directory.
+pub(super) struct FilePath;
+
+impl ValueType<PathBuf> for FilePath {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<PathBuf, String> {
+        match values::text(raw, "the path of a file")? {
+            "" => Err("the path is empty".to_owned()),
+            path => Ok(path.into()),
+        }
+    }
+
+    fn format(&self, value: &PathBuf) -> String {
+        value.display().to_string()
+    }
+
+    fn allowed(&self) -> String {
+        "the path of a file".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "minLength": 1 })
+    }
+}
+
 /// Name of a server among the servers of a fleet.
 pub(super) struct InstanceName;
 
@@ -408,6 +433,35 @@ impl ValueType<HeaderPatterns> for HeaderNames {
 
     fn schema(&self) -> Value {
         json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "uniqueItems": true })
+    }
+}
+
+/// Path of a directory, which need not exist yet.
+pub(super) struct DirectoryPath;
+
+impl ValueType<PathBuf> for DirectoryPath {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<PathBuf, String> {
+        let text = values::text(raw, "a path")?;
+        if text.is_empty() || text.contains('\0') {
+            return Err(format!("{} is not a path", quoted(text)));
+        }
+        // A shell replaces `~` in a command line, but no program replaces it in a file.
+        if text == "~" || text.starts_with("~/") {
+            return Err(format!("{}: ~ is not replaced here", quoted(text)));
+        }
+        Ok(text.into())
+    }
+
+    fn format(&self, value: &PathBuf) -> String {
+        one_line(&value.to_string_lossy())
+    }
+
+    fn allowed(&self) -> String {
+        "a path such as /var/lib/llmlb".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "minLength": 1 })
     }
 }
 

@@ -70,10 +70,20 @@ impl Reloads {
 impl Reloader {
     async fn run(mut self, mut loaded: mpsc::Receiver<Loaded>) {
         while let Some(loaded) = loaded.recv().await {
+            if loaded.is_requested {
+                self.reload_certificate().await;
+            }
             match loaded.config {
                 Ok(config) => self.apply(*config, loaded.is_requested).await,
                 Err(problems) => self.refuse(&problems, loaded.is_requested),
             }
+        }
+    }
+
+    /// Reads the files of the certificate again. `tls/` logs a failure, and the old certificate stays.
+    async fn reload_certificate(&self) {
+        if let Some(tls) = self.shared.tls.clone() {
+            let _ = tokio::task::spawn_blocking(move || tls.reload().is_ok()).await;
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) use browser::refuse_foreign_pages;
 pub(crate) use cancelled::Cancelled;
 pub(crate) use client::{client_address, is_local};
 pub(crate) use credentials::{authenticate, check_model};
-pub(crate) use error::{Refusal, backend_auth, json_response};
+pub(crate) use error::{Refusal, backend_auth, json_response, no_websocket};
 pub(crate) use guard::{AfterFailure, End, RequestGuard};
 pub(crate) use host::check as check_host;
 pub(crate) use id::{Ids, client_key};

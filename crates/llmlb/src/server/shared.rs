@@ -17,6 +17,7 @@ use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, RefusedRequests};
 use crate::request_settings::RequestSettings;
+use crate::tls::TlsConfig;
 use crate::upstream::{AddressLimit, BackendConnections};
 
 /// State of the server that every request can read.
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     /// Memory budget for the connections, request heads, request bodies and unsent responses of all
     /// clients (`server.body_memory`).
     pub(crate) budget: Arc<Budget>,
+    /// TLS of the port; `None` if clients connect without it.
+    pub(crate) tls: Option<Arc<TlsConfig>>,
     pub(crate) dropped_headers: Arc<DroppedHeaders>,
     pub(crate) contention: Contention,
     pub(crate) cancelled: Arc<Cancelled>,

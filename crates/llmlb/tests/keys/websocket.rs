@@ -27,9 +27,14 @@ fn open(server: &LlmlbServer, path: &str, fields: &str) -> (u16, String) {
         "GET {path} HTTP/1.1\r\nhost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{fields}\r\n"
     ));
-    let status = client.head().status();
-    let (bytes, _) = client.read_to_end(std::time::Duration::from_secs(10));
-    (status, String::from_utf8_lossy(&bytes).into_owned())
+    let head = client.head();
+    if head.status() != 101 {
+        let body = head.body(&mut client.reader).unwrap();
+        return (head.status(), String::from_utf8_lossy(&body).into_owned());
+    }
+    let (bytes, is_closed) = client.read_to_end(testkit::DEADLINE);
+    assert!(is_closed, "the backend closes the connection");
+    (101, String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn serve(sandbox: &Sandbox, raw: &Raw) -> LlmlbServer {

@@ -10,7 +10,8 @@ use super::server::{Health, RunningServer, ServerReport, ServerState};
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::cli::status_client::{
-    BackendStatus, ConfigStatus, ConnectionCounts, KeysStatus, RefusedCounts, UsageStatus,
+    BackendStatus, ConfigStatus, ConnectionCounts, KeysStatus, RefusedCounts, TlsStatus,
+    UsageStatus,
 };
 use crate::lock::rfc3339;
 
@@ -46,6 +47,7 @@ struct StatusEntry<'a> {
     refused: Option<&'a RefusedCounts>,
     usage: Option<&'a UsageStatus>,
     config: Option<&'a ConfigStatus>,
+    tls: Option<&'a TlsStatus>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
     lock_path: String,
@@ -141,6 +143,7 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
         entry.refused = response.refused.as_deref();
         entry.usage = response.usage.as_deref();
         entry.config = response.config.as_deref();
+        entry.tls = response.tls.as_deref();
         entry.backends = Some(StatusBackends {
             up,
             total,

@@ -52,7 +52,9 @@ pub(super) fn health(status: &str) -> Health {
                 "failed": { "files": 0, "bytes": 0 }, "large": [] } },
         "config": { "path": "llmlb.toml", "hash": "0123456789ab", "since": "2026-01-30T12:05:00Z",
             "reloads": 2, "after_restart": ["server.workers 4 -> 8"], "refused":
-            { "at": "2026-01-30T12:09:00Z", "problems": 3, "error": "llmlb.toml:2: x" } }
+            { "at": "2026-01-30T12:09:00Z", "problems": 3, "error": "llmlb.toml:2: x" } },
+        "tls": { "names": ["localhost"], "not_after": "2026-02-01T12:00:00Z",
+            "client_certificates": false, "handshakes": 5, "failed_handshakes": 1 }
     }));
     Health::Responded(response.unwrap())
 }
@@ -130,6 +132,10 @@ fn json_of_a_running_server_has_the_documented_fields() {
                 "since": "2026-01-30T12:05:00Z", "reloads": 2,
                 "after_restart": ["server.workers 4 -> 8"], "refused":
                 { "at": "2026-01-30T12:09:00Z", "problems": 3, "error": "llmlb.toml:2: x" } },
+            "tls": { "names": ["localhost"], "not_before": null,
+                "not_after": "2026-02-01T12:00:00Z", "loaded_at": null, "error": null,
+                "client_certificates": false, "handshakes": 5, "failed_handshakes": 1,
+                "plain_http": null },
             "suspended": false, "lock_file_gone": false,
             "lock_path": "/l/serve_32768.lock", "port_in_use_by": null
         }] })
@@ -165,6 +171,7 @@ fn json_has_the_reason_when_the_server_does_not_respond() {
         "keys",
         "refused",
         "usage",
+        "tls",
     ] {
         assert_eq!(none[field], Value::Null, "{field}");
     }

@@ -71,7 +71,7 @@ impl ValueType<SecretHash> for Sha256Hex {
     }
 
     fn allowed(&self) -> String {
-        "64 hexadecimal digits, from: printf %s SECRET | sha256sum".to_owned()
+        "64 hexadecimal digits, as sha256sum prints them".to_owned()
     }
 
     fn schema(&self) -> Value {

@@ -1,6 +1,7 @@
 //! Text output of `llmlb status`: one server as a list, several as a table.
 
 mod config;
+mod tls;
 mod usage;
 
 use std::time::{Duration, SystemTime};
@@ -156,6 +157,9 @@ fn list(server: &ServerReport, running: &RunningServer, now: SystemTime) -> Vec<
         }
         if let Some(usage) = &response.usage {
             lines.extend(usage::lines(usage, now));
+        }
+        if let Some(tls) = &response.tls {
+            lines.extend(tls::lines(tls, now));
         }
     }
     if running.file_gone || running.pid.is_none() {
