@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::super::instance::Instance;
 use super::super::networks::Networks;
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::{AfterRestart, Applies};
 use super::super::setting::{Flag, Setting, section};
 use super::super::types::{
     Boolean, ByteSize, DAY, FilePath, HostNames, InstanceName, IpAddress, MINUTE, NetworkList,
@@ -90,6 +91,7 @@ const FILE: Optional<FilePath> = Optional {
 
 pub(crate) static HOST: Setting<IpAddr> = Setting {
     name: "server.host",
+    reload: AfterRestart,
     variable: Some("LLMLB_HOST"),
     flag: Some(Flag {
         long: "--host",
@@ -102,6 +104,7 @@ pub(crate) static HOST: Setting<IpAddr> = Setting {
 };
 pub(crate) static PORT: Setting<u16> = Setting {
     name: "server.port",
+    reload: AfterRestart,
     variable: Some("LLMLB_PORT"),
     flag: Some(Flag {
         long: "--port",
@@ -116,6 +119,7 @@ pub(crate) static PORT: Setting<u16> = Setting {
 };
 pub(crate) static ALLOW_PUBLIC: Setting<bool> = Setting {
     name: "server.allow_public",
+    reload: AfterRestart,
     variable: Some("LLMLB_ALLOW_PUBLIC"),
     flag: Some(Flag {
         long: "--allow-public",
@@ -128,6 +132,7 @@ pub(crate) static ALLOW_PUBLIC: Setting<bool> = Setting {
 };
 pub(crate) static HOSTS: Setting<Vec<String>> = Setting {
     name: "server.hosts",
+    reload: Applies,
     variable: Some("LLMLB_HOSTS"),
     flag: None,
     default: Described("none", Vec::new),
@@ -136,6 +141,7 @@ pub(crate) static HOSTS: Setting<Vec<String>> = Setting {
 };
 pub(crate) static TRUSTED_PROXIES: Setting<Networks> = Setting {
     name: "server.trusted_proxies",
+    reload: Applies,
     variable: Some("LLMLB_TRUSTED_PROXIES"),
     flag: None,
     default: Described("none", Networks::default),
@@ -144,6 +150,7 @@ pub(crate) static TRUSTED_PROXIES: Setting<Networks> = Setting {
 };
 pub(crate) static TLS_CERT: Setting<Option<PathBuf>> = Setting {
     name: "server.tls_cert",
+    reload: AfterRestart,
     variable: Some("LLMLB_TLS_CERT"),
     flag: Some(Flag {
         long: "--tls-cert",
@@ -156,6 +163,7 @@ pub(crate) static TLS_CERT: Setting<Option<PathBuf>> = Setting {
 };
 pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
     name: "server.tls_key",
+    reload: AfterRestart,
     variable: Some("LLMLB_TLS_KEY"),
     flag: Some(Flag {
         long: "--tls-key",
@@ -168,6 +176,7 @@ pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
 };
 pub(crate) static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting {
     name: "server.tls_client_ca",
+    reload: AfterRestart,
     variable: Some("LLMLB_TLS_CLIENT_CA"),
     flag: None,
     default: Described("none", || None),
@@ -176,6 +185,7 @@ pub(crate) static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting {
 };
 pub(crate) static WORKERS: Setting<usize> = Setting {
     name: "server.workers",
+    reload: AfterRestart,
     variable: Some("LLMLB_WORKERS"),
     flag: None,
     default: Described("the number of CPUs", cpus),
@@ -186,6 +196,7 @@ pub(crate) static WORKERS: Setting<usize> = Setting {
 };
 pub(crate) static DRAIN_TIMEOUT: Setting<Duration> = Setting {
     name: "server.drain_timeout",
+    reload: Applies,
     variable: Some("LLMLB_DRAIN_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -196,6 +207,7 @@ pub(crate) static DRAIN_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_BODY: Setting<usize> = Setting {
     name: "server.max_body",
+    reload: Applies,
     variable: Some("LLMLB_MAX_BODY"),
     flag: None,
     default: Constant(|| 32 << 20),
@@ -205,6 +217,7 @@ pub(crate) static MAX_BODY: Setting<usize> = Setting {
 // Less than 1 MiB would not suffice for a few connections.
 pub(crate) static BODY_MEMORY: Setting<usize> = Setting {
     name: "server.body_memory",
+    reload: Applies,
     variable: Some("LLMLB_BODY_MEMORY"),
     flag: None,
     default: Constant(|| 1 << 30),
@@ -213,6 +226,7 @@ pub(crate) static BODY_MEMORY: Setting<usize> = Setting {
 };
 pub(crate) static BODY_TIMEOUT: Setting<Duration> = Setting {
     name: "server.body_timeout",
+    reload: Applies,
     variable: Some("LLMLB_BODY_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -221,6 +235,7 @@ pub(crate) static BODY_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MIN_BODY_RATE: Setting<usize> = Setting {
     name: "server.min_body_rate",
+    reload: Applies,
     variable: Some("LLMLB_MIN_BODY_RATE"),
     flag: None,
     default: Constant(|| 1 << 10),
@@ -229,6 +244,7 @@ pub(crate) static MIN_BODY_RATE: Setting<usize> = Setting {
 };
 pub(crate) static SEND_TIMEOUT: Setting<Duration> = Setting {
     name: "server.send_timeout",
+    reload: Applies,
     variable: Some("LLMLB_SEND_TIMEOUT"),
     flag: None,
     default: Constant(|| MINUTE),
@@ -237,6 +253,7 @@ pub(crate) static SEND_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
     name: "server.stall_timeout",
+    reload: Applies,
     variable: Some("LLMLB_STALL_TIMEOUT"),
     flag: None,
     default: Constant(|| 10 * SECOND),
@@ -245,6 +262,7 @@ pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_CONNECTIONS: Setting<Option<usize>> = Setting {
     name: "server.max_connections",
+    reload: AfterRestart,
     variable: Some("LLMLB_MAX_CONNECTIONS"),
     flag: None,
     default: Described(
@@ -261,6 +279,7 @@ pub(crate) static MAX_CONNECTIONS: Setting<Option<usize>> = Setting {
 };
 pub(crate) static MAX_CONNECTIONS_PER_ADDRESS: Setting<Option<usize>> = Setting {
     name: "server.max_connections_per_address",
+    reload: AfterRestart,
     variable: Some("LLMLB_MAX_CONNECTIONS_PER_ADDRESS"),
     flag: None,
     default: Described("a quarter of `max_connections`", || None),
@@ -274,6 +293,7 @@ pub(crate) static MAX_CONNECTIONS_PER_ADDRESS: Setting<Option<usize>> = Setting 
 };
 pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
     name: "server.idle_timeout",
+    reload: Applies,
     variable: Some("LLMLB_SERVER_IDLE_TIMEOUT"),
     flag: None,
     default: Constant(|| 75 * SECOND),
@@ -283,6 +303,7 @@ pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
 // The minimum is the smallest read buffer that hyper accepts.
 pub(crate) static MAX_HEADER: Setting<usize> = Setting {
     name: "server.max_header",
+    reload: Applies,
     variable: Some("LLMLB_MAX_HEADER"),
     flag: None,
     default: Constant(|| 32 << 10),
@@ -291,6 +312,7 @@ pub(crate) static MAX_HEADER: Setting<usize> = Setting {
 };
 pub(crate) static MAX_STREAMS: Setting<u32> = Setting {
     name: "server.max_streams",
+    reload: Applies,
     variable: Some("LLMLB_MAX_STREAMS"),
     flag: None,
     default: Constant(|| 128),
@@ -299,6 +321,7 @@ pub(crate) static MAX_STREAMS: Setting<u32> = Setting {
 };
 pub(crate) static TUNNEL_IDLE: Setting<Duration> = Setting {
     name: "server.tunnel_idle",
+    reload: Applies,
     variable: Some("LLMLB_TUNNEL_IDLE"),
     flag: None,
     default: Constant(|| 5 * MINUTE),
@@ -307,6 +330,7 @@ pub(crate) static TUNNEL_IDLE: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_RESETS: Setting<u32> = Setting {
     name: "server.max_resets",
+    reload: Applies,
     variable: Some("LLMLB_MAX_RESETS"),
     flag: None,
     default: Constant(|| 1200),
@@ -317,6 +341,7 @@ pub(crate) static MAX_RESETS: Setting<u32> = Setting {
 };
 pub(crate) static QUEUE: Setting<usize> = Setting {
     name: "server.queue",
+    reload: Applies,
     variable: Some("LLMLB_QUEUE"),
     flag: None,
     default: Constant(|| 1000),
@@ -327,6 +352,7 @@ pub(crate) static QUEUE: Setting<usize> = Setting {
 };
 pub(crate) static QUEUE_TIMEOUT: Setting<Duration> = Setting {
     name: "server.queue_timeout",
+    reload: Applies,
     variable: Some("LLMLB_QUEUE_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -335,6 +361,7 @@ pub(crate) static QUEUE_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static UNKNOWN_ENDPOINTS: Setting<UnknownEndpoints> = Setting {
     name: "server.unknown_endpoints",
+    reload: Applies,
     variable: Some("LLMLB_UNKNOWN_ENDPOINTS"),
     flag: None,
     default: Constant(|| UnknownEndpoints::Forward),
@@ -350,6 +377,7 @@ pub(crate) static UNKNOWN_ENDPOINTS: Setting<UnknownEndpoints> = Setting {
 
 pub(crate) static INSTANCE: Setting<Option<Instance>> = Setting {
     name: "server.instance",
+    reload: AfterRestart,
     variable: Some("LLMLB_INSTANCE"),
     flag: None,
     default: Described("host name and port, such as `gpu-1:32768`", || None),
