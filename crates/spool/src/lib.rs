@@ -67,7 +67,7 @@ pub use schedule::{Schedule, Tick};
 pub use staged::{Staged, staged};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
-pub use tally::{Tally, TallyRow, tally};
+pub use tally::{ExactRow, Tally, TallyRow, tally};
 pub use totals::Grouping;
 pub use verify::{Books, Busy, Problem, verify};
 
