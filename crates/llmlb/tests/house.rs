@@ -58,6 +58,7 @@ const LAYERS: &[&str] = &[
     "issuer_file",
     "issuer_store",
     "meter",
+    "limits",
     "fleet",
     "exporter",
     "request",

@@ -44,7 +44,7 @@ pub(crate) use networks::Networks;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
-pub(crate) use settings::{FleetConfig, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints};
+pub(crate) use settings::{FleetConfig, LimitMode, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints};
 pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver};
 pub(crate) use values::span;

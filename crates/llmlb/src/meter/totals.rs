@@ -20,6 +20,9 @@ pub(crate) fn grouping() -> Grouping {
         // Clients choose model names and may invent keys, but only llmlb sets the backend. So a client
         // cannot use up the groups that are reserved for records with a backend.
         .trust("backend")
+        // The spend of a key must not depend on the models that clients name. Sums of each server are
+        // kept apart, because a server continues its own and reads those of others.
+        .exact(["key", "instance"])
 }
 
 #[cfg(test)]

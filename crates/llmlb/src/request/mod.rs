@@ -18,6 +18,7 @@ mod host;
 mod id;
 mod in_flight;
 mod method;
+mod output_fields;
 mod parse;
 mod prefix;
 mod prompt_fields;

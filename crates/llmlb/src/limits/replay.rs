@@ -1,0 +1,158 @@
+//! The spend of keys from usage records: read at the start and again from time to time.
+//!
+//! The spool has the sum of the records of each key and server in each day, consolidated and staged,
+//! each record once. The sums of this server continue where the previous process of the same name
+//! ended. Those of other servers and programs that share the data directory are read again, because
+//! this process does not see their requests.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use super::Limiter;
+use super::period::{PeriodId, day_of_name};
+use crate::config::Period;
+use crate::episode::{Episode, Event};
+use crate::meter;
+
+/// Time between two readings of the records of other servers. A reading takes at most one percent
+/// of the time.
+const EVERY: Duration = Duration::from_secs(10);
+/// Maximum share of the time that is spent on reading: one of so many parts.
+const MAX_SHARE: u32 = 100;
+
+/// Thread that reads the records of other servers.
+#[derive(Debug)]
+pub(crate) struct Replay {
+    stop: Mutex<Option<mpsc::Sender<()>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Sums of one key in one period.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeySpend {
+    own: u64,
+    staged: u64,
+}
+
+impl Replay {
+    /// Reads the spend of all keys, and then again every ten seconds on a thread. `instance` is the
+    /// name of this server in its records.
+    ///
+    /// An error of the first reading does not keep the server from starting: it is logged, and the
+    /// next reading makes up for it.
+    pub(crate) fn start(limiter: &Arc<Limiter>, data: &Path, instance: &str) -> io::Result<Self> {
+        let mut reader = Reader {
+            limiter: Arc::clone(limiter),
+            data: data.to_owned(),
+            instance: instance.to_owned(),
+            failures: Episode::default(),
+        };
+        reader.read();
+        let (stop, stopped) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name("llmlb-spend".to_owned())
+            .spawn(move || reader.run(&stopped))?;
+        Ok(Self {
+            stop: Mutex::new(Some(stop)),
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Ends the thread.
+    pub(crate) fn finish(&self) {
+        let lock = |stop: &Mutex<Option<mpsc::Sender<()>>>| {
+            drop(stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+        };
+        lock(&self.stop);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Reader {
+    limiter: Arc<Limiter>,
+    data: PathBuf,
+    instance: String,
+    failures: Episode,
+}
+
+impl Reader {
+    fn run(&mut self, stopped: &mpsc::Receiver<()>) {
+        let mut pause = EVERY;
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(pause) {
+            let began = Instant::now();
+            self.read();
+            pause = EVERY.max(began.elapsed() * MAX_SHARE);
+        }
+    }
+
+    /// Reads the spend of the current month.
+    fn read(&mut self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now_ms = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or_default());
+        let month = PeriodId::at(Period::Month, now_ms);
+        let from = SystemTime::UNIX_EPOCH + Duration::from_millis(month.start_ms());
+        let tally = spool::tally(&self.data, &meter::grouping(), Some(from), None);
+        let problem = match &tally {
+            Ok(tally) => tally.problems.first().map(ToString::to_string),
+            Err(error) => Some(error.to_string()),
+        };
+        self.log(problem);
+        if let Ok(tally) = tally {
+            self.merge(&tally, now_ms);
+        }
+    }
+
+    fn merge(&self, tally: &spool::Tally, now_ms: u64) {
+        let mut sums = HashMap::<(&str, PeriodId), KeySpend>::new();
+        for row in &tally.exact {
+            let [Some(key), instance] = row.values.as_slice() else {
+                continue;
+            };
+            let Some(day) = day_of_name(&row.day) else {
+                continue;
+            };
+            let month = PeriodId::at(Period::Month, PeriodId::Day(day).start_ms());
+            for period in [PeriodId::Day(day), month] {
+                let sum = sums.entry((key, period)).or_default();
+                if instance.as_deref() == Some(&self.instance) {
+                    sum.own = sum.own.saturating_add(row.total);
+                } else {
+                    sum.staged = sum.staged.saturating_add(row.total);
+                }
+            }
+        }
+        let today = PeriodId::at(Period::Day, now_ms);
+        let this_month = PeriodId::at(Period::Month, now_ms);
+        for ((key, period), sum) in sums {
+            // Older days are part of the month alone: no request of theirs is admitted any more.
+            if period == today || period == this_month {
+                let state = self.limiter.state(key);
+                state.merge_staged(period, sum.own, sum.staged);
+            }
+        }
+    }
+
+    fn log(&self, problem: Option<String>) {
+        let Some(problem) = problem else {
+            if let Some(Event::Ended { .. }) = self.failures.end(Instant::now()) {
+                tracing::info!("budgets: usage records can be read again");
+            }
+            return;
+        };
+        let event = self.failures.occurred(Instant::now());
+        if let Some(Event::Began | Event::Continues { .. }) = event {
+            tracing::warn!(
+                "budgets: {problem}; what the keys spent in these records does not count until they \
+                 can be read"
+            );
+        }
+    }
+}
