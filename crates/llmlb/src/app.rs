@@ -21,6 +21,8 @@ use crate::forward::{ForwardTimeouts, Via};
 use crate::health::{self, Watcher};
 use crate::issuer_file::IssuerFile;
 use crate::issuer_store::IssuerStore;
+use crate::keys::{KeyTable, KeyWatch};
+use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
@@ -40,6 +42,14 @@ pub(crate) struct RequestLog {
     pub(crate) timed: bool,
 }
 
+/// Parts of the server that are opened before it starts, because it does not start without them.
+pub(crate) struct Opened {
+    pub(crate) meter: Meter,
+    pub(crate) keys: Arc<KeyTable>,
+    /// Applies changes of `keys.json`; `None` without a data directory.
+    pub(crate) key_watch: Option<KeyWatch>,
+}
+
 /// A running server.
 pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
@@ -47,6 +57,7 @@ pub(crate) struct App {
     exporter: Option<Exporter>,
     /// Writer of issued ids; `None` if there is no data directory.
     issuer_file: Option<IssuerFile>,
+    _key_watch: Option<KeyWatch>,
     workers_config: WorkerConfig,
     /// Tasks of the probes and of the demo's backends.
     tasks: TaskTracker,
@@ -77,7 +88,7 @@ impl App {
         division: &Division,
         via: Via,
         log: RequestLog,
-        meter: Meter,
+        opened: Opened,
     ) -> io::Result<Self> {
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
@@ -122,12 +133,13 @@ impl App {
             watcher.discover(listener.local_addr()?.port()).await;
         }
         let workers_config = worker_config(config, connector, via, log);
-        let (exporter, usage) = start_exporter(config, demo, meter.instance())?;
+        let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
+        let limiter = start_limiter(config, demo, &opened)?;
         let shared = Arc::new(shared(
             config,
             division,
             pool,
-            meter,
+            (opened.meter, opened.keys, limiter),
             usage,
             issuer_store,
             &workers_config,
@@ -138,6 +150,7 @@ impl App {
             workers,
             exporter,
             issuer_file,
+            _key_watch: opened.key_watch,
             workers_config,
             tasks,
             stop_probes,
@@ -178,6 +191,7 @@ impl App {
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
+        self.shared.limiter.finish();
         if let Some(store) = &self.shared.issuer_store {
             store.finish();
         }
@@ -225,7 +239,7 @@ fn shared(
     config: &Config,
     division: &Division,
     pool: Arc<Pool>,
-    meter: Meter,
+    (meter, keys, limiter): (Meter, Arc<KeyTable>, Arc<Limiter>),
     usage: Option<Arc<exporter::ExportState>>,
     issuer_store: Option<IssuerStore>,
     workers: &WorkerConfig,
@@ -259,11 +273,24 @@ fn shared(
             max_streams: server.max_streams,
         },
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
+        keys,
+        refused: Arc::default(),
         meter: Arc::new(meter),
+        limiter,
         usage,
         issuer_store,
         draining: workers.drain.clone(),
     }
+}
+
+/// Starts the limits of keys, and reads what the keys have spent.
+fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc<Limiter>> {
+    let (mode, instance) = (config.server.limits, opened.meter.instance());
+    let limiter = Limiter::start(mode, &config.fleet, instance, &opened.keys)?;
+    if let Some(data) = data_dir::find(None, demo).filter(|_| opened.meter.is_on()) {
+        limiter.replay(&data, instance)?;
+    }
+    Ok(Arc::new(limiter))
 }
 
 /// Starts the exporter of usage records if `usage.enabled` is set. A missing data directory is

@@ -163,6 +163,14 @@ pub(crate) fn may_be_credential(name: &str) -> bool {
     words.any(is_secret) && !name.ends_with("page_token") && !name.ends_with("page-token")
 }
 
+/// Returns the client's key in an entry of `Sec-WebSocket-Protocol`. Browsers cannot set other header
+/// fields of a WebSocket request, so OpenAI's clients put the key there.
+pub(crate) fn secret_of_protocol(protocol: &[u8]) -> Option<&[u8]> {
+    const PREFIX: &[u8] = b"openai-insecure-api-key.";
+    let (prefix, secret) = protocol.trim_ascii().split_at_checked(PREFIX.len())?;
+    prefix.eq_ignore_ascii_case(PREFIX).then_some(secret)
+}
+
 /// True for fields that browsers and reverse proxies add to every request. They are not forwarded, and not
 /// counted as dropped, because they would hide unexpected names.
 fn is_added_by_intermediaries(name: &str) -> bool {

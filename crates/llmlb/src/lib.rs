@@ -32,6 +32,7 @@ mod issued_ids;
 mod issuer_file;
 mod issuer_store;
 mod json;
+mod keys;
 mod limits;
 mod listen;
 pub mod lock;

@@ -49,6 +49,7 @@ const LAYERS: &[&str] = &[
     "config",
     "lock",
     "data_dir",
+    "keys",
     "descriptors",
     "listen",
     "notify",

@@ -96,10 +96,12 @@ pub(crate) struct SelectHints<'a> {
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientKey {
-    /// The client's address. All addresses of an IPv6 /64 network count as one address.
+    /// The client's API key, or without keys its address. All addresses of an IPv6 /64 network count
+    /// as one address.
     pub(crate) address: u64,
-    /// Hash of the credential that came with the request, 0 without one. Clients choose it, so it
-    /// divides the share of an address and never adds to it.
+    /// The address of a client with an API key. Without keys it is a hash of the credential that came
+    /// with the request, 0 without one. Clients choose it, so it divides the share of a key or an
+    /// address and never adds to it.
     pub(crate) credential: u64,
 }
 

@@ -91,18 +91,22 @@ impl Table {
 
     /// Body of the response to `/v1/models`.
     pub(crate) fn list(&self) -> Bytes {
-        let list = self.list.get_or_init(|| {
-            let mut text = String::from(r#"{"object":"list","data":["#);
-            for (at, model) in self.models.iter().enumerate() {
-                if at > 0 {
-                    text.push(',');
-                }
-                model.write_json(&mut text);
-            }
-            text.push_str("]}");
-            text.into()
-        });
+        let list = self.list.get_or_init(|| self.list_where(|_| true));
         list.clone()
+    }
+
+    /// Body of the response to `/v1/models` with the models for which `is_listed` is true.
+    pub(crate) fn list_where(&self, is_listed: impl Fn(&str) -> bool) -> Bytes {
+        let mut text = String::from(r#"{"object":"list","data":["#);
+        let listed = self.models.iter().filter(|model| is_listed(&model.id));
+        for (at, model) in listed.enumerate() {
+            if at > 0 {
+                text.push(',');
+            }
+            model.write_json(&mut text);
+        }
+        text.push_str("]}");
+        text.into()
     }
 
     /// Names of all models and aliases, sorted; only backends of `kind`, if it is given.

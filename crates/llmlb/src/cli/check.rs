@@ -4,6 +4,7 @@ use crate::config::{self, Config, Flags, Problems};
 
 use super::args::Check;
 use super::exit::{self, Failure};
+use super::keys;
 use super::output;
 use super::table::aligned;
 
@@ -11,9 +12,11 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
     let flags = Flags {
         config: args.config.clone(),
         allow_shared_config: args.allow_shared_config,
+        has_stored_keys: Some(keys::are_stored),
         ..Flags::default()
     };
     let config = config::load(&flags).map_err(|problems| refused(&problems))?;
+    keys::check()?;
     if !quiet {
         output::data(&report(&config))?;
     }
@@ -47,7 +50,18 @@ fn report(config: &Config) -> String {
     let settings = aligned(&settings.collect::<Vec<_>>());
     let backends = backends(config);
     let aliases = aliases(config);
-    format!("{verdict}\n\n{settings}\n\n{backends}{aliases}")
+    let keys = api_keys(config);
+    format!("{verdict}\n\n{settings}\n\n{backends}{aliases}{keys}")
+}
+
+/// Returns the API keys of the file. `llmlb key list` shows those of the data directory too.
+fn api_keys(config: &Config) -> String {
+    if config.keys.is_empty() {
+        return String::new();
+    }
+    let rows = config.keys.iter().zip(&config.origins.keys);
+    let rows = rows.map(|(key, origin)| vec![format!("  {}", key.name), origin.to_string()]);
+    format!("\n\nAPI keys:\n{}", aligned(&rows.collect::<Vec<_>>()))
 }
 
 fn backends(config: &Config) -> String {

@@ -5,6 +5,7 @@ mod check;
 mod completions;
 mod exit;
 mod interrupt;
+mod keys;
 mod log;
 mod output;
 mod port_conflict;

@@ -9,8 +9,8 @@ use spool::RunError;
 
 use super::args::Serve;
 use super::exit::{self, Failure};
-use super::{check, stop};
-use crate::app::{App, Ended, RequestLog};
+use super::{check, keys, stop};
+use crate::app::{App, Ended, Opened, RequestLog};
 use crate::config::{self, Config, Flags, Instance, OnFailure, env};
 use crate::data_dir;
 use crate::descriptors::Division;
@@ -34,6 +34,7 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         backends: args.backends.clone(),
         demo: args.demo,
         allow_public: args.allow_public,
+        has_stored_keys: Some(keys::are_stored),
     };
     let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
     if args.demo
@@ -89,10 +90,16 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     let host = sys::host_name(env::text);
     let instance = config.server.instance.clone();
     let instance = instance.unwrap_or_else(|| Instance::from_host(host.as_deref(), address.port()));
+    let (keys, key_watch) = keys::open(config)?;
     let meter = meter(config, demo, &instance)?;
+    let opened = Opened {
+        meter,
+        keys,
+        key_watch,
+    };
     let division = divide_descriptors(config, demo)?;
     let started = tokio::select! {
-        started = App::start(config, demo, listener, &division, via, log, meter) => started,
+        started = App::start(config, demo, listener, &division, via, log, opened) => started,
         signal = signals.next() => {
             tracing::info!("{signal} received during the start: exiting");
             return release(lock, exit::DONE);
@@ -299,7 +306,9 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
         "listening on http://{address} (PID {}), {backends}",
         std::process::id()
     );
-    if !config::is_loopback(address.ip()) {
+    if app.shared.keys.is_required() {
+        tracing::info!("clients need an API key: list them with `llmlb key list`");
+    } else if !config::is_loopback(address.ip()) {
         tracing::warn!("every client that can reach {address} can use the backends");
     }
     if demo {

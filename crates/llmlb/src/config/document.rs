@@ -68,21 +68,22 @@ impl<'a> TomlDocument<'a> {
         ))
     }
 
-    pub(super) fn backends(&self) -> Option<&Spanned<DeValue<'a>>> {
-        self.root.get("backend")
+    /// Returns the value under a top-level name, such as all `[[backend]]` tables.
+    pub(super) fn top_level(&self, name: &str) -> Option<&Spanned<DeValue<'a>>> {
+        self.root.get(name)
     }
 
     pub(super) fn aliases(&self) -> Option<&Spanned<DeValue<'a>>> {
         self.root.get(settings::ALIASES)
     }
 
-    /// Reports unknown sections and keys. A backend's keys are checked with the backend, and the keys
-    /// of `[aliases]` are free.
+    /// Reports unknown sections and keys. The keys of `[[backend]]` and `[[key]]` are checked with
+    /// each table, and the keys of `[aliases]` are free.
     pub(super) fn check_names(&self, problems: &mut ProblemList) {
         for (name, value) in &self.root {
             let origin = self.origin(name.span().start);
             let section = name.get_ref().as_ref();
-            if section == "backend" || section == settings::ALIASES {
+            if ["backend", "key", settings::ALIASES].contains(&section) {
                 continue;
             }
             if !settings::SECTIONS.contains(&section) {
@@ -221,7 +222,7 @@ fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
     };
     format!(
         "unknown {kind}{near}; \
-         allowed: [server], [upstream], [log], [usage], [[backend]], [aliases]"
+         allowed: [server], [upstream], [log], [usage], [[backend]], [[key]], [aliases]"
     )
 }
 

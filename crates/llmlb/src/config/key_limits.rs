@@ -26,3 +26,16 @@ pub(crate) enum Period {
     /// Calendar month.
     Month,
 }
+
+impl Period {
+    /// Words for the periods in the configuration, on the command line and in `keys.json`.
+    pub(crate) const WORDS: [(&'static str, Self); 2] =
+        [("day", Self::Day), ("month", Self::Month)];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Day => "day",
+            Self::Month => "month",
+        }
+    }
+}

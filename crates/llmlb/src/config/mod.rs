@@ -13,6 +13,7 @@ mod file;
 mod fleet;
 mod instance;
 mod key_limits;
+mod keys;
 mod kind;
 mod layers;
 mod networks;
@@ -22,6 +23,7 @@ mod secret;
 mod setting;
 pub(crate) mod settings;
 mod suggest;
+mod tables;
 mod types;
 mod url;
 mod usage;
@@ -37,6 +39,8 @@ pub(crate) use aliases::Alias;
 pub(crate) use backends::is_among;
 pub(crate) use instance::Instance;
 pub(crate) use key_limits::{Budget, KeyLimits, Period};
+pub(crate) use keys::fields::is_name as is_key_name;
+pub(crate) use keys::{ConfiguredKey, MAX_SECRET, SecretHash, bytes_from_hex, bytes_to_hex};
 pub(crate) use kind::Kind;
 #[cfg(any(test, fuzzing))]
 pub(crate) use networks::Network;
@@ -44,7 +48,9 @@ pub(crate) use networks::Networks;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
-pub(crate) use settings::{FleetConfig, LimitMode, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints};
+pub(crate) use settings::{
+    FleetConfig, LimitMode, MAX_KEYS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,
+};
 pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver};
 pub(crate) use values::span;
@@ -53,6 +59,7 @@ use spool::{Keep, Token};
 
 use document::TomlDocument;
 use env::Environment;
+use keys::ReadKeys;
 use layers::Layers;
 use problems::ProblemList;
 use setting::{Defaults, Section, Source};
@@ -72,6 +79,8 @@ pub(crate) struct Config {
     pub(crate) backends: Vec<Backend>,
     /// Sorted by name.
     pub(crate) aliases: Vec<Alias>,
+    /// API keys of clients. The data directory may contain further ones.
+    pub(crate) keys: Vec<ConfiguredKey>,
     /// Path of the configuration file that was read, as the flag or variable names it, or the default.
     pub(crate) file: Option<PathBuf>,
     /// Origin of each value (file and line, variable or flag), shown by `llmlb check`.
@@ -136,6 +145,8 @@ pub(crate) struct Flags {
     /// Uses the demo's backends instead of the configured ones.
     pub(crate) demo: bool,
     pub(crate) allow_public: bool,
+    /// Returns true if the data directory has API keys (`llmlb key`), which a public address needs.
+    pub(crate) has_stored_keys: Option<fn() -> bool>,
 }
 
 /// Reads the file, the environment and the flags. The error contains all problems.
@@ -169,9 +180,17 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
         document.check_names(&mut problems);
     }
 
+    let keys = document
+        .as_ref()
+        .map_or_else(ReadKeys::default, |document| {
+            keys::read(document, env, &mut problems)
+        });
     let mut layers = Layers::new(document.as_ref(), env, flags, &mut problems);
     let server = ServerConfig::read(&mut layers);
-    check_reach(&server, &mut layers);
+    let has_stored_keys = || flags.has_stored_keys.is_some_and(|has_keys| has_keys());
+    check_reach(&server, &mut layers, || {
+        keys.is_declared || has_stored_keys()
+    });
     let upstream = UpstreamConfig::read(&mut layers);
     let log = LogConfig::read(&mut layers);
     let usage = UsageConfig::read(&mut layers);
@@ -185,8 +204,10 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     });
     let mut variables = found.key_variables;
     variables.push(usage.token_env.clone());
+    variables.extend(keys.variables);
     env.check_names(&variables, &mut problems);
     origins.backends = found.origins;
+    origins.keys = keys.origins;
 
     if let Some(document) = document {
         problems = document.all_problems(problems);
@@ -201,6 +222,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
         usage_token,
         backends: found.backends,
         aliases,
+        keys: keys.keys,
         file: source.map(|source| source.name),
         origins,
     })
@@ -211,18 +233,18 @@ pub(crate) fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-/// Rejects a listen address that is not loopback, unless `server.allow_public` is set. By default only
-/// this machine can reach the server (L11).
-fn check_reach(server: &ServerConfig, layers: &mut Layers<'_>) {
+/// Rejects a listen address that is not loopback, unless clients need an API key or
+/// `server.allow_public` is set. By default only this machine can reach the server (L11).
+fn check_reach(server: &ServerConfig, layers: &mut Layers<'_>, has_keys: impl FnOnce() -> bool) {
     let is_known = layers.is_valid(&settings::HOST) && layers.is_valid(&settings::ALLOW_PUBLIC);
-    if !is_known || server.allow_public || is_loopback(server.host) {
+    if !is_known || server.allow_public || is_loopback(server.host) || has_keys() {
         return;
     }
     let host = server.host;
     let what = format!(
         "{host} is not a loopback address: every client that reaches it could use the backends; \
-         keep 127.0.0.1, or if that is intended set server.allow_public = true, \
-         LLMLB_ALLOW_PUBLIC=true or --allow-public"
+         create an API key (llmlb key add NAME), or keep 127.0.0.1, or to run without keys set \
+         server.allow_public = true, LLMLB_ALLOW_PUBLIC=true or --allow-public"
     );
     layers.reject(&settings::HOST, &what);
 }

@@ -42,6 +42,8 @@ pub(crate) struct Origins {
     pub(crate) backends: Vec<Origin>,
     /// File and line that defines each alias, in the order of the aliases. `llmlb check` shows it.
     pub(crate) aliases: Vec<Origin>,
+    /// File and line that defines each API key, in the order of the keys. `llmlb check` shows it.
+    pub(crate) keys: Vec<Origin>,
 }
 
 impl Origins {

@@ -284,7 +284,28 @@ impl Endpoint {
 /// True if a WebSocket may be opened on the path. On endpoints that are metered by request and response
 /// bodies, messages of a WebSocket would be neither routed nor metered.
 pub(crate) fn may_be_websocket(endpoint: Endpoint, path: &str) -> bool {
-    path == "/v1/realtime" || !endpoint.is_known
+    is_realtime(path) || !endpoint.is_known
+}
+
+/// True if the path is that of a realtime session, whose model is named when it is opened.
+pub(crate) fn is_realtime(path: &str) -> bool {
+    path == "/v1/realtime"
+}
+
+/// True if a request may run a model, also one that its body names in a way that llmlb does not read.
+/// False for reading and deleting stored objects, for uploads of files, and for cancellations.
+pub(crate) fn may_run_model(method: &Method, endpoint: Endpoint, path: &str) -> bool {
+    let is_upload = path == "/v1/files" || is_below("/v1/uploads", path);
+    match *method {
+        Method::POST | Method::PUT | Method::PATCH => !is_upload && !path.ends_with("/cancel"),
+        _ => !endpoint.is_known,
+    }
+}
+
+/// True for the path of a collection and of everything in it.
+fn is_below(collection: &str, path: &str) -> bool {
+    let rest = path.strip_prefix(collection);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// True if the response would contain a credential for the operator's account at the backend. Such

@@ -135,17 +135,9 @@ fn without_key(protocols: &[u8]) -> Vec<u8> {
     protocols
         .split(|byte| *byte == b',')
         .map(<[u8]>::trim_ascii)
-        .filter(|one| !is_key(one))
+        .filter(|one| headers::secret_of_protocol(one).is_none())
         .collect::<Vec<_>>()
         .join(&b", "[..])
-}
-
-/// True if an entry of `Sec-WebSocket-Protocol` contains the client's API key. Browsers cannot set
-/// other header fields of a WebSocket request, so OpenAI's clients put the key there.
-fn is_key(protocol: &[u8]) -> bool {
-    const PREFIX: &[u8] = b"openai-insecure-api-key.";
-    let begin = protocol.get(..PREFIX.len());
-    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
 }
 
 fn credential(out: &mut Vec<u8>, backend: &Backend) {

@@ -217,7 +217,7 @@ impl Session {
 
 /// Opens a client for a URL with the options of tenure: `prefix` and `password_file`. Returns the
 /// prefix of the keys too. Nothing is sent yet.
-fn open(url: &str) -> Result<(Client, String), RedisError> {
+pub(crate) fn open(url: &str) -> Result<(Client, String), RedisError> {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
     let info = address.into_connection_info()?;
     let mut settings = info.redis_settings().clone();

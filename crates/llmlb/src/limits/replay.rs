@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use super::Limiter;
+use super::KeyStates;
 use super::period::{PeriodId, day_of_name};
 use crate::config::Period;
 use crate::episode::{Episode, Event};
@@ -27,16 +27,9 @@ const MAX_SHARE: u32 = 100;
 
 /// Thread that reads the records of other servers.
 #[derive(Debug)]
-pub(crate) struct Replay {
+pub(super) struct Replay {
     stop: Mutex<Option<mpsc::Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// Sums of one key in one period.
-#[derive(Clone, Copy, Debug, Default)]
-struct KeySpend {
-    own: u64,
-    staged: u64,
 }
 
 impl Replay {
@@ -45,9 +38,9 @@ impl Replay {
     ///
     /// An error of the first reading does not keep the server from starting: it is logged, and the
     /// next reading makes up for it.
-    pub(crate) fn start(limiter: &Arc<Limiter>, data: &Path, instance: &str) -> io::Result<Self> {
+    pub(super) fn start(states: &Arc<KeyStates>, data: &Path, instance: &str) -> io::Result<Self> {
         let mut reader = Reader {
-            limiter: Arc::clone(limiter),
+            states: Arc::clone(states),
             data: data.to_owned(),
             instance: instance.to_owned(),
             failures: Episode::default(),
@@ -64,12 +57,10 @@ impl Replay {
     }
 
     /// Ends the thread.
-    pub(crate) fn finish(&self) {
-        let lock = |stop: &Mutex<Option<mpsc::Sender<()>>>| {
-            drop(stop.lock().unwrap_or_else(PoisonError::into_inner).take());
-        };
-        lock(&self.stop);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+    pub(super) fn finish(&self) {
+        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock();
+        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             let _ = thread.join();
         }
@@ -77,7 +68,7 @@ impl Replay {
 }
 
 struct Reader {
-    limiter: Arc<Limiter>,
+    states: Arc<KeyStates>,
     data: PathBuf,
     instance: String,
     failures: Episode,
@@ -95,6 +86,9 @@ impl Reader {
 
     /// Reads the spend of the current month.
     fn read(&mut self) {
+        if !self.states.are_needed() {
+            return;
+        }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now_ms = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or_default());
         let month = PeriodId::at(Period::Month, now_ms);
@@ -111,31 +105,31 @@ impl Reader {
     }
 
     fn merge(&self, tally: &spool::Tally, now_ms: u64) {
-        let mut sums = HashMap::<(&str, PeriodId), KeySpend>::new();
+        let periods = [Period::Day, Period::Month].map(|per| PeriodId::at(per, now_ms));
+        // Tokens by key, period and server.
+        let mut sums = HashMap::<(&str, PeriodId, &str), u64>::new();
         for row in &tally.exact {
-            let [Some(key), instance] = row.values.as_slice() else {
+            let [Some(key), server] = row.values.as_slice() else {
                 continue;
             };
-            let Some(day) = day_of_name(&row.day) else {
+            let Some(day) = day_of_name(&row.day).map(PeriodId::Day) else {
                 continue;
             };
-            let month = PeriodId::at(Period::Month, PeriodId::Day(day).start_ms());
-            for period in [PeriodId::Day(day), month] {
-                let sum = sums.entry((key, period)).or_default();
-                if instance.as_deref() == Some(&self.instance) {
-                    sum.own = sum.own.saturating_add(row.total);
-                } else {
-                    sum.staged = sum.staged.saturating_add(row.total);
-                }
+            let month = PeriodId::at(Period::Month, day.start_ms());
+            // Older days count for the month alone: no request of theirs is admitted any more.
+            for period in [day, month].into_iter().filter(|of| periods.contains(of)) {
+                let server = server.as_deref().unwrap_or_default();
+                let sum = sums.entry((key, period, server)).or_default();
+                *sum = sum.saturating_add(row.total);
             }
         }
-        let today = PeriodId::at(Period::Day, now_ms);
-        let this_month = PeriodId::at(Period::Month, now_ms);
-        for ((key, period), sum) in sums {
-            // Older days are part of the month alone: no request of theirs is admitted any more.
-            if period == today || period == this_month {
-                let state = self.limiter.state(key);
-                state.merge_staged(period, sum.own, sum.staged);
+        for ((key, period, server), tokens) in sums {
+            let state = self.states.get(key);
+            let spend = &mut state.lock().spend;
+            if server == self.instance {
+                spend.merge_own(period, tokens);
+            } else {
+                spend.merge_other(period, server, tokens);
             }
         }
     }

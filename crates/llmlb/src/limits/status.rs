@@ -2,50 +2,56 @@
 
 use serde_json::{Value, json};
 
-use super::exceeded::LimitKind;
 use super::Limiter;
-use super::key_state::Figures;
-
-use crate::config::{Budget, KeyLimits, LimitMode, Period};
+use super::exceeded::LimitKind;
+use super::period::PeriodId;
+use crate::config::{KeyLimits, LimitMode, Period};
 
 impl Limiter {
-    /// Returns the word of `server.limits`.
-    pub(crate) fn mode(&self) -> &'static str {
-        match self.mode {
+    /// Returns the state of the limits, apart from that of each key.
+    pub(crate) fn json(&self) -> Value {
+        let mode = match self.mode {
             LimitMode::Enforce => "enforce",
             LimitMode::DryRun => "dry-run",
-        }
+        };
+        json!({
+            "mode": mode,
+            "fleet": self.store.as_ref().map(|store| json!({
+                "reachable": store.is_reachable(), "servers": store.servers(),
+            })),
+        })
     }
 
     /// Returns the limits of a key, what it uses of them, and how many requests were refused.
-    pub(crate) fn json(&self, key: &str, limits: &KeyLimits, wall_ms: u64) -> Value {
-        let state = self.state(key);
+    pub(crate) fn json_of(&self, key: &str, limits: &KeyLimits, wall_ms: u64) -> Value {
+        let state = self.states.get(key);
         let now = self.now(wall_ms);
-        let figures = state.figures(now);
+        let mut usage = state.lock();
+        let figures = usage.figures(Period::Day, now);
+        let [day, month] = [Period::Day, Period::Month]
+            .map(|per| usage.spend.total(PeriodId::at(per, wall_ms)));
+        drop(usage);
         json!({
             "requests_per_minute": limits.requests_per_minute.map(|limit| json!({
                 "limit": limit, "used": figures.requests,
             })),
             "tokens_per_minute": limits.tokens_per_minute.map(|limit| json!({
-                "limit": limit, "used": figures.tokens, "reserved": figures.reserved,
+                "limit": limit, "used": figures.tokens,
             })),
             "concurrency": { "limit": limits.concurrency, "used": figures.concurrent },
-            "budget": limits.budget.map(|budget| self::budget(budget, &figures)),
-            "spent": { "day": figures.day.total(), "month": figures.month.total() },
+            "budget": limits.budget.map(|budget| json!({
+                "tokens": budget.tokens,
+                "per": match budget.per {
+                    Period::Day => "day",
+                    Period::Month => "month",
+                },
+            })),
+            "reserved": figures.reserved,
+            "spent": { "day": day, "month": month },
             "refused": counts(|kind| state.refused(kind)),
             "would_refuse": counts(|kind| state.would_refuse(kind)),
         })
     }
-}
-
-fn budget(budget: Budget, figures: &Figures) -> Value {
-    let (per, spend) = match budget.per {
-        Period::Day => ("day", figures.day),
-        Period::Month => ("month", figures.month),
-    };
-    json!({
-        "tokens": budget.tokens, "per": per, "spent": spend.total(), "reserved": figures.reserved,
-    })
 }
 
 /// Returns the number of requests by the limit that refused them.

@@ -111,6 +111,9 @@ fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
         (Some(Outcome::Cut), _) => text.push_str(" cut by the backend"),
         _ => {}
     }
+    if let Some(key) = &guard.key {
+        push_all(text, [" key=", &key.name]);
+    }
     if let Some(model) = &route.model {
         text.push_str(" model=");
         plain(text, model, MAX_TEXT)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{AccessLog, Cancelled, Ids};
+use super::{AccessLog, Cancelled, Ids, RefusedRequests};
 use crate::meter::{CommitGroup, Meter};
 use crate::upstream::AddressLimit;
 
@@ -17,6 +17,8 @@ pub(crate) struct Accounting {
     pub(crate) address_limit: Arc<AddressLimit>,
     pub(crate) cancelled: Arc<Cancelled>,
     pub(crate) meter: Arc<Meter>,
+    /// Counts of requests that API keys do not permit.
+    pub(crate) refused: Arc<RefusedRequests>,
     /// Usage records of this worker that are not persisted yet.
     pub(crate) commits: CommitGroup,
     pub(crate) access_log: AccessLog,

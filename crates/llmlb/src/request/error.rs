@@ -1,7 +1,7 @@
 //! Error responses of llmlb's own, in the format of the API that the client uses.
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde_json::json;
 
@@ -17,6 +17,20 @@ pub(crate) struct Refusal {
     retry_after: Option<u16>,
     allow: Option<&'static str>,
     upgrade: Option<&'static str>,
+    /// True if the request has no usage record, but is counted in `/status`.
+    pub(crate) is_unrecorded: bool,
+    asks_for_key: bool,
+    rate_limit: Option<RateLimit>,
+}
+
+/// The limit of a key that a request would exceed, as the response reports it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RateLimit {
+    /// `error.type` in OpenAI's format.
+    pub(crate) kind: &'static str,
+    /// Milliseconds after which the request may be admitted; `None` if it never will be.
+    pub(crate) wait_ms: Option<u64>,
+    pub(crate) is_worth_retrying: bool,
 }
 
 impl Refusal {
@@ -29,6 +43,9 @@ impl Refusal {
             retry_after: None,
             allow: None,
             upgrade: None,
+            is_unrecorded: false,
+            asks_for_key: false,
+            rate_limit: None,
         }
     }
 
@@ -44,6 +61,12 @@ impl Refusal {
         self
     }
 
+    /// Sets the limit that the request would exceed: its name and the time to wait.
+    pub(crate) fn rate_limited(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = Some(limit);
+        self
+    }
+
     /// Sets `Allow`: the methods that are served.
     pub(crate) fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
@@ -53,6 +76,18 @@ impl Refusal {
     /// Sets `Upgrade`: the protocol that the client must request.
     pub(crate) fn upgrade(mut self, protocol: &'static str) -> Self {
         self.upgrade = Some(protocol);
+        self
+    }
+
+    /// Counts the request in `/status` instead of recording it: a key does not permit the request.
+    pub(crate) fn unrecorded(mut self) -> Self {
+        self.is_unrecorded = true;
+        self
+    }
+
+    /// Sets `WWW-Authenticate`: the client must send an API key.
+    pub(crate) fn asking_for_key(mut self) -> Self {
+        self.asks_for_key = true;
         self
     }
 
@@ -84,17 +119,27 @@ impl Refusal {
         if let Some(value) = self.retry_after {
             headers.insert(header::RETRY_AFTER, value.into());
         }
+        if let Some(limit) = self.rate_limit {
+            limit.add_to(headers);
+        }
         if let Some(value) = self.allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(value));
         }
         if let Some(value) = self.upgrade {
             headers.insert(header::UPGRADE, HeaderValue::from_static(value));
         }
+        if self.asks_for_key {
+            let scheme = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+        }
         response
     }
 
     /// `error.type` in OpenAI's format.
     fn openai_type(&self) -> &'static str {
+        if let Some(limit) = self.rate_limit {
+            return limit.kind;
+        }
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "server_error",
@@ -105,6 +150,7 @@ impl Refusal {
     /// `error.type` in Anthropic's format.
     fn anthropic_type(&self) -> &'static str {
         match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::FORBIDDEN => "permission_error",
             StatusCode::NOT_FOUND => "not_found_error",
             StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
@@ -113,6 +159,21 @@ impl Refusal {
             StatusCode::GATEWAY_TIMEOUT => "timeout_error",
             status if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
+        }
+    }
+}
+
+impl RateLimit {
+    /// Adds the time to wait. Official clients read `retry-after-ms` first, and do not retry after
+    /// `x-should-retry: false`.
+    fn add_to(self, headers: &mut HeaderMap) {
+        if let Some(wait) = self.wait_ms {
+            headers.insert(header::RETRY_AFTER, wait.div_ceil(1000).into());
+            headers.insert("retry-after-ms", wait.into());
+        }
+        if !self.is_worth_retrying {
+            let never = HeaderValue::from_static("false");
+            headers.insert("x-should-retry", never);
         }
     }
 }

@@ -13,6 +13,7 @@ use uuid::{Builder, Uuid};
 use crate::balance::ClientKey;
 use crate::client_network::ClientNetwork;
 use crate::headers::REQUEST_ID;
+use crate::keys::ApiKey;
 
 /// Maximum length of a client's request id. A longer one is replaced.
 const MAX_CLIENT_ID: usize = 128;
@@ -69,16 +70,25 @@ pub(super) fn request_id(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
     })
 }
 
-/// Returns the key by which the queue serves clients in turn: the client's address and a hash of
-/// its credential. Clients choose the credential freely, so it only distinguishes clients that
-/// share an address.
-pub(crate) fn client_key(address: IpAddr, headers: &HeaderMap) -> ClientKey {
+/// Returns the key by which the queue serves clients in turn.
+///
+/// A client with an API key counts as its key, whatever its address is; the addresses of one key take
+/// turns. Any other client counts as its address, divided by a hash of its credential. Clients choose
+/// such a credential freely, so it only distinguishes clients that share an address.
+pub(crate) fn client_key(address: IpAddr, headers: &HeaderMap, key: Option<&ApiKey>) -> ClientKey {
+    let network = ClientNetwork::containing(address).number();
+    if let Some(key) = key {
+        return ClientKey {
+            address: key.number,
+            credential: network,
+        };
+    }
     let credential = headers
         .get(header::AUTHORIZATION)
         .or_else(|| headers.get("x-api-key"))
         .or_else(|| headers.get("api-key"));
     ClientKey {
-        address: ClientNetwork::containing(address).number(),
+        address: network,
         credential: credential.map_or(0, |credential| {
             FixedState::default().hash_one(credential.as_bytes())
         }),
@@ -88,6 +98,7 @@ pub(crate) fn client_key(address: IpAddr, headers: &HeaderMap) -> ClientKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::test_key;
 
     #[test]
     fn invalid_request_id_of_a_client_is_replaced() {
@@ -121,7 +132,7 @@ mod tests {
         let with = |name: &'static str, value: &'static str| {
             let value = HeaderValue::from_static(value);
             let headers = HeaderMap::from_iter([(header::HeaderName::from_static(name), value)]);
-            client_key(IpAddr::from([192, 0, 2, 1]), &headers)
+            client_key(IpAddr::from([192, 0, 2, 1]), &headers, None)
         };
         let first = with("authorization", "Bearer a");
         for other in [
@@ -133,5 +144,17 @@ mod tests {
             assert_eq!(first.address, other.address);
             assert_ne!(first.credential, other.credential);
         }
+    }
+
+    #[test]
+    fn api_key_counts_instead_of_the_address() {
+        let [alice, bob] = ["alice", "bob"].map(|name| test_key(name, None));
+        let client = |host: u8, key: &ApiKey| {
+            let address = IpAddr::from([192, 0, 2, host]);
+            client_key(address, &HeaderMap::new(), Some(key))
+        };
+        assert_eq!(client(1, &alice).address, client(2, &alice).address);
+        assert_ne!(client(1, &alice).credential, client(2, &alice).credential);
+        assert_ne!(client(1, &alice).address, client(1, &bob).address);
     }
 }

@@ -71,10 +71,9 @@ impl OutputFields {
 
     /// Returns the output that a request to this API may generate.
     pub(crate) fn demand(&self, api: Api) -> OutputDemand {
-        let choices = self.choices();
         match (api.writes_text(), self.max) {
-            (true, Some(max)) => OutputDemand::AtMost(max.saturating_mul(choices)),
-            (true, None) => OutputDemand::Unlimited { choices },
+            (true, Some(max)) => OutputDemand::AtMost(max.saturating_mul(self.choices())),
+            (true, None) => OutputDemand::Unlimited,
             (false, _) if api.reads_text() => OutputDemand::AtMost(0),
             (false, _) if api.is_metered() => OutputDemand::Unknown,
             (false, _) => OutputDemand::NoModel,
@@ -103,10 +102,10 @@ mod tests {
             (Api::Chat, r#"{"max_tokens":5}"#, AtMost(5)),
             (Api::Chat, r#"{"max_tokens":5,"max_completion_tokens":9}"#, AtMost(9)),
             (Api::Chat, r#"{"max_tokens":5,"n":3}"#, AtMost(15)),
-            (Api::Chat, r#"{"max_output_tokens":5}"#, Unlimited { choices: 1 }),
-            (Api::Chat, r#"{"max_tokens":null,"n":2}"#, Unlimited { choices: 2 }),
-            (Api::Chat, r#"{"max_tokens":-1}"#, Unlimited { choices: 1 }),
-            (Api::Chat, r#"{"max_tokens":99999999999999999999}"#, Unlimited { choices: 1 }),
+            (Api::Chat, r#"{"max_output_tokens":5}"#, Unlimited),
+            (Api::Chat, r#"{"max_tokens":null,"n":2}"#, Unlimited),
+            (Api::Chat, r#"{"max_tokens":-1}"#, Unlimited),
+            (Api::Chat, r#"{"max_tokens":99999999999999999999}"#, Unlimited),
             (Api::Chat, r#"{"max_tokens":1,"max_tokens":7}"#, AtMost(7)),
             (Api::Responses, r#"{"max_output_tokens":8,"max_tokens":1}"#, AtMost(8)),
             (Api::Messages, r#"{"max_tokens":4,"n":9}"#, AtMost(4)),
@@ -114,14 +113,21 @@ mod tests {
             (Api::Completions, r#"{"prompt":[1,2,3],"max_tokens":4}"#, AtMost(4)),
             (Api::Completions, r#"{"prompt":[ [1],[2] ],"max_tokens":4}"#, AtMost(8)),
             (Api::OllamaChat, r#"{"options":{"num_predict":6}}"#, AtMost(6)),
-            (Api::OllamaChat, r#"{"options":{"num_predict":-1}}"#, Unlimited { choices: 1 }),
-            (Api::OllamaChat, r#"{"options":[1],"num_predict":6}"#, Unlimited { choices: 1 }),
+            (Api::OllamaChat, r#"{"options":{"num_predict":-1}}"#, Unlimited),
+            (Api::OllamaChat, r#"{"options":[1],"num_predict":6}"#, Unlimited),
             (Api::Embeddings, r#"{"input":"a","max_tokens":5}"#, AtMost(0)),
             (Api::Images, "{}", Unknown),
             (Api::Other, "{}", NoModel),
         ] {
             assert_eq!(demand(api, body), expected, "{api:?} {body}");
         }
+    }
+
+    #[test]
+    fn responses_to_several_prompts_are_counted() {
+        let body = br#"{"prompt":["a","b"],"n":3}"#;
+        let parsed = in_json(body, Api::Completions).unwrap();
+        assert_eq!(parsed.output.choices(), 6);
     }
 
     #[test]

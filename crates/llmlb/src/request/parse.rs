@@ -23,6 +23,7 @@ use crate::endpoint::Api;
 use crate::endpoint::{BodyFormat, Endpoint};
 use crate::issued_ids::IdHash;
 use crate::json::{self, Malformed};
+use crate::limits::TokenDemand;
 use crate::memory_budget::Budget;
 use crate::meter::usage_option::{OptionRanges, UsageOption};
 
@@ -119,6 +120,15 @@ impl ParsedRequest {
         }
     }
 
+    /// Returns a request with an empty body that names this model, for tests.
+    #[cfg(test)]
+    pub(super) fn with_model(model: Option<&str>) -> Self {
+        Self {
+            model: model.map(str::to_owned),
+            ..Self::without_model(Payload::Read(Bytes::new()))
+        }
+    }
+
     /// Returns a request whose body names no model. The model comes from the parameter `model` of
     /// the URL's query, if there is one.
     fn from_query(query: Option<&str>, payload: Payload) -> Result<Self, Refusal> {
@@ -130,6 +140,15 @@ impl ParsedRequest {
             named_at: named_at.map(|at| (at, Spelling::Query)),
             ..Self::without_model(payload)
         })
+    }
+
+    /// Returns the tokens that this request to an API may use.
+    pub(crate) fn demand(&self, api: Api) -> TokenDemand {
+        TokenDemand {
+            prompt: self.prompt_tokens,
+            output: self.output.demand(api),
+            choices: self.output.choices(),
+        }
     }
 
     /// Returns a hash of the body; 0 if the body was not read. Faults of a backend at different

@@ -1,5 +1,8 @@
 //! Pages about the server itself: `/`, `/healthz`, `/readyz` and `/status`.
 
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
@@ -10,10 +13,13 @@ use super::shared::Shared;
 use crate::balance::{Backend, BackendState, LastError};
 use crate::config::Kind;
 use crate::endpoint::{AdminPage, Dialect, Endpoint};
+use crate::keys::{ApiKey, KeyReport};
 use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
 use crate::text;
 
+/// Maximum number of keys in `/status`.
+const MAX_KEYS_SHOWN: usize = 1000;
 /// Maximum number of characters of a path in a message.
 const MAX_PATH: usize = 200;
 
@@ -22,21 +28,25 @@ pub(crate) fn respond(
     caller: &ConnectionContext,
     headers: &HeaderMap,
     page: AdminPage,
+    key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let shared = &*caller.worker.shared;
+    let is_admin =
+        || is_local(caller.peer, caller.local, headers) || key.is_some_and(|key| key.is_admin);
     match page {
         AdminPage::Greeting => Ok(greeting()),
         AdminPage::Health => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
         AdminPage::Ready => Ok(readyz(shared)),
-        AdminPage::Status if is_local(caller.peer, caller.local, headers) => {
+        AdminPage::Status if is_admin() => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
         AdminPage::Status => Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "forbidden",
-            "/status is served only to programs on this machine, and not through a proxy; use \
-             /healthz or /readyz.",
-        )),
+            "/status is served only to programs on this machine, and not through a proxy, or with an \
+             API key for admins; use /healthz or /readyz.",
+        )
+        .unrecorded()),
     }
 }
 
@@ -104,6 +114,9 @@ fn status(shared: &Shared) -> Value {
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
         "usage": usage(shared),
         "dropped_headers": dropped_headers(shared),
+        "keys": keys(&shared.keys.report()),
+        "refused": shared.refused.report(),
+        "limits": limits(shared),
     })
 }
 
@@ -122,6 +135,32 @@ fn usage(shared: &Shared) -> Option<Value> {
         usage["error"] = error.into();
     }
     Some(usage)
+}
+
+/// State of the API keys, without their names.
+fn keys(report: &KeyReport) -> Value {
+    json!({
+        "required": report.is_required,
+        "count": report.count,
+        "error": report.error,
+    })
+}
+
+/// Limits of keys, and their use by the keys in alphabetical order.
+fn limits(shared: &Shared) -> Value {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or_default());
+    let limiter = &shared.limiter;
+    let mut keys = shared.keys.all();
+    keys.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    keys.truncate(MAX_KEYS_SHOWN);
+    let of = |key: &Arc<ApiKey>| {
+        let use_of = limiter.json_of(&key.name, &key.limits, now);
+        (key.name.to_string(), use_of)
+    };
+    let mut limits = limiter.json();
+    limits["keys"] = keys.iter().map(of).collect();
+    limits
 }
 
 /// Counts of client header fields that were not forwarded, by name. `*` is the count of all other names.

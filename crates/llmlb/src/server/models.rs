@@ -9,18 +9,30 @@ use http_body_util::Full;
 use super::backlog::SharedBody;
 use crate::balance::{Pool, Table};
 use crate::config::{Alias, Kind};
+use crate::keys::ApiKey;
 use crate::request::{Refusal, backend_auth, json_response};
 
-/// Response of `/v1/models`.
-pub(super) fn list(table: &Arc<Table>) -> Response<Full<Bytes>> {
+/// Response of `/v1/models`: the models that the key may use.
+pub(super) fn list(table: &Arc<Table>, key: Option<&ApiKey>) -> Response<Full<Bytes>> {
+    if let Some(key) = key.filter(|key| key.models().is_some()) {
+        return json_response(StatusCode::OK, table.list_where(|name| key.allows(name)));
+    }
     let mut response = json_response(StatusCode::OK, table.list());
     response.extensions_mut().insert(SharedBody);
     response
 }
 
 /// Response of `/v1/models/NAME`.
-pub(super) fn describe(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>, Refusal> {
+pub(super) fn describe(
+    pool: &Pool,
+    name: &str,
+    key: Option<&ApiKey>,
+) -> Result<Response<Full<Bytes>>, Refusal> {
     let table = pool.table();
+    // A model that the key may not use does not exist for the client.
+    if key.is_some_and(|key| !key.allows(name)) {
+        return Err(absent(name, pool, None, key));
+    }
     let found = table.model(name);
     match found.or_else(|| table.model(&format!("{name}:latest"))) {
         Some(model) => {
@@ -28,13 +40,13 @@ pub(super) fn describe(pool: &Pool, name: &str) -> Result<Response<Full<Bytes>>,
             model.write_json(&mut text);
             Ok(json_response(StatusCode::OK, text))
         }
-        None => Err(unknown(name, pool, None)),
+        None => Err(unknown(name, pool, None, key)),
     }
 }
 
 /// Error 503 for a model that may be served by a backend that has not reported its models yet. The client
 /// should retry.
-pub(super) fn not_known_yet(name: &str, pool: &Pool) -> Refusal {
+pub(super) fn not_known_yet(name: &str, pool: &Pool, key: Option<&ApiKey>) -> Refusal {
     let table = pool.table();
     let unknown = || table.backends.iter().filter(|one| !one.has_known_models());
     let mut rejected = unknown().map(|one| one.health.rejected_key());
@@ -50,7 +62,7 @@ pub(super) fn not_known_yet(name: &str, pool: &Pool) -> Refusal {
         format!(
             "backends that have not reported their models yet (see `llmlb status`): {}. {}",
             unknown.join(", "),
-            available(&table.model_names(None))
+            available(&table.model_names(None), key)
         )
     };
     Refusal::new(
@@ -87,9 +99,30 @@ fn alias_targets(alias: &Alias) -> String {
 }
 
 /// Error 404 for a model that does not exist, with the list of available models.
-pub(super) fn unknown(name: &str, pool: &Pool, kind: Option<Kind>) -> Refusal {
-    let available = available(&pool.table().model_names(kind));
-    let why = match pool.alias(name) {
+pub(super) fn unknown(
+    name: &str,
+    pool: &Pool,
+    kind: Option<Kind>,
+    key: Option<&ApiKey>,
+) -> Refusal {
+    not_found(name, pool.alias(name), pool, kind, key)
+}
+
+/// Error 404 for a model that does not exist for a client. It does not disclose that the name is an
+/// alias.
+fn absent(name: &str, pool: &Pool, kind: Option<Kind>, key: Option<&ApiKey>) -> Refusal {
+    not_found(name, None, pool, kind, key)
+}
+
+fn not_found(
+    name: &str,
+    alias: Option<&Alias>,
+    pool: &Pool,
+    kind: Option<Kind>,
+    key: Option<&ApiKey>,
+) -> Refusal {
+    let available = available(&pool.table().model_names(kind), key);
+    let why = match alias {
         Some(alias) => {
             let models = alias_targets(alias);
             format!("`{name}` is an alias for {models}, which no backend serves.")
@@ -104,8 +137,11 @@ pub(super) fn unknown(name: &str, pool: &Pool, kind: Option<Kind>) -> Refusal {
     .param("model")
 }
 
-fn available(names: &[&str]) -> String {
+/// Returns a sentence about the models that exist and that the key may use.
+fn available(names: &[&str], key: Option<&ApiKey>) -> String {
     const MAX_LISTED: usize = 50;
+    let is_allowed = |name: &&str| key.is_none_or(|key| key.allows(name));
+    let names: Vec<&str> = names.iter().copied().filter(is_allowed).collect();
     match names.len() {
         0 => "No model is available through this API.".to_owned(),
         count if count > MAX_LISTED => format!(

@@ -7,11 +7,13 @@ use serde_json::{Value, json};
 
 use crate::balance::Table;
 use crate::config::Kind;
+use crate::keys::ApiKey;
 use crate::request::json_response;
 
 /// Response of `/api/tags`: the models of all Ollama backends. A single backend would list only its own.
-pub(super) fn list(table: &Table) -> Response<Full<Bytes>> {
-    let names = table.model_names(Some(Kind::Ollama));
+pub(super) fn list(table: &Table, key: Option<&ApiKey>) -> Response<Full<Bytes>> {
+    let mut names = table.model_names(Some(Kind::Ollama));
+    names.retain(|name| key.is_none_or(|key| key.allows(name)));
     let models: Vec<_> = names.iter().map(|name| describe(name, table)).collect();
     json_response(StatusCode::OK, json!({ "models": models }).to_string())
 }

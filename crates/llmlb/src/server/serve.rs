@@ -16,13 +16,15 @@ use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
 use super::client_memory::{ClientMemory, RequestMemory};
 use super::shared::Shared;
 use super::worker::Worker;
-use super::{admin, models, ollama};
+use super::{admin, admission, models, ollama};
 use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IdHash;
+use crate::limits::Rates;
+use crate::keys::ApiKey;
 use crate::memory_budget::Budget;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
@@ -109,7 +111,9 @@ async fn serve_admitted(
         .map_or(Endpoint::NOT_SERVED, |(found, _)| *found);
     let guard = Box::new(caller.start_guard(&head, endpoint));
     let id = guard.identity.id.clone();
-    let served = stages(&caller, &head, located, body, upgrade, &mut memory, guard).await;
+    let mut rates = Rates::default();
+    let parts = (&head, body, upgrade);
+    let served = stages(&caller, parts, located, &mut memory, &mut rates, guard).await;
     let mut response = match served {
         Ok(response) => response,
         Err((refusal, mut guard)) => {
@@ -125,6 +129,7 @@ async fn serve_admitted(
     if is_upgrade {
         memory.upgrade();
     }
+    admission::add_rates(&mut response, rates, endpoint);
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     if !is_upgrade && caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
@@ -158,22 +163,35 @@ struct BackendRequest<'a> {
 /// Passes a request through all stages. A refusal is returned together with the guard that logs it.
 async fn stages(
     caller: &ConnectionContext,
-    head: &Parts,
+    (head, body, upgrade): (&Parts, Incoming, Option<OnUpgrade>),
     located: Located<'_>,
-    body: Incoming,
-    upgrade: Option<OnUpgrade>,
     memory: &mut RequestMemory,
+    rates: &mut Rates,
     mut guard: Box<RequestGuard>,
 ) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
-    let located = match admit(caller, head, located, upgrade.is_some()) {
+    let shared = &caller.worker.shared;
+    let is_upgrade = upgrade.is_some();
+    let located = match admit(caller, head, located, is_upgrade, &mut guard) {
         Ok(located) => located,
         Err(refusal) => return Err((refusal, guard)),
     };
-    match prepare(caller, head, located, body, memory, &mut guard).await {
-        Ok(Prepared::Page(response)) => Ok(own_response(response)),
-        Ok(Prepared::Forward(request)) => {
-            forward_request(caller, head, request, upgrade, guard).await
+    let prepared = prepare(caller, head, located, body, is_upgrade, memory, &mut guard).await;
+    let request = match prepared {
+        Ok(Prepared::Forward(request)) => request,
+        Ok(Prepared::Page(response)) => {
+            *rates = admission::rates(shared, &guard);
+            return Ok(own_response(response));
         }
+        Err(refusal) => {
+            *rates = admission::rates(shared, &guard);
+            return Err((refusal, guard));
+        }
+    };
+    let (endpoint, parsed) = (request.endpoint, &request.parsed);
+    let (admitted, left) = admission::admit(shared, endpoint, parsed, &mut guard).await;
+    *rates = left;
+    match admitted {
+        Ok(()) => forward_request(caller, head, request, upgrade, guard).await,
         Err(refusal) => Err((refusal, guard)),
     }
 }
@@ -184,6 +202,7 @@ async fn prepare<'a>(
     head: &Parts,
     (endpoint, path): (Endpoint, Cow<'a, str>),
     mut body: Incoming,
+    is_upgrade: bool,
     memory: &mut RequestMemory,
     guard: &mut RequestGuard,
 ) -> Result<Prepared<'a>, Refusal> {
@@ -194,7 +213,7 @@ async fn prepare<'a>(
     }
     let kind = match endpoint.service {
         Service::Own(page) => {
-            let response = own_page(caller, head, page, &path)?;
+            let response = own_page(caller, head, page, &path, guard.key.as_deref())?;
             if !has_room_for(&response, &shared.budget) {
                 return Err(request::too_many(&shared.budget));
             }
@@ -222,8 +241,10 @@ async fn prepare<'a>(
         Payload::Passing(_) => {}
     }
     guard.note_parsed(&parsed);
+    let key = guard.key.as_deref();
+    request::check_model(key, head, endpoint, &path, &parsed, is_upgrade)?;
     let model = parsed.model.take();
-    let route = find_route(&shared.pool, kind, model.as_deref())?;
+    let route = find_route(&shared.pool, kind, model.as_deref(), key)?;
     Ok(Prepared::Forward(BackendRequest {
         endpoint,
         path,
@@ -235,12 +256,17 @@ async fn prepare<'a>(
 
 /// Returns the backends that serve a model. If `kind` is given, such as Ollama for requests to
 /// Ollama's own API, only backends of that kind are used.
-fn find_route(pool: &Pool, kind: Option<Kind>, model: Option<&str>) -> Result<Arc<Route>, Refusal> {
+fn find_route(
+    pool: &Pool,
+    kind: Option<Kind>,
+    model: Option<&str>,
+    key: Option<&ApiKey>,
+) -> Result<Arc<Route>, Refusal> {
     pool.route_for_kind(kind, model).map_err(|error| {
         let name = model.unwrap_or_default();
         match error {
-            RouteError::Unknown => models::unknown(name, pool, kind),
-            RouteError::NotYet => models::not_known_yet(name, pool),
+            RouteError::Unknown => models::unknown(name, pool, kind, key),
+            RouteError::NotYet => models::not_known_yet(name, pool, key),
         }
     })
 }
@@ -275,7 +301,7 @@ async fn forward_request(
     let hints = SelectHints {
         blocks: &blocks,
         issued,
-        client: request::client_key(client, &head.headers),
+        client: request::client_key(client, &head.headers, guard.key.as_deref()),
         endpoint: endpoint_key(&head.method, endpoint, &path),
     };
     let cancelled = &worker.shared.cancelled;
@@ -316,12 +342,14 @@ fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<Endpo
     is_one.then(|| EndpointKey::new(path, endpoint.is_known))
 }
 
-/// Checks the head of a request, and rejects requests that are not served, before the body is read.
+/// Checks the head of a request, and rejects requests that are not served, before the body is read. Notes
+/// the client's API key in the guard.
 fn admit<'a>(
     caller: &ConnectionContext,
     head: &Parts,
     located: Located<'a>,
     is_upgrade: bool,
+    guard: &mut RequestGuard,
 ) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
     let shared = &caller.worker.shared;
     request::check_method(&head.method)?;
@@ -330,6 +358,7 @@ fn admit<'a>(
         request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
     }
     let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
+    authenticate(shared, head, endpoint, is_upgrade, guard)?;
     let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
     match endpoint.service {
         Service::NotServed => return Err(admin::not_found(shared, endpoint, &path)),
@@ -378,6 +407,23 @@ fn admit<'a>(
     Ok((endpoint, path))
 }
 
+/// Notes the client's API key in the guard. Without a valid key only the pages about the server
+/// itself are served, which have rules of their own.
+fn authenticate(
+    shared: &Shared,
+    head: &Parts,
+    endpoint: Endpoint,
+    is_upgrade: bool,
+    guard: &mut RequestGuard,
+) -> Result<(), Refusal> {
+    match request::authenticate(&shared.keys, &head.headers, is_upgrade) {
+        Ok(key) => guard.key = key,
+        Err(_) if matches!(endpoint.service, Service::Own(Page::Admin(_))) => {}
+        Err(rejected) => return Err(rejected.refusal()),
+    }
+    Ok(())
+}
+
 fn bad_path(head: &Parts, error: PathError) -> Refusal {
     match error {
         PathError::Misspelled(plain) => Refusal::new(
@@ -409,13 +455,14 @@ fn own_page(
     head: &Parts,
     page: Page,
     path: &str,
+    key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let pool = &caller.worker.shared.pool;
     match page {
-        Page::Admin(page) => admin::respond(caller, &head.headers, page),
-        Page::Models => Ok(models::list(&pool.table())),
-        Page::Model => models::describe(pool, &endpoint::model_in(path)),
-        Page::OllamaTags => Ok(ollama::list(&pool.table())),
+        Page::Admin(page) => admin::respond(caller, &head.headers, page, key),
+        Page::Models => Ok(models::list(&pool.table(), key)),
+        Page::Model => models::describe(pool, &endpoint::model_in(path), key),
+        Page::OllamaTags => Ok(ollama::list(&pool.table(), key)),
     }
 }
 

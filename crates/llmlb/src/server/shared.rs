@@ -14,9 +14,11 @@ use crate::contention::Contention;
 use crate::dropped_headers::DroppedHeaders;
 use crate::exporter;
 use crate::issuer_store::IssuerStore;
+use crate::keys::KeyTable;
+use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
-use crate::request::{Cancelled, Counter, KnownHosts};
+use crate::request::{Cancelled, Counter, KnownHosts, RefusedRequests};
 use crate::upstream::{AddressLimit, BackendConnections};
 
 /// State of the server that every request can read.
@@ -46,7 +48,12 @@ pub(crate) struct Shared {
     pub(crate) contention: Contention,
     pub(crate) http: HttpLimits,
     pub(crate) cancelled: Arc<Cancelled>,
+    /// API keys of clients.
+    pub(crate) keys: Arc<KeyTable>,
+    /// Counts of requests that API keys do not permit.
+    pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) limiter: Arc<Limiter>,
     /// Progress of usage records; `None` if no usage is recorded.
     pub(crate) usage: Option<Arc<exporter::ExportState>>,
     /// Ids that other servers of the fleet have received; `None` without Redis.

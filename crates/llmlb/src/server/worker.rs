@@ -64,6 +64,7 @@ impl Worker {
             address_limit: Arc::clone(&shared.address_limit),
             cancelled: Arc::clone(&shared.cancelled),
             meter: Arc::clone(&shared.meter),
+            refused: Arc::clone(&shared.refused),
             commits: CommitGroup::new(Arc::clone(&shared.meter)),
             access_log: AccessLog::new(config.lines.clone(), config.timed),
             abort: config.abort.clone(),

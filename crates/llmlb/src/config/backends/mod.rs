@@ -5,15 +5,15 @@ pub(super) mod fields;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 
 use super::document::TomlDocument;
 use super::env::Environment;
 use super::origin::Origin;
 use super::problems::ProblemList;
-use super::setting::{Defaults, Section, Setting, Source};
+use super::setting::{Defaults, Section, Setting};
 use super::settings::{self, BackendFields};
+use super::tables::{self, TableFields};
 use super::values::RawSetting;
 use super::{Backend, BackendUrl, Flags, Kind};
 
@@ -135,26 +135,9 @@ fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut ProblemList) -> Vec<
 }
 
 fn in_file(document: &TomlDocument<'_>, problems: &mut ProblemList) -> Vec<BackendDraft> {
-    let Some(value) = document.backends() else {
-        return Vec::new();
-    };
-    let not_a_list = |value: &Spanned<DeValue<'_>>, problems: &mut ProblemList| {
-        let what = "this is not a list of backends; allowed: [[backend]]";
-        problems.add(&document.origin(value.span().start), "backend", what);
-    };
-    let Some(items) = value.get_ref().as_array() else {
-        not_a_list(value, problems);
-        return Vec::new();
-    };
     let mut drafts = Vec::new();
-    for item in items {
-        match item.get_ref().as_table() {
-            Some(table) => {
-                let origin = document.origin(item.span().start);
-                drafts.push(one_in_file(document, table, origin, problems));
-            }
-            None => not_a_list(item, problems),
-        }
+    for (table, origin) in tables::find(document, "backend", problems) {
+        drafts.push(one_in_file(document, table, origin, problems));
     }
     drafts
 }
@@ -170,44 +153,11 @@ fn one_in_file(
         let what = settings::BACKEND_URL.rejection("missing");
         problems.add(&origin, settings::BACKEND_URL.name, &what);
     }
-    let mut source = BackendTable {
-        document,
-        table,
-        origins: BTreeMap::new(),
-        problems,
-    };
+    let mut source = TableFields::new(document, table, problems);
     BackendDraft {
         fields: BackendFields::read(&mut source),
-        origins: source.origins,
+        origins: source.into_origins(),
         origin,
-    }
-}
-
-/// Source from which the fields of one `[[backend]]` table of the file are read. Collects the origin
-/// of each field and the problems with its value.
-struct BackendTable<'a> {
-    document: &'a TomlDocument<'a>,
-    table: &'a DeTable<'a>,
-    origins: BTreeMap<&'static str, Origin>,
-    problems: &'a mut ProblemList,
-}
-
-impl Source for BackendTable<'_> {
-    fn get<T>(&mut self, setting: &'static Setting<T>) -> T {
-        let Some(value) = self.table.get(setting.key()) else {
-            return setting.default_value();
-        };
-        let origin = self.document.origin(value.span().start);
-        match setting.parse(RawSetting::Toml(value.get_ref())) {
-            Ok(value) => {
-                self.origins.insert(setting.name, origin);
-                value
-            }
-            Err(why) => {
-                self.problems.add(&origin, setting.name, &why);
-                setting.default_value()
-            }
-        }
     }
 }
 
@@ -260,7 +210,7 @@ pub(crate) fn is_among(names: &[String], name: &str) -> bool {
     })
 }
 
-fn first_seen(origin: &Origin) -> String {
+pub(super) fn first_seen(origin: &Origin) -> String {
     match origin {
         Origin::File { line, .. } => format!(" (first on line {line}); allowed: once"),
         _ => "; allowed: once".into(),

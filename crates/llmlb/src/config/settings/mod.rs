@@ -3,12 +3,14 @@
 
 mod backend;
 mod fleet;
+mod key;
 mod server;
 mod upstream;
 mod usage;
 
 pub(super) use backend::*;
 pub(crate) use fleet::*;
+pub(crate) use key::*;
 pub(crate) use server::*;
 pub(crate) use upstream::*;
 pub(crate) use usage::*;
@@ -26,13 +28,15 @@ pub(super) const CONFIG_FLAG: &str = "--config";
 pub(super) const BACKEND_FLAG: &str = "--backend";
 
 pub(super) const MAX_BACKENDS: usize = 65_535;
+/// Maximum number of API keys in the file.
+pub(crate) const MAX_KEYS: usize = 10_000;
 
 /// Name of the section `[aliases]`. Its keys are model names that the operator chooses, so they are
 /// not checked against known settings.
 pub(super) const ALIASES: &str = "aliases";
 
-pub(super) const SECTIONS: [&str; 7] = [
-    "server", "upstream", "log", "usage", "fleet", "backend", ALIASES,
+pub(super) const SECTIONS: [&str; 8] = [
+    "server", "upstream", "log", "usage", "fleet", "backend", "key", ALIASES,
 ];
 
 /// Environment variables without a setting in the file.
@@ -52,7 +56,7 @@ pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Returns all settings but those of backends and aliases, in the order of the documentation.
+/// Returns all settings but those of backends, API keys and aliases, in the order of the documentation.
 pub(crate) fn all() -> impl Iterator<Item = &'static dyn AnySetting> {
     let sections = [
         ServerConfig::SETTINGS,
@@ -69,9 +73,14 @@ pub(super) fn of_backends() -> impl Iterator<Item = &'static dyn AnySetting> {
     BackendFields::SETTINGS.iter().copied()
 }
 
+/// Returns the settings of an API key.
+pub(super) fn of_keys() -> impl Iterator<Item = &'static dyn AnySetting> {
+    KeyFields::SETTINGS.iter().copied()
+}
+
 /// Returns the keys that the configuration file may have in a section.
 pub(super) fn keys_of(section: &str) -> Vec<&'static str> {
-    let names = all().chain(of_backends()).map(AnySetting::name);
+    let names = (all().chain(of_backends()).chain(of_keys())).map(AnySetting::name);
     names
         .filter(|name| section_of(name) == section)
         .map(key_of)

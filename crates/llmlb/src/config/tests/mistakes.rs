@@ -109,12 +109,12 @@ const MISTAKES: [(&str, &str); 40] = [
     (
         "[sever]\nport = 80\n",
         "llmlb.toml:1: sever: unknown section (did you mean server?); \
-         allowed: [server], [upstream], [log], [usage], [[backend]], [aliases]",
+         allowed: [server], [upstream], [log], [usage], [[backend]], [[key]], [aliases]",
     ),
     (
         "port = 80\n",
         "llmlb.toml:1: port: unknown key (did you mean server.port?); \
-         allowed: [server], [upstream], [log], [usage], [[backend]], [aliases]",
+         allowed: [server], [upstream], [log], [usage], [[backend]], [[key]], [aliases]",
     ),
     (
         "server = 80\n",
@@ -388,8 +388,8 @@ fn variable_named_by_api_key_env_may_begin_with_llmlb() {
 #[test]
 fn public_address_is_rejected_without_allow_public() {
     let why = "is not a loopback address: every client that reaches it could use the backends; \
-               keep 127.0.0.1, or if that is intended set server.allow_public = true, \
-               LLMLB_ALLOW_PUBLIC=true or --allow-public";
+               create an API key (llmlb key add NAME), or keep 127.0.0.1, or to run without keys set \
+               server.allow_public = true, LLMLB_ALLOW_PUBLIC=true or --allow-public";
     for host in [
         "0.0.0.0",
         "192.168.1.5",

@@ -78,7 +78,7 @@ fn example_of_the_page_is_valid() {
         .good();
     assert_eq!(config.backends.len(), 3);
     assert_eq!(config.aliases.len(), 2);
-    for setting in settings::all().chain(settings::of_backends()) {
+    for setting in everything().filter(|setting| section_of(setting.name()) != settings::ALIASES) {
         let key = key_of(setting.name());
         assert!(example.contains(key), "the example does not show {key}");
     }
@@ -101,6 +101,7 @@ fn everything() -> impl Iterator<Item = &'static dyn AnySetting> {
     let alias: &'static dyn AnySetting = &settings::ALIAS;
     settings::all()
         .chain(settings::of_backends())
+        .chain(settings::of_keys())
         .chain([alias])
 }
 

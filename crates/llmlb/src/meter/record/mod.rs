@@ -37,7 +37,10 @@ pub(crate) struct Record<'a> {
     pub(crate) time_ms: u64,
     /// The `x-request-id` that the client and the backend know.
     pub(crate) request_id: &'a str,
+    /// Name of the client's API key. It needs no escapes.
     pub(crate) key: Option<&'a str>,
+    /// Team of the key, omitted from the record if there is none.
+    pub(crate) team: Option<&'a str>,
     /// Model name in the client's request.
     pub(crate) model: Option<&'a str>,
     /// Model name that was sent to the backend. Omitted from the record if it equals `model`.
@@ -120,6 +123,9 @@ impl Record<'_> {
         line.time("time", self.time_ms);
         line.text("request_id", Some(self.request_id));
         line.text("key", self.key);
+        if let Some(team) = self.team {
+            line.plain("team", team);
+        }
         line.text("model", self.model);
         if let Some(served) = self.served_model
             && self.served_model != self.model

@@ -10,6 +10,7 @@ fn record() -> Record<'static> {
         time_ms: 1_794_830_400_250,
         request_id: "req-1",
         key: None,
+        team: None,
         model: Some("fast"),
         served_model: Some("llama3:8b"),
         backend: Some("gpu-1"),

@@ -16,9 +16,11 @@ use http_body_util::Full;
 use hyper::body::Body;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
-use super::{Accounting, InFlight, ParsedRequest, Refusal, id};
+use super::{Accounting, InFlight, ParsedRequest, Refusal};
 use crate::balance::Backend;
 use crate::endpoint::{self, Endpoint};
+use crate::keys::ApiKey;
+use crate::limits::Admission;
 use crate::meter::record::{Outcome, Record};
 
 pub(crate) use identity::RequestIdentity;
@@ -49,6 +51,13 @@ pub(crate) struct RequestGuard {
     /// Outcome of the request; `None` until the usage record is final.
     pub(crate) outcome: Option<Outcome>,
     in_flight: Option<InFlight>,
+    /// API key of the client; `None` if the server needs no keys, or before the client is
+    /// authenticated.
+    pub(crate) key: Option<Arc<ApiKey>>,
+    /// The request has no usage record, because its key does not permit it.
+    is_unrecorded: bool,
+    /// Share of the request in the limits of its key, held until the guard is dropped.
+    pub(crate) admission: Option<Admission>,
 }
 
 /// The end of a request.
@@ -101,6 +110,9 @@ impl RequestGuard {
             end: End::Unfinished,
             outcome: None,
             in_flight: None,
+            key: None,
+            is_unrecorded: false,
+            admission: None,
         }
     }
 
@@ -171,6 +183,10 @@ impl RequestGuard {
         self.status = refusal.status.as_u16();
         self.code = Some(refusal.code);
         self.end = End::Refused;
+        if refusal.is_unrecorded {
+            self.is_unrecorded = true;
+            self.accounting.refused.count(refusal.code);
+        }
     }
 }
 
@@ -243,8 +259,26 @@ impl RequestGuard {
         let outcome = self.classify(end);
         self.outcome = Some(outcome);
         // Requests that were rejected at admission are not in flight and have no usage record.
-        let is_metered = self.in_flight.is_some() && self.accounting.meter.is_on();
-        is_metered.then(|| self.record(end, outcome))
+        let is_served = self.in_flight.is_some() && !self.is_unrecorded;
+        let is_metered = is_served && self.accounting.meter.is_on();
+        let record = is_metered.then(|| self.record(end, outcome));
+        self.settle(outcome);
+        record
+    }
+
+    /// Replaces the tokens that the request has reserved with those of its usage record.
+    fn settle(&mut self, outcome: Outcome) {
+        let Some(admission) = &mut self.admission else {
+            return;
+        };
+        let usage = self.metering.usage;
+        admission.settle(usage.map(|usage| usage.total));
+        if let (Outcome::Complete, Some(usage), Some(model)) = (outcome, usage, &self.route.model)
+            && usage.completion > 0
+            && admission.has_token_limit()
+        {
+            admission.learn(model, usage.completion);
+        }
     }
 
     fn record(&mut self, end: End, outcome: Outcome) -> spool::Record {
@@ -253,9 +287,10 @@ impl RequestGuard {
         let usage = metering.measure(api, route.is_delivered());
         let record = Record {
             id: identity.record_id,
-            time_ms: id::time_ms(&identity.record_id),
+            time_ms: identity.time_ms(),
             request_id: identity.id.to_str().unwrap_or_default(),
-            key: None,
+            key: self.key.as_ref().map(|key| &*key.name),
+            team: self.key.as_ref().and_then(|key| key.team.as_deref()),
             model: route.model.as_deref(),
             served_model: route.served_model.as_deref(),
             backend: route.backend.as_ref().map(|backend| backend.name.as_str()),

@@ -5,6 +5,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown, lchown};
 use std::path::Path;
 
+use super::users;
+use crate::sys::Exposed;
+
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
@@ -30,6 +33,78 @@ pub(crate) fn append(path: &Path) -> io::Result<File> {
         }
     }
     Ok(file)
+}
+
+/// Opens a regular file for reading, and checks the open descriptor: no other user may have written
+/// the file. `Ok(Err)`: another user may. Root also trusts the owner of the file's directory, to whom
+/// the files belong that root creates.
+pub(crate) fn open_trusted(path: &Path) -> io::Result<Result<File, Exposed>> {
+    let file = open(path)?;
+    let found = file.metadata()?;
+    let (user, owner) = (geteuid(), found.uid());
+    let is_owner_of_directory = || -> io::Result<bool> {
+        let dir = path.parent().map(Path::metadata).transpose()?;
+        Ok(dir.is_some_and(|dir| dir.uid() == owner))
+    };
+    let is_trusted =
+        owner == user.as_raw() || owner == 0 || (user.is_root() && is_owner_of_directory()?);
+    Ok(match found.mode() {
+        _ if !is_trusted => Err(Exposed::Owner(users::shown(owner))),
+        mode if mode & 0o002 != 0 => Err(Exposed::Others),
+        mode if mode & 0o020 != 0 => Err(Exposed::Group(found.gid())),
+        _ => Ok(file),
+    })
+}
+
+/// Creates a file with mode 0600 that belongs to the owner of its directory. Fails for a user who is
+/// neither this owner nor root: the owner could not read the file.
+pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
+    let dir = path.parent().unwrap_or(Path::new(".")).metadata()?;
+    let user = geteuid();
+    if !user.is_root() && dir.uid() != user.as_raw() {
+        let owner = users::shown(dir.uid());
+        let message = format!("the directory belongs to another user, {owner}");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    let mut options = OpenOptions::new();
+    let file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    if dir.uid() != user.as_raw() {
+        fchown(&file, Some(dir.uid()), Some(dir.gid()))?;
+    }
+    Ok(file)
+}
+
+/// Syncs the names in a directory.
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}
+
+/// State of a file that differs after a change of its content, its owner or its mode, and after its
+/// replacement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileStamp([i64; 9]);
+
+/// Returns the state of a file; `None` if it does not exist. Does not follow a link.
+pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
+    let found = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    Ok(Some(FileStamp([
+        found.dev().cast_signed(),
+        found.ino().cast_signed(),
+        found.size().cast_signed(),
+        found.mtime(),
+        found.mtime_nsec(),
+        found.ctime(),
+        found.ctime_nsec(),
+        found.uid().into(),
+        found.mode().into(),
+    ])))
 }
 
 /// Opens an existing regular file for appending.

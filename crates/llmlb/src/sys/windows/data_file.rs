@@ -3,6 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
+
+use crate::sys::Exposed;
 
 /// Opens a file for reading.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
@@ -12,6 +15,43 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// Opens a file for appending, and creates it if it is missing.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
+}
+
+/// Opens a file for reading. The access rights of the directory decide who may write it.
+pub(crate) fn open_trusted(path: &Path) -> io::Result<Result<File, Exposed>> {
+    open(path).map(Ok)
+}
+
+/// Creates a file.
+pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).open(path)
+}
+
+/// Does nothing: the system has no sync for directories.
+#[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
+pub(crate) fn sync_dir(_dir: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// State of a file that differs after a change of its content and after its replacement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    size: u64,
+    created: Option<SystemTime>,
+    modified: Option<SystemTime>,
+}
+
+/// Returns the state of a file; `None` if it does not exist.
+pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
+    let found = match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        found => found?,
+    };
+    Ok(Some(FileStamp {
+        size: found.len(),
+        created: found.created().ok(),
+        modified: found.modified().ok(),
+    }))
 }
 
 /// Opens an existing file for appending.

@@ -1,0 +1,52 @@
+//! The API keys of a server that starts, from `llmlb.toml` and the data directory.
+//!
+//! The demo has a data directory of its own for usage, but honours the same keys as other servers.
+
+use std::sync::Arc;
+
+use super::exit::{self, Failure};
+use crate::config::Config;
+use crate::data_dir;
+use crate::keys::{KeyFileError, KeyStore, KeyTable, KeyWatch};
+
+/// Returns the keys of the data directory; `None` if this user has no data directory.
+fn store() -> Option<KeyStore> {
+    data_dir::find(None, false).map(|dir| KeyStore::new(&dir))
+}
+
+/// True if the data directory has API keys, or a file of keys that cannot be read.
+pub(super) fn are_stored() -> bool {
+    store().is_some_and(|store| store.requires_keys())
+}
+
+/// Checks that the keys of the data directory can be read.
+pub(super) fn check() -> Result<(), Failure> {
+    match store().map(|store| store.read()) {
+        Some(Err(error)) => Err(failure(&error)),
+        Some(Ok(_)) | None => Ok(()),
+    }
+}
+
+/// Reads all keys, and starts the thread that applies later changes of the data directory's keys.
+pub(super) fn open(config: &Config) -> Result<(Arc<KeyTable>, Option<KeyWatch>), Failure> {
+    let store = store();
+    let stored = store.as_ref().map_or(Ok(None), KeyStore::read);
+    let stored = stored.map_err(|error| failure(&error))?;
+    let table = KeyTable::new(config.keys.clone(), stored)
+        .map_err(|error| Failure::new(exit::FAILED, error.to_string()))?;
+    let table = Arc::new(table);
+    let watch = store.map(|store| KeyWatch::start(store, Arc::clone(&table)));
+    let watch = watch
+        .transpose()
+        .map_err(|error| Failure::new(exit::FAILED, format!("cannot start a thread: {error}")))?;
+    Ok((table, watch))
+}
+
+/// Returns the error for a file of keys that cannot be used.
+pub(super) fn failure(error: &KeyFileError) -> Failure {
+    let failure = Failure::new(exit::FAILED, error.to_string());
+    match error.hint() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
+}

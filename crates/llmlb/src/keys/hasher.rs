@@ -1,0 +1,115 @@
+//! Keyed hashes of secrets.
+
+use std::fmt;
+
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use subtle::ConstantTimeEq;
+
+use crate::config::SecretHash;
+
+/// Number of bytes of a keyed hash by which a secret is looked up.
+pub(super) const PREFIX: usize = 16;
+
+/// HMAC-SHA-256 of the SHA-256 of a secret.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyedHash(pub(crate) [u8; 32]);
+
+impl KeyedHash {
+    /// The part by which a table finds a secret. Finding it takes a time that depends on the hash. That
+    /// discloses nothing useful: without the key of the hash, a client cannot choose secrets with
+    /// similar hashes.
+    pub(super) fn prefix(&self) -> [u8; PREFIX] {
+        let mut prefix = [0; PREFIX];
+        prefix.copy_from_slice(&self.0[..PREFIX]);
+        prefix
+    }
+
+    /// Compares two hashes in constant time.
+    pub(super) fn is_equal(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl fmt::Debug for KeyedHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Computes keyed hashes. The states after the key are computed once, so a hash costs two compressions
+/// of SHA-256.
+#[derive(Clone)]
+pub(super) struct Hasher(hmac::Key);
+
+impl Hasher {
+    pub(super) fn new(key: &[u8; 32]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, key))
+    }
+
+    pub(super) fn hash(&self, secret: SecretHash) -> KeyedHash {
+        let tag = hmac::sign(&self.0, &secret.0);
+        let mut hash = [0; 32];
+        hash.copy_from_slice(tag.as_ref());
+        KeyedHash(hash)
+    }
+}
+
+impl fmt::Debug for Hasher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Returns 32 random bytes from the operating system. The error means that it has no source of
+/// randomness.
+pub(super) fn random_bytes() -> Result<[u8; 32], NoRandomness> {
+    let mut bytes = [0; 32];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| NoRandomness)?;
+    Ok(bytes)
+}
+
+/// The operating system has no source of randomness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRandomness;
+
+impl fmt::Display for NoRandomness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the operating system supplies no random bytes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{bytes_from_hex, bytes_to_hex};
+
+    /// The second test of RFC 4231, whose data is hashed as it is.
+    #[test]
+    fn keyed_hash_is_hmac_sha_256() {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"Jefe");
+        let tag = hmac::sign(&key, b"what do ya want for nothing?");
+        let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(bytes_to_hex(tag.as_ref()), expected);
+
+        let hasher = Hasher::new(&[7; 32]);
+        let secret = SecretHash::new(b"secret");
+        let hash = hasher.hash(secret);
+        assert!(hash.is_equal(&hasher.hash(secret)));
+        assert!(!hash.is_equal(&Hasher::new(&[8; 32]).hash(secret)));
+        assert_ne!(bytes_to_hex(&hash.0), bytes_to_hex(&secret.0));
+        let mut last = hash;
+        last.0[31] ^= 1;
+        assert!(!hash.is_equal(&last), "every byte counts");
+        assert_eq!(bytes_from_hex(&bytes_to_hex(&hash.0)), Some(hash.0));
+    }
+
+    #[test]
+    fn hashes_and_keys_are_not_printed() {
+        let hasher = Hasher::new(&[7; 32]);
+        let hash = hasher.hash(SecretHash::new(b"secret"));
+        assert_eq!(format!("{hasher:?} {hash:?}"), "*** ***");
+    }
+}

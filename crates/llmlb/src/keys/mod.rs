@@ -1,0 +1,96 @@
+//! API keys of clients. Keys come from `llmlb.toml` and from `keys.json` in the data directory, which
+//! `llmlb key` changes while servers run (L11).
+//!
+//! A secret is stored nowhere. `keys.json` has a keyed hash of it, HMAC-SHA-256 of its SHA-256 under a
+//! random key of that file. A fast hash suffices because secrets are random: 32 bytes cannot be
+//! guessed, however fast a guess is.
+//!
+//! A server that has had keys never serves clients without one until it is restarted, even if all
+//! keys are revoked or the file is deleted.
+
+mod file;
+mod hasher;
+mod secret;
+mod store;
+mod table;
+mod watch;
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use jiff::Timestamp;
+
+use crate::config::{KeyLimits, is_among};
+
+pub(crate) use file::{PreviousSecret, StoredKey, StoredKeys};
+pub(crate) use hasher::KeyedHash;
+pub(crate) use secret::NewSecret;
+pub(crate) use store::{KeyFileError, KeyStore};
+pub(crate) use table::{KeyReport, KeyTable, RejectedSecret};
+pub(crate) use watch::KeyWatch;
+
+/// An API key: its name, and the rights and limits of the clients that send its secret.
+#[derive(Debug)]
+pub(crate) struct ApiKey {
+    /// Unique among all keys. A rotated key keeps its name.
+    pub(crate) name: Arc<str>,
+    pub(crate) team: Option<Arc<str>>,
+    /// Models and aliases that the key may use, as clients name them; `None` for all. A `*` at the end
+    /// of a name matches any rest.
+    models: Option<Vec<String>>,
+    pub(crate) limits: KeyLimits,
+    /// Time from which the key is rejected.
+    expires: Option<Timestamp>,
+    /// True if the key may read the pages about the server from other machines.
+    pub(crate) is_admin: bool,
+    /// Number of the key as a sender of requests, for the queue. It is the same after a restart.
+    pub(crate) number: u64,
+}
+
+impl ApiKey {
+    fn new(
+        name: &str,
+        team: Option<&str>,
+        models: Option<Vec<String>>,
+        limits: KeyLimits,
+        expires: Option<Timestamp>,
+        is_admin: bool,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            team: team.map(Arc::from),
+            models,
+            limits,
+            expires,
+            is_admin,
+            number: FixedState::default().hash_one(name),
+        }
+    }
+
+    /// True if the key may use a model with this name. The name must match as the client writes it: a
+    /// key for an alias may not use the models of the alias by their own names.
+    pub(crate) fn allows(&self, model: &str) -> bool {
+        let models = self.models.as_ref();
+        models.is_none_or(|models| is_among(models, model))
+    }
+
+    /// Models that the key may use; `None` for all.
+    pub(crate) fn models(&self) -> Option<&[String]> {
+        self.models.as_deref()
+    }
+}
+
+/// Returns a key with these models and default rights, for tests of other modules.
+#[cfg(test)]
+pub(crate) fn test_key(name: &str, models: Option<&[&str]>) -> Arc<ApiKey> {
+    let models = models.map(|models| models.iter().map(|&model| model.to_owned()).collect());
+    Arc::new(ApiKey::new(
+        name,
+        None,
+        models,
+        KeyLimits::default(),
+        None,
+        false,
+    ))
+}

@@ -1,0 +1,77 @@
+//! New secrets: `llmlb-` and 32 random bytes in base 62.
+
+use std::fmt;
+
+use super::hasher::{NoRandomness, random_bytes};
+use crate::config::SecretHash;
+
+/// Prefix by which scanners of source code, and people, recognise a secret.
+const PREFIX: &str = "llmlb-";
+const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+/// Number of digits of 32 bytes in base 62.
+const LENGTH: usize = 43;
+
+/// A secret that was just generated. It is printed once and stored nowhere.
+pub(crate) struct NewSecret(String);
+
+impl NewSecret {
+    pub(crate) fn generate() -> Result<Self, NoRandomness> {
+        Ok(Self::from_bytes(random_bytes()?))
+    }
+
+    fn from_bytes(mut number: [u8; 32]) -> Self {
+        let mut digits = [0; LENGTH];
+        for digit in digits.iter_mut().rev() {
+            // Long division of the number, whose bytes are the digits in base 256.
+            let mut rest = 0;
+            for byte in &mut number {
+                let value = rest << 8 | usize::from(*byte);
+                *byte = u8::try_from(value / DIGITS.len()).unwrap_or_default();
+                rest = value % DIGITS.len();
+            }
+            *digit = DIGITS[rest];
+        }
+        let digits = digits.iter().copied().map(char::from);
+        Self(PREFIX.chars().chain(digits).collect())
+    }
+
+    /// Returns the secret itself. Only for the command that prints it once.
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn hash(&self) -> SecretHash {
+        SecretHash::new(self.0.as_bytes())
+    }
+}
+
+impl fmt::Debug for NewSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_of_the_random_bytes_is_in_the_secret() {
+        let zero = NewSecret::from_bytes([0; 32]);
+        assert_eq!(zero.expose(), format!("llmlb-{}", "0".repeat(43)));
+        let mut one = [0; 32];
+        one[31] = 62;
+        assert!(NewSecret::from_bytes(one).expose().ends_with("010"));
+        // The largest number needs all 43 digits.
+        let largest = NewSecret::from_bytes([255; 32]);
+        assert!(!largest.expose().starts_with("llmlb-0"));
+        assert_eq!(largest.expose().len(), 6 + 43);
+    }
+
+    #[test]
+    fn secrets_differ_and_are_not_printed() {
+        let [a, b] = [(); 2].map(|()| NewSecret::generate().unwrap());
+        assert_ne!(a.expose(), b.expose());
+        assert_eq!(format!("{a:?}"), "***");
+    }
+}

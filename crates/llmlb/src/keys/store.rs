@@ -1,0 +1,193 @@
+//! The file `keys.json` of a data directory. Commands change it under a lock and replace it as a
+//! whole; servers read it.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tenure::{Key, Store, Tenure};
+
+use super::file::StoredKeys;
+use super::hasher::NoRandomness;
+use crate::sys::{Exposed, data_file};
+
+/// Name of the file in the data directory.
+const FILE: &str = "keys.json";
+/// Name of the new file until it replaces the old one.
+const NEW_FILE: &str = "keys.json.new";
+/// Name of the lock file of commands that change the keys.
+const LOCK_FILE: &str = ".keys.lock";
+/// Maximum size of the file: twice that of the largest one that this release writes.
+const MAX_SIZE: u64 = 32 << 20;
+/// Maximum time for which a command waits for others that change the keys.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The keys of one data directory.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyStore {
+    dir: PathBuf,
+}
+
+/// An error of `keys.json`, with the file's path.
+#[derive(Debug)]
+pub(crate) struct KeyFileError {
+    path: PathBuf,
+    why: Reason,
+}
+
+#[derive(Debug)]
+enum Reason {
+    Io(io::Error),
+    /// Another user could have written the file.
+    Exposed(Exposed),
+    TooLarge,
+    Invalid(String),
+    Lock(tenure::Error),
+    NoRandomness(NoRandomness),
+}
+
+impl KeyStore {
+    pub(crate) fn new(data: &Path) -> Self {
+        Self {
+            dir: data.to_owned(),
+        }
+    }
+
+    /// Path of `keys.json`.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.join(FILE)
+    }
+
+    /// Returns the keys; `None` if there is no file.
+    pub(crate) fn read(&self) -> Result<Option<StoredKeys>, KeyFileError> {
+        let path = self.path();
+        let file = match data_file::open_trusted(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(self.error(Reason::Io(error))),
+            Ok(Err(exposed)) => return Err(self.error(Reason::Exposed(exposed))),
+            Ok(Ok(file)) => file,
+        };
+        let mut text = Vec::new();
+        // One byte beyond the maximum detects a larger file.
+        let read = file.take(MAX_SIZE + 1).read_to_end(&mut text);
+        read.map_err(|error| self.error(Reason::Io(error)))?;
+        if text.len() as u64 > MAX_SIZE {
+            return Err(self.error(Reason::TooLarge));
+        }
+        let keys = StoredKeys::parse(&text);
+        keys.map(Some)
+            .map_err(|why| self.error(Reason::Invalid(why)))
+    }
+
+    /// True if the file requires that clients have a key. Also true for a file that cannot be read:
+    /// the server then does not start.
+    pub(crate) fn requires_keys(&self) -> bool {
+        match self.read() {
+            Ok(keys) => keys.is_some_and(|keys| !keys.keys.is_empty()),
+            Err(_) => true,
+        }
+    }
+
+    /// Changes the keys under a lock, so that no change of another command is lost. Creates the data
+    /// directory and the file if they are missing. If `edit` fails, nothing is changed.
+    pub(crate) fn change<T, E>(
+        &self,
+        verb: &str,
+        edit: impl FnOnce(&mut StoredKeys) -> Result<T, E>,
+    ) -> Result<Result<T, E>, KeyFileError> {
+        let io = |error| self.error(Reason::Io(error));
+        data_file::make_dir(&self.dir).map_err(io)?;
+        let _lock = self.lock(verb)?;
+        let keys = match self.read()? {
+            Some(keys) => Ok(keys),
+            None => StoredKeys::new(),
+        };
+        let mut keys = keys.map_err(|error| self.error(Reason::NoRandomness(error)))?;
+        let edited = edit(&mut keys);
+        if edited.is_ok() {
+            self.replace(&keys).map_err(io)?;
+        }
+        Ok(edited)
+    }
+
+    fn lock(&self, verb: &str) -> Result<Tenure, KeyFileError> {
+        let lock = |error| self.error(Reason::Lock(error));
+        let key = Key::file(self.dir.join(LOCK_FILE)).map_err(lock)?;
+        let claim = Store::default().claim(&key).verb(verb);
+        claim.acquire_within(LOCK_TIMEOUT, |_| {}).map_err(lock)
+    }
+
+    /// Replaces the file. A crash leaves the old file or the new one.
+    fn replace(&self, keys: &StoredKeys) -> io::Result<()> {
+        let (path, new) = (self.path(), self.dir.join(NEW_FILE));
+        let text = keys.format()?;
+        // A command that crashed may have left its file. The lock excludes one that is still running.
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let written = (|| {
+            let mut file = data_file::create_for_owner(&new)?;
+            file.write_all(&text)?;
+            file.sync_all()?;
+            drop(file);
+            std::fs::rename(&new, &path)
+        })();
+        if written.is_err() {
+            let _ = std::fs::remove_file(&new);
+            return written;
+        }
+        data_file::sync_dir(&self.dir)
+    }
+
+    fn error(&self, why: Reason) -> KeyFileError {
+        let path = self.path();
+        KeyFileError { path, why }
+    }
+}
+
+impl KeyFileError {
+    /// Returns what to type, if a command helps.
+    pub(crate) fn hint(&self) -> Option<String> {
+        let path = self.path.display();
+        match &self.why {
+            Reason::Exposed(Exposed::Others | Exposed::Group(_)) => {
+                Some(format!("prevent that: chmod 600 {path}"))
+            }
+            Reason::Exposed(_) | Reason::TooLarge | Reason::Invalid(_) => Some(format!(
+                "restore the file from a backup, or remove it and create new keys: rm {path}"
+            )),
+            Reason::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let owner = crate::sys::users::owner_of(&self.path);
+                let owner = owner.map_or_else(String::new, |owner| format!(", {owner}"));
+                Some(format!(
+                    "run the command as the owner of the data directory{owner}, or as root"
+                ))
+            }
+            Reason::Io(_) | Reason::Lock(_) | Reason::NoRandomness(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for KeyFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match &self.why {
+            Reason::Io(error) => write!(f, "{path}: {error}"),
+            Reason::Exposed(Exposed::Owner(user)) => {
+                write!(f, "{path}: the file belongs to another user, {user}")
+            }
+            Reason::Exposed(Exposed::Group(group)) => {
+                write!(f, "{path}: the file's group (gid {group}) may write it")
+            }
+            Reason::Exposed(_) => write!(f, "{path}: other users may write the file"),
+            Reason::TooLarge => write!(f, "{path}: the file is larger than {} MiB", MAX_SIZE >> 20),
+            Reason::Invalid(why) => write!(f, "{path}: {why}"),
+            Reason::Lock(error) => write!(f, "cannot lock the keys of the data directory: {error}"),
+            Reason::NoRandomness(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for KeyFileError {}

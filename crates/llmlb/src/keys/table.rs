@@ -1,0 +1,365 @@
+//! The table of all keys of a running server, which finds the key of a secret.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use foldhash::fast::FixedState;
+use jiff::Timestamp;
+
+use super::ApiKey;
+use super::file::StoredKeys;
+use super::hasher::{Hasher, KeyedHash, NoRandomness, PREFIX, random_bytes};
+use crate::config::{ConfiguredKey, MAX_SECRET, SecretHash};
+
+/// All keys of a server. Requests read a snapshot that changes as a whole.
+#[derive(Debug)]
+pub(crate) struct KeyTable {
+    current: ArcSwap<Snapshot>,
+    sources: Mutex<Sources>,
+}
+
+/// The keys from which snapshots are built.
+#[derive(Debug)]
+struct Sources {
+    configured: Vec<ConfiguredKey>,
+    /// `None` while there is no `keys.json`.
+    stored: Option<StoredKeys>,
+    /// Key of the hashes while there is no `keys.json`.
+    hasher: Hasher,
+    /// Reason why the latest `keys.json` is not used.
+    error: Option<String>,
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    /// True if clients need a key.
+    is_required: bool,
+    hasher: Hasher,
+    /// Secrets by the beginning of their keyed hash. That is random, so a cheap hash function
+    /// suffices for the map.
+    secrets: HashMap<[u8; PREFIX], Secret, FixedState>,
+    /// Number of keys.
+    count: usize,
+}
+
+/// A secret that clients may send.
+#[derive(Debug)]
+struct Secret {
+    hash: KeyedHash,
+    /// Time from which this secret of the key is rejected, after a rotation.
+    until: Option<Timestamp>,
+    key: Arc<ApiKey>,
+}
+
+/// The reason why a secret is rejected.
+#[derive(Clone, Debug)]
+pub(crate) enum RejectedSecret {
+    /// No key has this secret, or the key was revoked.
+    Unknown,
+    /// The key or this secret of it has expired.
+    Expired(Arc<ApiKey>),
+}
+
+/// State of the table for `/status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyReport {
+    /// True if clients need a key.
+    pub(crate) is_required: bool,
+    /// Number of keys, without revoked ones.
+    pub(crate) count: usize,
+    /// Reason why the latest `keys.json` is not used.
+    pub(crate) error: Option<String>,
+}
+
+impl KeyTable {
+    /// Returns the table of these keys. `stored` is `None` without a `keys.json`.
+    pub(crate) fn new(
+        configured: Vec<ConfiguredKey>,
+        stored: Option<StoredKeys>,
+    ) -> Result<Self, NoRandomness> {
+        let sources = Sources {
+            configured,
+            stored,
+            hasher: Hasher::new(&random_bytes()?),
+            error: None,
+        };
+        Ok(Self {
+            current: ArcSwap::from_pointee(sources.snapshot(false)),
+            sources: Mutex::new(sources),
+        })
+    }
+
+    /// True if clients need a key. It stays true until the server is restarted.
+    pub(crate) fn is_required(&self) -> bool {
+        self.current.load().is_required
+    }
+
+    /// Returns the key with this secret.
+    pub(crate) fn find(&self, secret: &[u8]) -> Result<Arc<ApiKey>, RejectedSecret> {
+        // A longer text is not hashed: clients choose its length.
+        if secret.len() > MAX_SECRET {
+            return Err(RejectedSecret::Unknown);
+        }
+        let snapshot = self.current.load();
+        let hash = snapshot.hasher.hash(SecretHash::new(secret));
+        let found = snapshot.secrets.get(&hash.prefix());
+        let found = found.filter(|found| found.hash.is_equal(&hash));
+        let found = found.ok_or(RejectedSecret::Unknown)?;
+        let key = Arc::clone(&found.key);
+        let ends = [found.until, key.expires];
+        if ends.iter().any(Option::is_some) {
+            let now = Timestamp::now();
+            if ends.iter().flatten().any(|end| *end <= now) {
+                return Err(RejectedSecret::Expired(key));
+            }
+        }
+        Ok(key)
+    }
+
+    /// Replaces the keys of the configuration file.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "the configuration is not reloaded yet")
+    )]
+    pub(crate) fn set_configured(&self, configured: Vec<ConfiguredKey>) {
+        self.change(|sources| sources.configured = configured);
+    }
+
+    /// Replaces the keys of `keys.json`. `None`: the file was deleted.
+    pub(super) fn set_stored(&self, stored: Option<StoredKeys>) {
+        self.change(|sources| {
+            sources.stored = stored;
+            sources.error = None;
+        });
+    }
+
+    /// Notes that the latest `keys.json` cannot be used. The keys stay as they are.
+    pub(super) fn set_error(&self, error: String) {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.error = Some(error);
+    }
+
+    pub(crate) fn report(&self) -> KeyReport {
+        let error = {
+            let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+            sources.error.clone()
+        };
+        let snapshot = self.current.load();
+        KeyReport {
+            is_required: snapshot.is_required,
+            count: snapshot.count,
+            error,
+        }
+    }
+
+    /// Returns all keys, each once.
+    pub(crate) fn all(&self) -> Vec<Arc<ApiKey>> {
+        let snapshot = self.current.load();
+        let keys = snapshot.secrets.values().map(|secret| &secret.key);
+        // A key has two secrets for some time after its rotation.
+        let mut names = HashSet::new();
+        keys.filter(|key| names.insert(&*key.name))
+            .map(Arc::clone)
+            .collect()
+    }
+
+    fn change(&self, edit: impl FnOnce(&mut Sources)) {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        edit(&mut sources);
+        let was_required = self.current.load().is_required;
+        self.current.store(Arc::new(sources.snapshot(was_required)));
+    }
+}
+
+impl Sources {
+    fn snapshot(&self, was_required: bool) -> Snapshot {
+        let stored = self.stored.as_ref();
+        let hasher = stored.map_or_else(|| self.hasher.clone(), StoredKeys::hasher);
+        // Revoked keys count: a server whose last key is revoked stays closed.
+        let is_required = was_required
+            || !self.configured.is_empty()
+            || stored.is_some_and(|stored| !stored.keys.is_empty());
+        let mut snapshot = Snapshot {
+            is_required,
+            hasher,
+            secrets: HashMap::default(),
+            count: 0,
+        };
+        let mut names = HashSet::new();
+        for one in &self.configured {
+            names.insert(one.name.as_str());
+            let key = Arc::new(ApiKey::new(
+                &one.name,
+                one.team.as_deref(),
+                one.models.clone(),
+                one.limits,
+                one.expires,
+                one.is_admin,
+            ));
+            let hash = snapshot.hasher.hash(one.secret);
+            snapshot.insert(hash, None, &key);
+            snapshot.count += 1;
+        }
+        let stored = stored.map_or(&[][..], |stored| &stored.keys);
+        for one in stored.iter().filter(|one| one.revoked.is_none()) {
+            if !names.insert(&one.name) {
+                tracing::warn!(
+                    "the API key `{}` of keys.json is not used: llmlb.toml has a key of that name",
+                    one.name
+                );
+                continue;
+            }
+            let key = Arc::new(ApiKey::new(
+                &one.name,
+                one.team.as_deref(),
+                one.models.clone(),
+                one.limits,
+                one.expires,
+                one.is_admin,
+            ));
+            snapshot.insert(one.hash, None, &key);
+            if let Some(previous) = &one.previous {
+                snapshot.insert(previous.hash, Some(previous.until), &key);
+            }
+            snapshot.count += 1;
+        }
+        snapshot
+    }
+}
+
+impl Snapshot {
+    /// Adds a secret of a key, unless another key has the same secret.
+    fn insert(&mut self, hash: KeyedHash, until: Option<Timestamp>, key: &Arc<ApiKey>) {
+        match self.secrets.entry(hash.prefix()) {
+            Entry::Vacant(entry) => {
+                let key = Arc::clone(key);
+                entry.insert(Secret { hash, until, key });
+            }
+            Entry::Occupied(entry) => tracing::warn!(
+                "the API keys `{}` and `{}` have the same secret, which counts as that of the first",
+                entry.get().key.name,
+                key.name
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::KeyLimits;
+    use crate::keys::{NewSecret, PreviousSecret, StoredKey};
+
+    fn configured(name: &str, secret: &str) -> ConfiguredKey {
+        ConfiguredKey {
+            name: name.to_owned(),
+            secret: SecretHash::new(secret.as_bytes()),
+            team: None,
+            models: None,
+            limits: KeyLimits::default(),
+            expires: None,
+            is_admin: false,
+        }
+    }
+
+    /// Returns a file with one key, and the key's secret.
+    fn stored(name: &str) -> (StoredKeys, NewSecret) {
+        let mut keys = StoredKeys::new().unwrap();
+        let secret = NewSecret::generate().unwrap();
+        let hash = keys.hash(&secret);
+        keys.add(StoredKey {
+            name: name.to_owned(),
+            hash,
+            previous: None,
+            created: Timestamp::now(),
+            team: None,
+            models: None,
+            limits: KeyLimits::default(),
+            expires: None,
+            is_admin: false,
+            revoked: None,
+        });
+        (keys, secret)
+    }
+
+    fn found(table: &KeyTable, secret: &str) -> String {
+        match table.find(secret.as_bytes()) {
+            Ok(key) => key.name.to_string(),
+            Err(RejectedSecret::Unknown) => "unknown".to_owned(),
+            Err(RejectedSecret::Expired(key)) => format!("{} expired", key.name),
+        }
+    }
+
+    #[test]
+    fn keys_of_both_sources_are_found_by_their_whole_secret() {
+        let (keys, secret) = stored("stored");
+        let table = KeyTable::new(vec![configured("file", "open sesame")], Some(keys)).unwrap();
+        assert!(table.is_required());
+        let secret = secret.expose();
+        assert_eq!(found(&table, "open sesame"), "file");
+        assert_eq!(found(&table, secret), "stored");
+        let long = "x".repeat(MAX_SECRET + 1);
+        for wrong in ["", "open", "open sesame ", &secret[..48], "\0", &long] {
+            assert_eq!(found(&table, wrong), "unknown", "{wrong:?}");
+        }
+        assert_eq!(table.report().count, 2);
+    }
+
+    #[test]
+    fn expired_keys_and_replaced_secrets_are_rejected() {
+        let now = Timestamp::now();
+        let (past, future) = (now - Duration::from_secs(9), now + Duration::from_secs(900));
+        let (mut keys, new) = stored("k");
+        let old = NewSecret::generate().unwrap();
+        let hash = keys.hash(&old);
+        for (until, expires, expected) in [
+            (future, None, ["k", "k"]),
+            (past, None, ["k", "k expired"]),
+            (past, Some(future), ["k", "k expired"]),
+            (future, Some(past), ["k expired", "k expired"]),
+        ] {
+            let key = keys.find_mut("k").unwrap();
+            key.previous = Some(PreviousSecret { hash, until });
+            key.expires = expires;
+            let copy = StoredKeys::parse(&keys.format().unwrap()).unwrap();
+            let table = KeyTable::new(Vec::new(), Some(copy)).unwrap();
+            let states = [new.expose(), old.expose()].map(|secret| found(&table, secret));
+            assert_eq!(states, expected);
+        }
+    }
+
+    #[test]
+    fn server_that_had_keys_stays_closed() {
+        let table = KeyTable::new(Vec::new(), None).unwrap();
+        assert!(!table.is_required());
+        let (mut keys, secret) = stored("k");
+        let copy = StoredKeys::parse(&keys.format().unwrap()).unwrap();
+        table.set_stored(Some(copy));
+        assert!(table.is_required());
+        assert_eq!(found(&table, secret.expose()), "k");
+        // The file is deleted.
+        table.set_stored(None);
+        assert!(table.is_required());
+        assert_eq!(found(&table, secret.expose()), "unknown");
+        // After a restart, a file whose keys are all revoked keeps the server closed.
+        keys.find_mut("k").unwrap().revoked = Some(Timestamp::now());
+        let table = KeyTable::new(Vec::new(), Some(keys)).unwrap();
+        assert!(table.is_required());
+        assert_eq!(found(&table, secret.expose()), "unknown");
+    }
+
+    #[test]
+    fn key_of_the_configuration_takes_precedence_over_a_stored_one_of_that_name() {
+        let (keys, secret) = stored("k");
+        let table = KeyTable::new(vec![configured("k", "declared")], Some(keys)).unwrap();
+        assert_eq!(found(&table, "declared"), "k");
+        assert_eq!(found(&table, secret.expose()), "unknown");
+        table.set_configured(Vec::new());
+        assert_eq!(found(&table, "declared"), "unknown");
+        assert_eq!(found(&table, secret.expose()), "k");
+    }
+}
