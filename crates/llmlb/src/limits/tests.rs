@@ -308,7 +308,7 @@ fn share_of_the_limits_is_never_more_than_the_limits_together() {
         ..budget(900)
     };
     let mut usage = state.lock();
-    let day = super::period::PeriodId::at(Period::Day, at(0).wall_ms);
+    let day = period::PeriodId::at(Period::Day, at(0).wall_ms);
     usage.spend.merge_own(day, 200);
     usage.spend.merge_other(day, "b:1", 100);
     usage.published = Some(usage.figures(Period::Day, at(0)));

@@ -88,7 +88,9 @@ mod tests {
                 r#""sums":{"prompt_tokens":3,"total_tokens":7}},"#,
                 r#"{"model":"m","key":null,"backend":"b","records":2,"total":15,"#,
                 r#""sums":{"cached_tokens":1,"completion_tokens":5,"estimated_tokens":2,"prompt_tokens":10,"tokens":15},"#,
-                r#""counts":{"outcome":{"complete":1,"cut":1},"tokens_from":{"estimated":1,"reported":1}}}]"#,
+                r#""counts":{"outcome":{"complete":1,"cut":1},"tokens_from":{"estimated":1,"reported":1}}}],"#,
+                r#""exact":{"fields":["key","instance"],"records":3,"#,
+                r#""sums":[{"values":["k",null],"records":1,"total":7}]}"#,
             )
         );
     }
@@ -119,7 +121,9 @@ mod tests {
         consolidate_records(&dir, &[record]);
         let added =
             r#"{"model":"m","key":null,"backend":"b","records":2,"total":7,"sums":{"tokens":7}}"#;
-        assert_eq!(day(&dir), format!(r#""totals":[{added},{other}]"#));
+        // Records without a key have no exact sum.
+        let exact = r#""exact":{"fields":["key","instance"],"records":7,"sums":[]}"#;
+        assert_eq!(day(&dir), format!(r#""totals":[{added},{other}],{exact}"#));
         let rows = tally(dir.path(), &grouping(), None, None).unwrap().rows;
         let rows: Vec<_> = rows
             .iter()
