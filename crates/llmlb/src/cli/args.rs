@@ -1,10 +1,11 @@
-//! Command line arguments of every verb but `usage`.
+//! Command line arguments of every verb but `key` and `usage`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand};
 
+use super::key::KeyArgs;
 use super::usage::UsageArgs;
 
 const EXAMPLES: &str = "\
@@ -14,6 +15,7 @@ Examples:
   llmlb serve --backend http://10.0.0.5:8000 --backend http://10.0.0.6:8000
   llmlb status                                     list running servers with their health
   llmlb stop -p 32768                              drain the server, then stop it
+  llmlb key add alice --rpm 60                     create an API key; all clients then need one
   llmlb usage --since 7d --by day,model            report tokens by day and model
   llmlb usage deliver --to URL                     deliver usage records, each exactly once
 
@@ -47,6 +49,8 @@ pub(super) enum Verb {
     Status(Status),
     /// Check the configuration without starting a server
     Check(Check),
+    /// Create, list, revoke and rotate the API keys of clients
+    Key(KeyArgs),
     /// Report usage; stage, deliver and verify usage records
     Usage(UsageArgs),
     /// Print a completion script for a shell

@@ -4,19 +4,19 @@ use crate::config::{self, Config, Flags, Problems};
 
 use super::args::Check;
 use super::exit::{self, Failure};
-use super::keys;
 use super::output;
+use super::server_keys;
 use super::table::aligned;
 
 pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
     let flags = Flags {
         config: args.config.clone(),
         allow_shared_config: args.allow_shared_config,
-        has_stored_keys: Some(keys::are_stored),
+        has_stored_keys: Some(server_keys::are_stored),
         ..Flags::default()
     };
     let config = config::load(&flags).map_err(|problems| refused(&problems))?;
-    keys::check()?;
+    server_keys::check()?;
     if !quiet {
         output::data(&report(&config))?;
     }
@@ -60,7 +60,7 @@ fn api_keys(config: &Config) -> String {
         return String::new();
     }
     let rows = config.keys.iter().zip(&config.origins.keys);
-    let rows = rows.map(|(key, origin)| vec![format!("  {}", key.name), origin.to_string()]);
+    let rows = rows.map(|(key, origin)| vec![format!("  {}", key.rights.name), origin.to_string()]);
     format!("\n\nAPI keys:\n{}", aligned(&rows.collect::<Vec<_>>()))
 }
 

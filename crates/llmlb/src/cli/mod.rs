@@ -5,12 +5,13 @@ mod check;
 mod completions;
 mod exit;
 mod interrupt;
-mod keys;
+mod key;
 mod log;
 mod output;
 mod port_conflict;
 mod progress;
 mod serve;
+mod server_keys;
 mod status;
 mod status_client;
 mod stop;
@@ -45,6 +46,7 @@ pub fn run() -> ExitCode {
         Verb::Stop(stop) => stop::stop(&stop, args.quiet),
         Verb::Status(status) => status::status(&status),
         Verb::Check(check) => check::check(&check, args.quiet),
+        Verb::Key(key) => key::key(&key, args.quiet),
         Verb::Usage(usage) => usage::usage(&usage, args.quiet),
         Verb::Completions { shell } => completions::completions(shell),
     };

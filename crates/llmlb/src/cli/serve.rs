@@ -9,7 +9,7 @@ use spool::RunError;
 
 use super::args::Serve;
 use super::exit::{self, Failure};
-use super::{check, keys, stop};
+use super::{check, server_keys, stop};
 use crate::app::{App, Ended, Opened, RequestLog};
 use crate::config::{self, Config, Flags, Instance, OnFailure, env};
 use crate::data_dir;
@@ -34,7 +34,7 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         backends: args.backends.clone(),
         demo: args.demo,
         allow_public: args.allow_public,
-        has_stored_keys: Some(keys::are_stored),
+        has_stored_keys: Some(server_keys::are_stored),
     };
     let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
     if args.demo
@@ -90,7 +90,7 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     let host = sys::host_name(env::text);
     let instance = config.server.instance.clone();
     let instance = instance.unwrap_or_else(|| Instance::from_host(host.as_deref(), address.port()));
-    let (keys, key_watch) = keys::open(config)?;
+    let (keys, key_watch) = server_keys::open(config)?;
     let meter = meter(config, demo, &instance)?;
     let opened = Opened {
         meter,

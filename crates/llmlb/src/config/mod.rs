@@ -40,7 +40,10 @@ pub(crate) use backends::is_among;
 pub(crate) use instance::Instance;
 pub(crate) use key_limits::{Budget, KeyLimits, Period};
 pub(crate) use keys::fields::is_name as is_key_name;
-pub(crate) use keys::{ConfiguredKey, MAX_SECRET, SecretHash, bytes_from_hex, bytes_to_hex};
+pub(crate) use keys::fields::{model_patterns, parse_expiry};
+pub(crate) use keys::{
+    ConfiguredKey, KeyRights, MAX_SECRET, SecretHash, bytes_from_hex, bytes_to_hex,
+};
 pub(crate) use kind::Kind;
 #[cfg(any(test, fuzzing))]
 pub(crate) use networks::Network;
@@ -49,7 +52,7 @@ pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
 pub(crate) use secret::Secret;
 pub(crate) use settings::{
-    FleetConfig, LimitMode, MAX_KEYS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,
+    FleetConfig, LimitMode, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,
 };
 pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver};
@@ -152,6 +155,21 @@ pub(crate) struct Flags {
 /// Reads the file, the environment and the flags. The error contains all problems.
 pub(crate) fn load(flags: &Flags) -> Result<Config, Problems> {
     read(flags, &Environment::from_process(), Path::new(""))
+}
+
+/// Returns the API keys that the configuration file declares, without their secrets. Problems in
+/// other sections of the file are not reported.
+pub(crate) fn declared_keys(flags: &Flags) -> Result<Vec<(KeyRights, Origin)>, Problems> {
+    let env = Environment::from_process();
+    let mut problems = ProblemList::default();
+    let source = file::find(flags, &env, Path::new(""), &mut problems);
+    let mut keys = Vec::new();
+    if let Some(document) = source.as_ref().map(TomlDocument::parse) {
+        keys = keys::read_rights(&document, &mut problems);
+        problems = document.all_problems(problems);
+    }
+    problems.into_result()?;
+    Ok(keys)
 }
 
 /// Returns the bounds of `archive/` and `failed/` from the environment.

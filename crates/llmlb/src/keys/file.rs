@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::hasher::{Hasher, KeyedHash, NoRandomness, random_bytes};
 use super::secret::NewSecret;
 use crate::config::{
-    Budget, KeyLimits, MAX_KEYS, Period, bytes_from_hex, bytes_to_hex, is_key_name,
+    Budget, KeyLimits, KeyRights, MAX_KEYS, Period, bytes_from_hex, bytes_to_hex, is_key_name,
 };
 
 const VERSION: u32 = 1;
@@ -48,16 +48,12 @@ impl std::fmt::Debug for HmacKey {
 /// A key of `keys.json`.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredKey {
-    pub(crate) name: String,
+    /// Name, rights and limits.
+    pub(crate) rights: KeyRights,
     pub(super) hash: KeyedHash,
     /// The secret that the last rotation replaced, if it still works.
     pub(crate) previous: Option<PreviousSecret>,
     pub(crate) created: Timestamp,
-    pub(crate) team: Option<String>,
-    pub(crate) models: Option<Vec<String>>,
-    pub(crate) limits: KeyLimits,
-    pub(crate) expires: Option<Timestamp>,
-    pub(crate) is_admin: bool,
     /// Time at which the key was revoked. A revoked key stays in the file, without effect.
     pub(crate) revoked: Option<Timestamp>,
 }
@@ -68,6 +64,25 @@ pub(crate) struct PreviousSecret {
     pub(super) hash: KeyedHash,
     /// Time from which the secret is rejected.
     pub(crate) until: Timestamp,
+}
+
+impl StoredKey {
+    /// Returns a new key.
+    pub(crate) fn new(rights: KeyRights, hash: KeyedHash, created: Timestamp) -> Self {
+        Self {
+            rights,
+            hash,
+            previous: None,
+            created,
+            revoked: None,
+        }
+    }
+
+    /// Replaces the secret. The old one works until `until`, if that is given.
+    pub(crate) fn rotate(&mut self, hash: KeyedHash, until: Option<Timestamp>) {
+        let old = std::mem::replace(&mut self.hash, hash);
+        self.previous = until.map(|until| PreviousSecret { hash: old, until });
+    }
 }
 
 impl StoredKeys {
@@ -90,7 +105,7 @@ impl StoredKeys {
 
     /// Adds a key. Replaces a revoked key of the same name, and forgets the oldest revoked keys.
     pub(crate) fn add(&mut self, key: StoredKey) {
-        self.keys.retain(|one| one.name != key.name);
+        self.keys.retain(|one| one.rights.name != key.rights.name);
         self.keys.push(key);
         let mut revoked: Vec<Timestamp> = self.keys.iter().filter_map(|one| one.revoked).collect();
         if revoked.len() > MAX_REVOKED {
@@ -104,7 +119,7 @@ impl StoredKeys {
     /// Returns the key with this name, unless it is revoked.
     pub(crate) fn find_mut(&mut self, name: &str) -> Option<&mut StoredKey> {
         let mut keys = self.keys.iter_mut();
-        keys.find(|key| key.name == name && key.revoked.is_none())
+        keys.find(|key| key.rights.name == name && key.revoked.is_none())
     }
 
     /// Parses the file. The error is the reason why it is rejected.
@@ -128,8 +143,8 @@ impl StoredKeys {
         for (index, entry) in document.keys.into_iter().enumerate() {
             let key = entry.parse();
             let key = key.map_err(|field| format!("key {}: `{field}` is not valid", index + 1))?;
-            if !names.insert(key.name.clone()) {
-                return Err(format!("the key `{}` occurs twice", key.name));
+            if !names.insert(key.rights.name.clone()) {
+                return Err(format!("the key `{}` occurs twice", key.rights.name));
             }
             keys.push(key);
         }
@@ -200,22 +215,22 @@ struct Entry {
 impl Entry {
     fn new(key: &StoredKey) -> Self {
         let previous = key.previous.as_ref();
-        let limits = &key.limits;
+        let (rights, limits) = (&key.rights, &key.rights.limits);
         Self {
-            name: key.name.clone(),
+            name: rights.name.clone(),
             hash: bytes_to_hex(&key.hash.0),
             previous_hash: previous.map(|previous| bytes_to_hex(&previous.hash.0)),
             previous_until: previous.map(|previous| previous.until.to_string()),
             created: key.created.to_string(),
-            team: key.team.clone(),
-            models: key.models.clone(),
+            team: rights.team.clone(),
+            models: rights.models.clone(),
             rpm: limits.requests_per_minute,
             tpm: limits.tokens_per_minute,
             concurrency: limits.concurrency,
             budget_tokens: limits.budget.map(|budget| budget.tokens),
             per: limits.budget.map(|budget| budget.per.name().to_owned()),
-            expires: key.expires.map(|time| time.to_string()),
-            admin: key.is_admin,
+            expires: rights.expires.map(|time| time.to_string()),
+            admin: rights.is_admin,
             revoked: key.revoked.map(|time| time.to_string()),
         }
     }
@@ -256,19 +271,21 @@ impl Entry {
         };
         Ok(StoredKey {
             hash: hash(&self.hash).ok_or("hash")?,
-            name: self.name,
+            rights: KeyRights {
+                name: self.name,
+                team: self.team,
+                models: self.models,
+                limits: KeyLimits {
+                    requests_per_minute: self.rpm,
+                    tokens_per_minute: self.tpm,
+                    concurrency: self.concurrency,
+                    budget,
+                },
+                expires: optional_time(self.expires, "expires")?,
+                is_admin: self.admin,
+            },
             previous,
             created: time(&self.created).ok_or("created")?,
-            team: self.team,
-            models: self.models,
-            limits: KeyLimits {
-                requests_per_minute: self.rpm,
-                tokens_per_minute: self.tpm,
-                concurrency: self.concurrency,
-                budget,
-            },
-            expires: optional_time(self.expires, "expires")?,
-            is_admin: self.admin,
             revoked: optional_time(self.revoked, "revoked")?,
         })
     }
@@ -279,18 +296,8 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> StoredKey {
-        StoredKey {
-            name: name.to_owned(),
-            hash: KeyedHash([7; 32]),
-            previous: None,
-            created: "2026-11-18T12:00:00Z".parse().unwrap(),
-            team: None,
-            models: None,
-            limits: KeyLimits::default(),
-            expires: None,
-            is_admin: false,
-            revoked: None,
-        }
+        let created = "2026-11-18T12:00:00Z".parse().unwrap();
+        StoredKey::new(KeyRights::unlimited(name), KeyedHash([7; 32]), created)
     }
 
     fn text(keys: &StoredKeys) -> String {
@@ -307,19 +314,22 @@ mod tests {
                 hash: KeyedHash([9; 32]),
                 until: time("2026-11-19T12:00:00Z"),
             }),
-            team: Some("search".to_owned()),
-            models: Some(vec!["llama*".to_owned(), "ä".to_owned()]),
-            limits: KeyLimits {
-                requests_per_minute: Some(1),
-                tokens_per_minute: Some(2),
-                concurrency: Some(3),
-                budget: Some(Budget {
-                    tokens: 4,
-                    per: Period::Month,
-                }),
+            rights: KeyRights {
+                team: Some("search".to_owned()),
+                models: Some(vec!["llama*".to_owned(), "ä".to_owned()]),
+                limits: KeyLimits {
+                    requests_per_minute: Some(1),
+                    tokens_per_minute: Some(2),
+                    concurrency: Some(3),
+                    budget: Some(Budget {
+                        tokens: 4,
+                        per: Period::Month,
+                    }),
+                },
+                expires: Some(time("2027-01-01T00:00:00Z")),
+                is_admin: true,
+                ..KeyRights::unlimited("full")
             },
-            expires: Some(time("2027-01-01T00:00:00Z")),
-            is_admin: true,
             revoked: Some(time("2026-12-01T00:00:00Z")),
             ..key("full")
         });
@@ -338,11 +348,10 @@ mod tests {
     #[test]
     fn garbage_and_files_of_other_releases_are_rejected_with_a_reason() {
         let mut keys = StoredKeys::new().unwrap();
-        keys.add(StoredKey {
-            models: Some(vec!["m".to_owned()]),
-            team: Some("t".to_owned()),
-            ..key("alice")
-        });
+        let mut alice = key("alice");
+        alice.rights.models = Some(vec!["m".to_owned()]);
+        alice.rights.team = Some("t".to_owned());
+        keys.add(alice);
         let good = text(&keys);
         assert!(StoredKeys::parse(good.as_bytes()).is_ok());
         let hash = "07".repeat(32);
@@ -388,7 +397,7 @@ mod tests {
             });
         }
         assert_eq!(keys.keys.len(), MAX_REVOKED);
-        assert_eq!(keys.keys[0].name, "k50");
+        assert_eq!(keys.keys[0].rights.name, "k50");
         assert!(keys.find_mut("k99").is_none(), "revoked");
         keys.add(key("k99"));
         assert_eq!(keys.keys.len(), MAX_REVOKED);

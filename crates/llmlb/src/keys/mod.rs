@@ -21,10 +21,9 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use jiff::Timestamp;
 
-use crate::config::{KeyLimits, is_among};
+use crate::config::{KeyLimits, KeyRights, is_among};
 
-pub(crate) use file::{PreviousSecret, StoredKey, StoredKeys};
-pub(crate) use hasher::KeyedHash;
+pub(crate) use file::StoredKey;
 pub(crate) use secret::NewSecret;
 pub(crate) use store::{KeyFileError, KeyStore};
 pub(crate) use table::{KeyReport, KeyTable, RejectedSecret};
@@ -39,6 +38,7 @@ pub(crate) struct ApiKey {
     /// Models and aliases that the key may use, as clients name them; `None` for all. A `*` at the end
     /// of a name matches any rest.
     models: Option<Vec<String>>,
+    #[expect(dead_code, reason = "the limits are not enforced yet")]
     pub(crate) limits: KeyLimits,
     /// Time from which the key is rejected.
     expires: Option<Timestamp>,
@@ -49,22 +49,15 @@ pub(crate) struct ApiKey {
 }
 
 impl ApiKey {
-    fn new(
-        name: &str,
-        team: Option<&str>,
-        models: Option<Vec<String>>,
-        limits: KeyLimits,
-        expires: Option<Timestamp>,
-        is_admin: bool,
-    ) -> Self {
+    fn new(rights: &KeyRights) -> Self {
         Self {
-            name: name.into(),
-            team: team.map(Arc::from),
-            models,
-            limits,
-            expires,
-            is_admin,
-            number: FixedState::default().hash_one(name),
+            name: rights.name.as_str().into(),
+            team: rights.team.as_deref().map(Arc::from),
+            models: rights.models.clone(),
+            limits: rights.limits,
+            expires: rights.expires,
+            is_admin: rights.is_admin,
+            number: FixedState::default().hash_one(&rights.name),
         }
     }
 
@@ -85,12 +78,8 @@ impl ApiKey {
 #[cfg(test)]
 pub(crate) fn test_key(name: &str, models: Option<&[&str]>) -> Arc<ApiKey> {
     let models = models.map(|models| models.iter().map(|&model| model.to_owned()).collect());
-    Arc::new(ApiKey::new(
-        name,
-        None,
+    Arc::new(ApiKey::new(&KeyRights {
         models,
-        KeyLimits::default(),
-        None,
-        false,
-    ))
+        ..KeyRights::unlimited(name)
+    }))
 }

@@ -189,36 +189,22 @@ impl Sources {
         };
         let mut names = HashSet::new();
         for one in &self.configured {
-            names.insert(one.name.as_str());
-            let key = Arc::new(ApiKey::new(
-                &one.name,
-                one.team.as_deref(),
-                one.models.clone(),
-                one.limits,
-                one.expires,
-                one.is_admin,
-            ));
+            names.insert(one.rights.name.as_str());
+            let key = Arc::new(ApiKey::new(&one.rights));
             let hash = snapshot.hasher.hash(one.secret);
             snapshot.insert(hash, None, &key);
             snapshot.count += 1;
         }
         let stored = stored.map_or(&[][..], |stored| &stored.keys);
         for one in stored.iter().filter(|one| one.revoked.is_none()) {
-            if !names.insert(&one.name) {
+            if !names.insert(&one.rights.name) {
                 tracing::warn!(
                     "the API key `{}` of keys.json is not used: llmlb.toml has a key of that name",
-                    one.name
+                    one.rights.name
                 );
                 continue;
             }
-            let key = Arc::new(ApiKey::new(
-                &one.name,
-                one.team.as_deref(),
-                one.models.clone(),
-                one.limits,
-                one.expires,
-                one.is_admin,
-            ));
+            let key = Arc::new(ApiKey::new(&one.rights));
             snapshot.insert(one.hash, None, &key);
             if let Some(previous) = &one.previous {
                 snapshot.insert(previous.hash, Some(previous.until), &key);
@@ -251,18 +237,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::KeyLimits;
-    use crate::keys::{NewSecret, PreviousSecret, StoredKey};
+    use crate::config::KeyRights;
+    use crate::keys::file::PreviousSecret;
+    use crate::keys::{NewSecret, StoredKey};
 
     fn configured(name: &str, secret: &str) -> ConfiguredKey {
         ConfiguredKey {
-            name: name.to_owned(),
+            rights: KeyRights::unlimited(name),
             secret: SecretHash::new(secret.as_bytes()),
-            team: None,
-            models: None,
-            limits: KeyLimits::default(),
-            expires: None,
-            is_admin: false,
         }
     }
 
@@ -271,18 +253,8 @@ mod tests {
         let mut keys = StoredKeys::new().unwrap();
         let secret = NewSecret::generate().unwrap();
         let hash = keys.hash(&secret);
-        keys.add(StoredKey {
-            name: name.to_owned(),
-            hash,
-            previous: None,
-            created: Timestamp::now(),
-            team: None,
-            models: None,
-            limits: KeyLimits::default(),
-            expires: None,
-            is_admin: false,
-            revoked: None,
-        });
+        let rights = KeyRights::unlimited(name);
+        keys.add(StoredKey::new(rights, hash, Timestamp::now()));
         (keys, secret)
     }
 
@@ -324,7 +296,7 @@ mod tests {
         ] {
             let key = keys.find_mut("k").unwrap();
             key.previous = Some(PreviousSecret { hash, until });
-            key.expires = expires;
+            key.rights.expires = expires;
             let copy = StoredKeys::parse(&keys.format().unwrap()).unwrap();
             let table = KeyTable::new(Vec::new(), Some(copy)).unwrap();
             let states = [new.expose(), old.expose()].map(|secret| found(&table, secret));

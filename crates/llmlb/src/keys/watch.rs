@@ -105,25 +105,15 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::config::KeyLimits;
+    use crate::config::KeyRights;
     use crate::keys::{NewSecret, StoredKey};
 
     fn add(store: &KeyStore, name: &str) -> NewSecret {
         let secret = NewSecret::generate().unwrap();
         let added = store.change("test", |keys| {
             let hash = keys.hash(&secret);
-            keys.add(StoredKey {
-                name: name.to_owned(),
-                hash,
-                previous: None,
-                created: jiff::Timestamp::now(),
-                team: None,
-                models: None,
-                limits: KeyLimits::default(),
-                expires: None,
-                is_admin: false,
-                revoked: None,
-            });
+            let rights = KeyRights::unlimited(name);
+            keys.add(StoredKey::new(rights, hash, jiff::Timestamp::now()));
             Ok::<(), ()>(())
         });
         added.unwrap().unwrap();

@@ -233,7 +233,9 @@ impl KeyUsage {
                 let others = self.spend.others(period);
                 // The own spend that all servers know was deducted from what is left for all.
                 let published = self.published.filter(|known| known.period == Some(period));
-                let base = published.map_or(0, |known| known.own).saturating_add(others);
+                let base = published
+                    .map_or(0, |known| known.own)
+                    .saturating_add(others);
                 let left = budget.tokens.saturating_sub(base);
                 let tokens = base.saturating_add(left / u64::from(servers));
                 Budget {

@@ -106,7 +106,9 @@ impl Limiter {
     /// first request is admitted, and after the records of requests that a crash interrupted are
     /// staged.
     pub(crate) fn replay(&self, data: &Path, instance: &str) -> io::Result<()> {
-        let _ = self.replay.set(Replay::start(&self.states, data, instance)?);
+        let _ = self
+            .replay
+            .set(Replay::start(&self.states, data, instance)?);
         Ok(())
     }
 
@@ -142,12 +144,7 @@ impl Limiter {
     }
 
     /// Decides without the other servers: this one enforces one of `servers` parts of the limits.
-    fn decide_alone(
-        &self,
-        state: &Arc<KeyState>,
-        question: &Question,
-        servers: u32,
-    ) -> Decision {
+    fn decide_alone(&self, state: &Arc<KeyState>, question: &Question, servers: u32) -> Decision {
         let Question {
             limits,
             demand,

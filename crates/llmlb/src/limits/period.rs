@@ -52,8 +52,7 @@ pub(super) fn day_of_name(name: &str) -> Option<u64> {
 fn month_of(day: u64) -> u64 {
     let day = day + 719_468;
     let (era, day_of_era) = (day / 146_097, day % 146_097);
-    let year =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year + year / 4 - year / 100);
     let month = (5 * day_of_year + 2) / 153;
     // Months of the years that begin in March: month 10 is January of the next year.

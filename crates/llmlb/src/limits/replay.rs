@@ -58,7 +58,12 @@ impl Replay {
 
     /// Ends the thread.
     pub(super) fn finish(&self) {
-        drop(self.stop.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(
+            self.stop
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
+        );
         let thread = self.thread.lock();
         let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {

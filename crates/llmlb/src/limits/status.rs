@@ -28,8 +28,8 @@ impl Limiter {
         let now = self.now(wall_ms);
         let mut usage = state.lock();
         let figures = usage.figures(Period::Day, now);
-        let [day, month] = [Period::Day, Period::Month]
-            .map(|per| usage.spend.total(PeriodId::at(per, wall_ms)));
+        let [day, month] =
+            [Period::Day, Period::Month].map(|per| usage.spend.total(PeriodId::at(per, wall_ms)));
         drop(usage);
         json!({
             "requests_per_minute": limits.requests_per_minute.map(|limit| json!({

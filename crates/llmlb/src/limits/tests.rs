@@ -127,7 +127,11 @@ fn settled_tokens_replace_the_reserved_ones() {
     assert_eq!(figures(&state, at(1000)).tokens, 30);
     let second = admit(&state, &limits, demand(10, 60), at(1000)).unwrap();
     drop(second);
-    assert_eq!(figures(&state, at(1000)).reserved, 0, "a failed request uses nothing");
+    assert_eq!(
+        figures(&state, at(1000)).reserved,
+        0,
+        "a failed request uses nothing"
+    );
     // The settled tokens leave the window after a minute.
     let refused = admit(&state, &limits, demand(100, 0), at(1001)).unwrap_err();
     let wait = refused.wait_ms.unwrap();
@@ -244,10 +248,7 @@ fn concurrent_threads_admit_exactly_the_limit() {
             scope.spawn(|| {
                 for _ in 0..200 {
                     let found = ask(&limiter, &limits);
-                    admitted.fetch_add(
-                        found.is_ok().into(),
-                        std::sync::atomic::Ordering::Relaxed,
-                    );
+                    admitted.fetch_add(found.is_ok().into(), std::sync::atomic::Ordering::Relaxed);
                 }
             });
         }
@@ -294,7 +295,10 @@ fn rates_tell_what_is_left() {
     let (state, limits) = (state(), requests(3));
     let (first, rates) = state.admit(&limits, 1, demand(1, 1), 0, at(10));
     let requests = rates.requests.unwrap();
-    assert_eq!((requests.limit, requests.remaining, requests.reset_ms), (3, 2, 60_001));
+    assert_eq!(
+        (requests.limit, requests.remaining, requests.reset_ms),
+        (3, 2, 60_001)
+    );
     assert!(first.is_ok() && rates.tokens.is_none());
 }
 
@@ -316,7 +320,11 @@ fn share_of_the_limits_is_never_more_than_the_limits_together() {
     let share = usage.share_of(&limits, 3, at(0));
     assert_eq!(share.requests_per_minute, Some(3));
     assert_eq!(share.tokens_per_minute, Some(333));
-    assert_eq!(share.concurrency, Some(1), "each server serves at least one");
+    assert_eq!(
+        share.concurrency,
+        Some(1),
+        "each server serves at least one"
+    );
     // 600 tokens were left when all servers knew what was spent: 200 for each of them.
     assert_eq!(share.budget.unwrap().tokens, 300 + 200);
     assert_eq!(usage.share_of(&limits, 1, at(0)), limits);

@@ -70,9 +70,9 @@ impl Window {
 
     /// Returns the milliseconds until the window is empty.
     pub(super) fn reset_after(&self, now: u64) -> u64 {
-        self.entries.back().map_or(0, |entry| {
-            (entry.end + WINDOW_MS + 1).saturating_sub(now)
-        })
+        self.entries
+            .back()
+            .map_or(0, |entry| (entry.end + WINDOW_MS + 1).saturating_sub(now))
     }
 }
 
@@ -87,7 +87,12 @@ mod tests {
             let end = times.partition_point(|time| *time <= start + WINDOW_MS);
             end - first
         };
-        times.iter().enumerate().map(within).max().unwrap_or_default()
+        times
+            .iter()
+            .enumerate()
+            .map(within)
+            .max()
+            .unwrap_or_default()
     }
 
     /// A naive model: a request is admitted if fewer than `limit` were admitted in the last minute.

@@ -184,20 +184,18 @@ mod tests {
     use http::{HeaderName, Method, Request};
 
     use super::*;
-    use crate::config::{ConfiguredKey, KeyLimits, SecretHash};
+    use crate::config::{ConfiguredKey, KeyRights, SecretHash};
     use crate::keys::test_key;
 
     const GOOD: &str = "sk-0123456789abcdef";
 
     fn table() -> KeyTable {
         let key = |name: &str, secret: &str, expires: Option<&str>| ConfiguredKey {
-            name: name.to_owned(),
+            rights: KeyRights {
+                expires: expires.map(|time| time.parse().unwrap()),
+                ..KeyRights::unlimited(name)
+            },
             secret: SecretHash::new(secret.as_bytes()),
-            team: None,
-            models: None,
-            limits: KeyLimits::default(),
-            expires: expires.map(|time| time.parse().unwrap()),
-            is_admin: false,
         };
         let keys = vec![
             key("alice", GOOD, None),

@@ -100,22 +100,62 @@ mod tests {
         use OutputDemand::{AtMost, NoModel, Unknown, Unlimited};
         for (api, body, expected) in [
             (Api::Chat, r#"{"max_tokens":5}"#, AtMost(5)),
-            (Api::Chat, r#"{"max_tokens":5,"max_completion_tokens":9}"#, AtMost(9)),
+            (
+                Api::Chat,
+                r#"{"max_tokens":5,"max_completion_tokens":9}"#,
+                AtMost(9),
+            ),
             (Api::Chat, r#"{"max_tokens":5,"n":3}"#, AtMost(15)),
             (Api::Chat, r#"{"max_output_tokens":5}"#, Unlimited),
             (Api::Chat, r#"{"max_tokens":null,"n":2}"#, Unlimited),
             (Api::Chat, r#"{"max_tokens":-1}"#, Unlimited),
-            (Api::Chat, r#"{"max_tokens":99999999999999999999}"#, Unlimited),
+            (
+                Api::Chat,
+                r#"{"max_tokens":99999999999999999999}"#,
+                Unlimited,
+            ),
             (Api::Chat, r#"{"max_tokens":1,"max_tokens":7}"#, AtMost(7)),
-            (Api::Responses, r#"{"max_output_tokens":8,"max_tokens":1}"#, AtMost(8)),
+            (
+                Api::Responses,
+                r#"{"max_output_tokens":8,"max_tokens":1}"#,
+                AtMost(8),
+            ),
             (Api::Messages, r#"{"max_tokens":4,"n":9}"#, AtMost(4)),
-            (Api::Completions, r#"{"prompt":["a","b"],"max_tokens":4,"best_of":2}"#, AtMost(16)),
-            (Api::Completions, r#"{"prompt":[1,2,3],"max_tokens":4}"#, AtMost(4)),
-            (Api::Completions, r#"{"prompt":[ [1],[2] ],"max_tokens":4}"#, AtMost(8)),
-            (Api::OllamaChat, r#"{"options":{"num_predict":6}}"#, AtMost(6)),
-            (Api::OllamaChat, r#"{"options":{"num_predict":-1}}"#, Unlimited),
-            (Api::OllamaChat, r#"{"options":[1],"num_predict":6}"#, Unlimited),
-            (Api::Embeddings, r#"{"input":"a","max_tokens":5}"#, AtMost(0)),
+            (
+                Api::Completions,
+                r#"{"prompt":["a","b"],"max_tokens":4,"best_of":2}"#,
+                AtMost(16),
+            ),
+            (
+                Api::Completions,
+                r#"{"prompt":[1,2,3],"max_tokens":4}"#,
+                AtMost(4),
+            ),
+            (
+                Api::Completions,
+                r#"{"prompt":[ [1],[2] ],"max_tokens":4}"#,
+                AtMost(8),
+            ),
+            (
+                Api::OllamaChat,
+                r#"{"options":{"num_predict":6}}"#,
+                AtMost(6),
+            ),
+            (
+                Api::OllamaChat,
+                r#"{"options":{"num_predict":-1}}"#,
+                Unlimited,
+            ),
+            (
+                Api::OllamaChat,
+                r#"{"options":[1],"num_predict":6}"#,
+                Unlimited,
+            ),
+            (
+                Api::Embeddings,
+                r#"{"input":"a","max_tokens":5}"#,
+                AtMost(0),
+            ),
             (Api::Images, "{}", Unknown),
             (Api::Other, "{}", NoModel),
         ] {

@@ -23,8 +23,8 @@ use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IdHash;
-use crate::limits::Rates;
 use crate::keys::ApiKey;
+use crate::limits::Rates;
 use crate::memory_budget::Budget;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,

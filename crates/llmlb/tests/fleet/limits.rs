@@ -11,7 +11,13 @@ use crate::redis_server::RedisServer;
 const SECRET: &str = "llmlb-alice-0123456789012345678901234567";
 
 /// Starts a server with the key `alice`, whose limits these lines set.
-fn start(sandbox: &Sandbox, redis: &RedisServer, backend: &FakeLlm, name: &str, key: &str) -> LlmlbServer {
+fn start(
+    sandbox: &Sandbox,
+    redis: &RedisServer,
+    backend: &FakeLlm,
+    name: &str,
+    key: &str,
+) -> LlmlbServer {
     let dir = sandbox.path("config");
     std::fs::create_dir_all(&dir).unwrap();
     let text = format!(
@@ -20,7 +26,10 @@ fn start(sandbox: &Sandbox, redis: &RedisServer, backend: &FakeLlm, name: &str, 
         backend.url()
     );
     std::fs::write(dir.join("llmlb.toml"), text).unwrap();
-    let server = sandbox.server().in_directory(&dir).variable("ALICE", SECRET);
+    let server = sandbox
+        .server()
+        .in_directory(&dir)
+        .variable("ALICE", SECRET);
     let server = server.variable("LLMLB_FLEET_STORE", &redis.url()).start();
     server.unwrap()
 }
@@ -45,7 +54,9 @@ fn fleet(server: &LlmlbServer) -> Value {
 
 fn spent(server: &LlmlbServer) -> u64 {
     let status = server.status();
-    status["limits"]["keys"]["alice"]["spent"]["day"].as_u64().unwrap()
+    status["limits"]["keys"]["alice"]["spent"]["day"]
+        .as_u64()
+        .unwrap()
 }
 
 fn chat(server: &LlmlbServer) -> u16 {
@@ -79,7 +90,9 @@ fn admitted(servers: &[LlmlbServer; 2], each: usize) -> [usize; 2] {
 /// Expires every pause of a server: a slow machine may have made a request wait too long.
 fn until_reachable(servers: &[LlmlbServer; 2]) {
     until("both servers reach Redis", || {
-        servers.iter().all(|server| fleet(server)["reachable"] == true)
+        servers
+            .iter()
+            .all(|server| fleet(server)["reachable"] == true)
     });
 }
 
@@ -96,7 +109,9 @@ fn two_servers_enforce_requests_per_minute_and_concurrency_together() {
     // A decision that takes longer than 50 ms is made without Redis, by a share of 15 for each
     // server, so that even then no more requests are admitted than both shares beyond the limit.
     let all: usize = counts.iter().sum();
-    let paused = servers.iter().any(|server| server.log().contains("cannot share limits"));
+    let paused = servers
+        .iter()
+        .any(|server| server.log().contains("cannot share limits"));
     assert!(all == 30 || paused && all <= 60, "{counts:?}");
 }
 
@@ -148,12 +163,17 @@ fn no_request_fails_while_redis_is_down_and_the_spend_is_refilled() {
     assert_eq!(chat(&servers[0]), 200);
     redis.kill();
     until("the loss is noticed", || {
-        servers.iter().all(|server| fleet(server)["reachable"] == false)
+        servers
+            .iter()
+            .all(|server| fleet(server)["reachable"] == false)
     });
     // Each server enforces one of two parts: 20 requests, of which the first server has used one.
     assert_eq!(admitted(&servers, 32), [19, 20]);
     let log = servers[1].log();
-    assert!(log.contains("cannot share limits of keys in redis://127.0.0.1:"), "{log}");
+    assert!(
+        log.contains("cannot share limits of keys in redis://127.0.0.1:"),
+        "{log}"
+    );
     assert!(log.contains("one of 2 parts"), "{log}");
     assert!(!log.contains("hunter2") && !log.contains(SECRET), "{log}");
     redis.start_again(sandboxes[0].root());

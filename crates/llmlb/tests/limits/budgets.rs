@@ -18,7 +18,11 @@ fn spent(server: &LlmlbServer) -> u64 {
 fn spend_is_exact_across_kill_nine() {
     let sandbox = testkit::sandbox!();
     let backend = FakeLlm::answering("m").unwrap();
-    let mut world = World::new(&sandbox, &[&backend], "budget_tokens = 100000000\nper = \"day\"");
+    let mut world = World::new(
+        &sandbox,
+        &[&backend],
+        "budget_tokens = 100000000\nper = \"day\"",
+    );
     world.server = "instance = \"a:1\"";
     for _ in 0..3 {
         let server = world.start();
@@ -34,7 +38,9 @@ fn spend_is_exact_across_kill_nine() {
                     }
                 });
             }
-            until("requests were served", || backend.count() > 0 && spent(&server) >= before + 20 * EACH);
+            until("requests were served", || {
+                backend.count() > 0 && spent(&server) >= before + 20 * EACH
+            });
             server.process.kill();
             is_over.store(true, Ordering::Relaxed);
         });
@@ -60,7 +66,11 @@ fn spend_is_exact_across_kill_nine() {
 fn exhausted_budget_is_refused_until_the_period_ends() {
     let sandbox = testkit::sandbox!();
     let backend = FakeLlm::answering("m").unwrap();
-    let mut world = World::new(&sandbox, &[&backend], "budget_tokens = 400\nper = \"month\"");
+    let mut world = World::new(
+        &sandbox,
+        &[&backend],
+        "budget_tokens = 400\nper = \"month\"",
+    );
     world.server = "instance = \"a:1\"";
     let server = world.start();
     let with_maximum = || send(&server, &chat(r#","max_tokens":120"#));
@@ -74,7 +84,10 @@ fn exhausted_budget_is_refused_until_the_period_ends() {
     let error = &refused.json()["error"];
     assert_eq!(error["type"], "insufficient_quota");
     assert_eq!(error["code"], "insufficient_quota");
-    assert_eq!(refused.head.header("x-should-retry").as_deref(), Some("false"));
+    assert_eq!(
+        refused.head.header("x-should-retry").as_deref(),
+        Some("false")
+    );
     let wait: u64 = refused.head.header("retry-after").unwrap().parse().unwrap();
     assert!(wait <= 31 * 24 * 3600, "{wait}");
     assert_eq!(limits(&server)["refused"]["budget"], 1);

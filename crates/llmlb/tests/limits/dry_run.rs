@@ -20,6 +20,9 @@ fn dry_run_serves_requests_and_counts_those_beyond_the_limit() {
     assert_eq!(status["refused"]["requests"], 0);
     assert_eq!(status["spent"]["day"], 5 * 150);
     let log = server.log();
-    assert!(log.contains("`alice` exceeds its limit on requests per min"), "{log}");
+    assert!(
+        log.contains("`alice` exceeds its limit on requests per min"),
+        "{log}"
+    );
     assert!(!log.contains(crate::world::SECRET));
 }

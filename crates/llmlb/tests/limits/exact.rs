@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use testkit::{FakeLlm, Gate, Reply, eventually, chat_completion, until};
+use testkit::{FakeLlm, Gate, Reply, chat_completion, eventually, until};
 
 use crate::world::{World, chat, limits, send, until_idle};
 
@@ -32,11 +32,18 @@ fn requests_per_minute_are_exact_under_64_clients() {
     let admitted = answers.iter().filter(|(status, _)| *status == 200).count();
     let refused = answers.iter().filter(|(status, _)| *status == 429).count();
     assert_eq!(admitted + refused, CLIENTS * 5, "{answers:?}");
-    assert_eq!(backend.count(), admitted, "refused requests reach no backend");
+    assert_eq!(
+        backend.count(),
+        admitted,
+        "refused requests reach no backend"
+    );
     // The first admitted request leaves the window a minute after it was admitted. A slow machine may
     // need longer for all requests.
     let is_one_window = began.elapsed() < Duration::from_secs(60);
-    assert!(admitted == LIMIT || !is_one_window && admitted > LIMIT, "{admitted}");
+    assert!(
+        admitted == LIMIT || !is_one_window && admitted > LIMIT,
+        "{admitted}"
+    );
     let status = limits(&server);
     assert_eq!(status["refused"]["requests"], refused, "{status}");
     // Refused requests are counters, not records.
@@ -72,11 +79,20 @@ fn concurrency_is_exact_under_64_clients() {
         assert_eq!(send(&server, &chat("")).status(), 429);
         gate.open();
     });
-    let admitted = statuses.lock().unwrap().iter().filter(|status| **status == 200).count();
+    let admitted = statuses
+        .lock()
+        .unwrap()
+        .iter()
+        .filter(|status| **status == 200)
+        .count();
     assert_eq!(admitted, LIMIT);
     assert_eq!(backend.count(), LIMIT);
     until_idle(&server);
-    assert_eq!(send(&server, &chat("")).status(), 200, "the slots are free again");
+    assert_eq!(
+        send(&server, &chat("")).status(),
+        200,
+        "the slots are free again"
+    );
 }
 
 #[test]
@@ -90,7 +106,9 @@ fn cancelled_request_releases_its_concurrency_and_its_reservation() {
     let backend = FakeLlm::start("m", script).unwrap();
     let server = World::new(&sandbox, &[&backend], "concurrency = 1\ntpm = 100000").start();
     let mut client = testkit::Http1::connect(server.address).unwrap();
-    client.send(chat(r#","max_tokens":500"#).to_bytes()).unwrap();
+    client
+        .send(chat(r#","max_tokens":500"#).to_bytes())
+        .unwrap();
     until("the request is at the backend", || backend.count() == 1);
     let reserved = limits(&server)["reserved"].as_u64().unwrap();
     assert!((500..600).contains(&reserved), "{reserved}");
@@ -107,7 +125,11 @@ fn request_that_fails_over_counts_once() {
     let (first, second) = (failing(), failing());
     let server = World::new(&sandbox, &[&first, &second], "rpm = 10\ntpm = 100000").start();
     assert_eq!(send(&server, &chat("")).status(), 503);
-    assert_eq!(first.count() + second.count(), 2, "both backends were tried");
+    assert_eq!(
+        first.count() + second.count(),
+        2,
+        "both backends were tried"
+    );
     let status = limits(&server);
     assert_eq!(status["requests_per_minute"]["used"], 1);
     // The failed request used nothing, as its record says.

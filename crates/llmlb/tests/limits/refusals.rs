@@ -25,7 +25,10 @@ fn refusal_has_the_format_and_the_fields_of_openai() {
     assert_eq!(error["type"], "requests");
     assert_eq!(error["code"], "rate_limit_exceeded");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("Limit 1, Used 1, Requested 1"), "{message}");
+    assert!(
+        message.contains("Limit 1, Used 1, Requested 1"),
+        "{message}"
+    );
     let field = |name: &str| second.head.header(name).unwrap_or_default();
     let seconds: u64 = field("retry-after").parse().unwrap();
     let millis: u64 = field("retry-after-ms").parse().unwrap();
@@ -35,7 +38,10 @@ fn refusal_has_the_format_and_the_fields_of_openai() {
     assert_eq!(field("x-should-retry"), "");
     // Other responses to the key have the fields too.
     let models = send(&server, &authorized(Request::get("/v1/models")));
-    assert_eq!(models.head.header("x-ratelimit-limit-requests").as_deref(), Some("1"));
+    assert_eq!(
+        models.head.header("x-ratelimit-limit-requests").as_deref(),
+        Some("1")
+    );
 }
 
 #[test]
@@ -48,8 +54,14 @@ fn messages_have_the_format_and_the_fields_of_anthropic() {
     let first = send(&server, &request);
     assert_eq!(first.status(), 200);
     let field = |name: &str| first.head.header(name);
-    assert_eq!(field("anthropic-ratelimit-requests-limit").as_deref(), Some("1"));
-    assert_eq!(field("anthropic-ratelimit-requests-remaining").as_deref(), Some("0"));
+    assert_eq!(
+        field("anthropic-ratelimit-requests-limit").as_deref(),
+        Some("1")
+    );
+    assert_eq!(
+        field("anthropic-ratelimit-requests-remaining").as_deref(),
+        Some("0")
+    );
     let reset = field("anthropic-ratelimit-requests-reset").unwrap();
     assert!(reset.starts_with("20") && reset.ends_with('Z'), "{reset}");
     let second = send(&server, &request);
@@ -69,9 +81,19 @@ fn request_that_could_exceed_the_tokens_per_minute_is_refused() {
         let refused = send(&server, &chat(fields));
         assert_eq!(refused.status(), 429);
         let error = &refused.json()["error"];
-        assert_eq!((&error["type"], &error["code"]), (&json!("tokens"), &json!("rate_limit_exceeded")));
-        assert_eq!(refused.head.header("x-should-retry").as_deref(), Some("false"));
-        assert_eq!(refused.head.header("retry-after"), None, "no wait would help");
+        assert_eq!(
+            (&error["type"], &error["code"]),
+            (&json!("tokens"), &json!("rate_limit_exceeded"))
+        );
+        assert_eq!(
+            refused.head.header("x-should-retry").as_deref(),
+            Some("false")
+        );
+        assert_eq!(
+            refused.head.header("retry-after"),
+            None,
+            "no wait would help"
+        );
     }
     assert_eq!(send(&server, &chat(r#","max_tokens":300"#)).status(), 200);
     // 150 tokens were metered, which replaced the reservation.

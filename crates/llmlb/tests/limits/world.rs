@@ -77,7 +77,11 @@ pub(crate) fn limits(server: &LlmlbServer) -> Value {
 /// Tokens that `alice` has used as the report of all records shows them.
 pub(crate) fn tokens_in_report(sandbox: &Sandbox) -> u64 {
     let report = sandbox.run("usage --by key --json").json();
-    assert_eq!(report["problems"].as_array().map(Vec::len), Some(0), "{report}");
+    assert_eq!(
+        report["problems"].as_array().map(Vec::len),
+        Some(0),
+        "{report}"
+    );
     let rows = report["rows"].as_array().unwrap().clone();
     let of_alice = rows.iter().find(|row| row["key"] == "alice");
     of_alice.map_or(0, |row| row["tokens"].as_u64().unwrap())

@@ -231,12 +231,18 @@ mod tests {
             })
             .collect();
         let groups = groups(&records);
-        assert_eq!(sums(&groups), [(vec![Some("a"), Some("s")], 10_000, 20_000)]);
+        assert_eq!(
+            sums(&groups),
+            [(vec![Some("a"), Some("s")], 10_000, 20_000)]
+        );
     }
 
     #[test]
     fn records_without_the_first_field_are_counted_but_not_summed() {
-        let records = [r#"{"server":"s","bytes":2}"#, r#"{"customer":"a","bytes":3}"#];
+        let records = [
+            r#"{"server":"s","bytes":2}"#,
+            r#"{"customer":"a","bytes":3}"#,
+        ];
         let groups = groups(&records.map(str::to_owned));
         assert_eq!(sums(&groups), [(vec![Some("a"), None], 1, 3)]);
         assert_eq!(groups.exact().records, 2);
@@ -247,7 +253,13 @@ mod tests {
         let mut all = ExactSums::by(grouping().exact_fields());
         for number in 0..MAX_SUMS + 100 {
             let values = [Some(format!("c{number}")), None];
-            all.add_sum(&values, ExactSum { records: 1, total: 1 });
+            all.add_sum(
+                &values,
+                ExactSum {
+                    records: 1,
+                    total: 1,
+                },
+            );
         }
         assert_eq!(all.sums.len(), MAX_SUMS);
     }
@@ -257,7 +269,13 @@ mod tests {
         let mut section = ExactSums::by(grouping().exact_fields());
         let values = [Some("a".to_owned()), Some("s".to_owned())];
         section.records = 2;
-        section.add_sum(&values, ExactSum { records: 2, total: 20 });
+        section.add_sum(
+            &values,
+            ExactSum {
+                records: 2,
+                total: 20,
+            },
+        );
         let sum = |records, total| ExactSum { records, total };
         let groups = [
             (Some("a"), sum(2, 20)),

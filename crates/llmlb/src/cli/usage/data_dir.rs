@@ -101,7 +101,7 @@ impl DataDir {
 }
 
 /// Quotes a text for a shell, if that is necessary.
-pub(super) fn quoted(text: &str) -> String {
+pub(in crate::cli) fn quoted(text: &str) -> String {
     let is_plain = |char: char| char.is_alphanumeric() || "/\\:._-".contains(char);
     if !text.is_empty() && text.chars().all(is_plain) {
         text.to_owned()

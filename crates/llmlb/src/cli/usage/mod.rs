@@ -24,6 +24,7 @@ use crate::fleet::{Fleet, FleetError};
 use crate::{meter, sys};
 use args::UsageVerb;
 use data_dir::DataDir;
+pub(in crate::cli) use data_dir::quoted;
 
 pub(super) fn usage(args: &UsageArgs, quiet: bool) -> Result<u8, Failure> {
     let data = DataDir::find(args.data.as_deref(), args.demo)?;

@@ -3,8 +3,10 @@
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use toml::Spanned;
 use toml::de::DeValue;
 
+use super::super::backends::fields::ModelPatterns;
 use super::super::env::Environment;
 use super::super::problems::quoted;
 use super::super::types::{ValueType, VariableName};
@@ -97,6 +99,16 @@ pub(crate) fn parse_expiry(text: &str) -> Option<Timestamp> {
     let date: Date = text.parse().ok().filter(|_| is_date)?;
     let end = date.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?;
     Some(end.timestamp())
+}
+
+/// Parses names of models, each of which may end in a `*`. The error is the reason why they are
+/// rejected.
+pub(crate) fn model_patterns(names: &[String]) -> Result<Vec<String>, String> {
+    let names = names.iter().map(|name| name.as_str());
+    let names: Vec<DeValue<'_>> = names.map(|name| DeValue::String(name.into())).collect();
+    let names = names.into_iter().map(|name| Spanned::new(0..0, name));
+    let list = DeValue::Array(names.collect());
+    ModelPatterns.parse(RawSetting::Toml(&list))
 }
 
 /// Returns the hash of the secret that an environment variable contains.

@@ -24,20 +24,42 @@ pub(crate) const MIN_SECRET: usize = 16;
 /// Maximum length of a secret in bytes.
 pub(crate) const MAX_SECRET: usize = 256;
 
-/// An API key of the configuration file.
-#[derive(Debug, Clone)]
-pub(crate) struct ConfiguredKey {
+/// The name of an API key, and the rights and limits of the clients that send its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRights {
     /// Unique.
     pub(crate) name: String,
-    /// Unique.
-    pub(crate) secret: SecretHash,
     pub(crate) team: Option<String>,
     /// Models that the key may use; `None` for all. A `*` at the end of a name matches any rest.
     pub(crate) models: Option<Vec<String>>,
     pub(crate) limits: KeyLimits,
     /// Time from which the key is rejected.
     pub(crate) expires: Option<Timestamp>,
+    /// True if the key may read the pages about the server from other machines.
     pub(crate) is_admin: bool,
+}
+
+#[cfg(test)]
+impl KeyRights {
+    /// Returns the rights of a key that may use all models without limits.
+    pub(crate) fn unlimited(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            team: None,
+            models: None,
+            limits: KeyLimits::default(),
+            expires: None,
+            is_admin: false,
+        }
+    }
+}
+
+/// An API key of the configuration file.
+#[derive(Clone, Debug)]
+pub(crate) struct ConfiguredKey {
+    pub(crate) rights: KeyRights,
+    /// Unique.
+    pub(crate) secret: SecretHash,
 }
 
 /// The keys of the file.
@@ -65,13 +87,70 @@ impl KeyDraft {
     fn origin<T>(&self, setting: &Setting<T>) -> &Origin {
         self.origins.get(setting.name).unwrap_or(&self.origin)
     }
+
+    /// Returns the rights of the key; `None` without a valid name.
+    fn rights(&self) -> Option<KeyRights> {
+        let fields = &self.fields;
+        let budget = fields.budget_tokens.zip(fields.per);
+        Some(KeyRights {
+            name: fields.name.clone()?,
+            team: fields.team.clone(),
+            models: fields.models.clone(),
+            limits: KeyLimits {
+                requests_per_minute: fields.rpm,
+                tokens_per_minute: fields.tpm,
+                concurrency: fields.concurrency,
+                budget: budget.map(|(tokens, per)| Budget { tokens, per }),
+            },
+            expires: fields.expires,
+            is_admin: fields.admin,
+        })
+    }
 }
 
+/// Reads the keys with their secrets.
 pub(super) fn read(
     document: &TomlDocument<'_>,
     env: &Environment,
     problems: &mut ProblemList,
 ) -> ReadKeys {
+    let drafts = drafts(document, problems);
+    let mut read = ReadKeys {
+        is_declared: !drafts.is_empty(),
+        ..ReadKeys::default()
+    };
+    let mut secrets = HashMap::new();
+    for draft in &drafts {
+        read.variables.extend(draft.fields.key_env.clone());
+        let secret = secret(draft, env, problems);
+        if let Some(secret) = secret {
+            let first = *secrets.entry(secret).or_insert(&draft.origin);
+            if !std::ptr::eq(first, &raw const draft.origin) {
+                let what = format!("two keys have the same secret{}", first_seen(first));
+                problems.add(&draft.origin, "key", &what);
+            }
+        }
+        if let (Some(rights), Some(secret)) = (draft.rights(), secret) {
+            read.keys.push(ConfiguredKey { rights, secret });
+            read.origins.push(draft.origin.clone());
+        }
+    }
+    read
+}
+
+/// Reads the keys without their secrets, whose variables may be set only for the server.
+pub(super) fn read_rights(
+    document: &TomlDocument<'_>,
+    problems: &mut ProblemList,
+) -> Vec<(KeyRights, Origin)> {
+    let drafts = drafts(document, problems);
+    let rights = drafts
+        .iter()
+        .filter_map(|draft| Some((draft.rights()?, draft.origin.clone())));
+    rights.collect()
+}
+
+fn drafts(document: &TomlDocument<'_>, problems: &mut ProblemList) -> Vec<KeyDraft> {
     let mut drafts = Vec::new();
     for (table, origin) in tables::find(document, "key", problems) {
         document.check_keys("key", table, problems);
@@ -92,15 +171,9 @@ pub(super) fn read(
         let what = format!("there are {count} keys; allowed: up to {max}");
         problems.add(&first.origin, "key", &what);
     }
-    let mut read = ReadKeys {
-        is_declared: !drafts.is_empty(),
-        ..ReadKeys::default()
-    };
-    let (mut names, mut secrets) = (HashMap::new(), HashMap::new());
+    let mut names = HashMap::new();
     for draft in &drafts {
         check_budget(draft, problems);
-        read.variables.extend(draft.fields.key_env.clone());
-        let secret = secret(draft, env, problems);
         if let Some(name) = &draft.fields.name {
             let origin = draft.origin(&settings::KEY_NAME);
             let first = *names.entry(name).or_insert(origin);
@@ -109,19 +182,8 @@ pub(super) fn read(
                 problems.add(origin, settings::KEY_NAME.name, &what);
             }
         }
-        if let Some(secret) = secret {
-            let first = *secrets.entry(secret).or_insert(&draft.origin);
-            if !std::ptr::eq(first, &raw const draft.origin) {
-                let what = format!("two keys have the same secret{}", first_seen(first));
-                problems.add(&draft.origin, "key", &what);
-            }
-        }
-        if let (Some(name), Some(secret)) = (&draft.fields.name, secret) {
-            read.keys.push(finish(name, secret, &draft.fields));
-            read.origins.push(draft.origin.clone());
-        }
     }
-    read
+    drafts
 }
 
 /// Reports a table without a name, or without exactly one of `key_env` and `sha256`.
@@ -166,22 +228,4 @@ fn secret(draft: &KeyDraft, env: &Environment, problems: &mut ProblemList) -> Op
     secret
         .map_err(|why| problems.add(draft.origin(setting), setting.name, &why))
         .ok()
-}
-
-fn finish(name: &str, secret: SecretHash, fields: &KeyFields) -> ConfiguredKey {
-    let budget = fields.budget_tokens.zip(fields.per);
-    ConfiguredKey {
-        name: name.to_owned(),
-        secret,
-        team: fields.team.clone(),
-        models: fields.models.clone(),
-        limits: KeyLimits {
-            requests_per_minute: fields.rpm,
-            tokens_per_minute: fields.tpm,
-            concurrency: fields.concurrency,
-            budget: budget.map(|(tokens, per)| Budget { tokens, per }),
-        },
-        expires: fields.expires,
-        is_admin: fields.admin,
-    }
 }

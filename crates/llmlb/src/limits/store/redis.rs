@@ -357,7 +357,10 @@ impl Session {
         connection.set_read_timeout(Some(TIMEOUT))?;
         connection.set_write_timeout(Some(TIMEOUT))?;
         let mut load = redis::cmd("SCRIPT");
-        self.sha = load.arg("LOAD").arg(script::SOURCE).query(&mut connection)?;
+        self.sha = load
+            .arg("LOAD")
+            .arg(script::SOURCE)
+            .query(&mut connection)?;
         // Redis may have lost its data: the next beat publishes everything.
         self.beats = 0;
         Ok(connection)

@@ -29,7 +29,8 @@ pub(super) fn call(
 ) {
     let mut command = Cmd::new();
     let number = |value: u64| value.min(MAX);
-    let limit = |value: Option<u64>| value.map_or_else(|| "-1".to_owned(), |v| number(v).to_string());
+    let limit =
+        |value: Option<u64>| value.map_or_else(|| "-1".to_owned(), |v| number(v).to_string());
     // The braces keep the keys together where Redis is a cluster.
     let name = |what: &str| format!("{prefix}:limits:{{{key}}}:{what}");
     let requests = match limits.requests_per_minute {
@@ -49,7 +50,13 @@ pub(super) fn call(
     command.arg(limit(limits.concurrency.map(u64::from)));
     command.arg(limit(limits.tokens_per_minute));
     command.arg(limit(limits.budget.map(|budget| budget.tokens)));
-    for figure in [own.concurrent, own.reserved, own.tokens, own.own, own.others] {
+    for figure in [
+        own.concurrent,
+        own.reserved,
+        own.tokens,
+        own.own,
+        own.others,
+    ] {
         command.arg(number(figure));
     }
     command.arg(days);
@@ -115,7 +122,11 @@ impl FleetFigures {
         let concurrency = limits.concurrency.map(u64::from);
         Some(match verdict {
             1 => {
-                let wait = if requests == Some(0) { None } else { Some(self.wait.max(1)) };
+                let wait = if requests == Some(0) {
+                    None
+                } else {
+                    Some(self.wait.max(1))
+                };
                 exceeded(LimitKind::Requests, requests, self.requests, 1, wait)
             }
             2 => {
@@ -127,7 +138,13 @@ impl FleetFigures {
             }
             3 => {
                 let wait = Some(IN_FLIGHT_WAIT_MS);
-                exceeded(LimitKind::Concurrency, concurrency, self.concurrent, 1, wait)
+                exceeded(
+                    LimitKind::Concurrency,
+                    concurrency,
+                    self.concurrent,
+                    1,
+                    wait,
+                )
             }
             4 => {
                 let Budget { tokens, per } = limits.budget.unwrap_or(Budget {

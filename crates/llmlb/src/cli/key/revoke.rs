@@ -1,0 +1,39 @@
+//! `llmlb key revoke`: clients that send the key are rejected.
+
+use jiff::Timestamp;
+
+use super::args::Revoke;
+use super::{Keys, failure, shown};
+use crate::cli::exit::{self, Failure};
+use crate::cli::output;
+
+pub(super) fn revoke(args: &Revoke, keys: &Keys, quiet: bool) -> Result<u8, Failure> {
+    let name = &args.name;
+    let changed = keys.store.change("key revoke", |stored| {
+        let key = stored.find_mut(name).ok_or(())?;
+        key.revoked = Some(Timestamp::now());
+        key.previous = None;
+        Ok::<bool, ()>(stored.keys.iter().all(|key| key.revoked.is_some()))
+    });
+    let Ok(is_last) = changed.map_err(|error| failure(&error))? else {
+        keys.reject_declared(
+            name,
+            "remove the key from that file, then restart the server",
+        )?;
+        return Err(keys.unknown(name));
+    };
+    if !quiet {
+        output::message(&format!(
+            "revoked the API key `{name}`; running servers reject it within a second"
+        ));
+        if is_last && keys.declared.is_empty() {
+            let path = shown(&keys.store.path());
+            output::message("no key is left: all clients are rejected");
+            output::hint(&format!("create a key: {}", keys.command("add NAME")));
+            output::hint(&format!(
+                "or serve clients without keys: stop the servers, then `rm {path}`"
+            ));
+        }
+    }
+    Ok(exit::DONE)
+}
