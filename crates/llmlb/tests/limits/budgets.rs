@@ -47,7 +47,8 @@ fn spend_is_exact_across_kill_nine() {
     }
     let server = world.start();
     let recorded = tokens_in_report(&sandbox);
-    assert!(recorded >= 60 * EACH, "{recorded}");
+    // A request that is settled but not recorded at the kill has sent no last byte to its client.
+    assert!(recorded >= 30 * EACH, "{recorded}");
     assert_eq!(spent(&server), recorded);
     // Consolidation moves the records from staging to the totals, and changes no sum.
     for _ in 0..3 {
