@@ -41,26 +41,24 @@ impl KeyState {
         }
     }
 
-    /// Admits a request if it exceeds no limit on this server. The server enforces one of `servers`
-    /// parts of the limits.
+    /// Admits a request if it exceeds no limit on this server. `servers` is the number of servers of a
+    /// fleet, whose store does not respond: then the server enforces its share of the limits. `None`
+    /// without a fleet.
     pub(super) fn admit(
         self: &Arc<Self>,
         limits: &KeyLimits,
-        servers: u32,
+        servers: Option<u32>,
         demand: TokenDemand,
         expected: u64,
         now: Now,
     ) -> (Result<Admission, Exceeded>, Rates) {
         let mut usage = self.lock();
         usage.limits = *limits;
-        let own = if servers > 1 {
-            usage.share_of(limits, servers, now)
-        } else {
-            *limits
-        };
+        let own = servers.map_or(*limits, |servers| usage.share_of(limits, servers, now));
         let found = usage.check(&own, demand, expected, now);
         if let Ok(reserved) = found {
             usage.commit(limits, reserved, now);
+            usage.unreported += u64::from(servers.is_some());
         }
         let rates = usage.rates(&own, now);
         drop(usage);

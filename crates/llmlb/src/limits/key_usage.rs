@@ -10,6 +10,8 @@ use crate::config::{Budget, KeyLimits, Period};
 
 /// Wait that is announced if a limit is used by requests in flight, whose end is not known.
 pub(super) const IN_FLIGHT_WAIT_MS: u64 = 1000;
+/// Time after which the requests in flight of a silent server no longer count.
+const SILENCE_MS: u64 = 10_000;
 
 /// A time, by both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,28 @@ pub(super) struct KeyUsage {
     pub(super) limits: KeyLimits,
     /// What the store of the fleet knows of this server's use.
     pub(super) published: Option<Figures>,
+    /// The last decision of the fleet.
+    pub(super) contact: Option<Contact>,
+    /// Requests that were admitted without the fleet, and that it does not know yet.
+    pub(super) unreported: u64,
+}
+
+/// Use of a key at the last decision of the fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contact {
+    pub(super) mono_ms: u64,
+    pub(super) own: Use,
+    /// Use of all servers together.
+    pub(super) all: Use,
+}
+
+/// What is used of limits that several servers share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Use {
+    pub(super) requests: u64,
+    pub(super) concurrent: u64,
+    /// Tokens of the last minute, and reserved ones.
+    pub(super) tokens: u64,
 }
 
 /// Figures of a key at one time, on this server.
@@ -53,6 +77,17 @@ pub(super) struct Figures {
     pub(super) own: u64,
     /// Tokens that others used in that period, as far as they are known.
     pub(super) others: u64,
+}
+
+impl Figures {
+    /// What this server uses of the limits that it shares.
+    pub(super) fn uses(&self) -> Use {
+        Use {
+            requests: self.requests,
+            concurrent: self.concurrent,
+            tokens: self.tokens.saturating_add(self.reserved),
+        }
+    }
 }
 
 impl KeyUsage {
@@ -218,26 +253,42 @@ impl KeyUsage {
         }
     }
 
-    /// Returns the share of the limits that this server enforces while it cannot ask the others: one
-    /// of `servers` parts, and at least 1.
+    /// Returns the share of the limits that this server enforces while it cannot ask the others.
+    ///
+    /// What was left at the last contact is divided among the servers, so that together they do not
+    /// exceed the limit. When that is too old, each server has one of `servers` parts of the limit. A
+    /// server serves at least one request as long as anything is left.
     pub(super) fn share_of(&self, limits: &KeyLimits, servers: u32, now: Now) -> KeyLimits {
-        let servers = servers.max(1);
-        let part = |limit: u32| (limit / servers).max(1).min(limit);
-        let tokens_part = |limit: u64| (limit / u64::from(servers)).max(1).min(limit);
+        let servers = u64::from(servers.max(1));
+        let share = |limit: u64, known: Option<(u64, u64)>| match known {
+            Some((own, all)) => own.saturating_add(part(limit.saturating_sub(all), servers)),
+            None => part(limit, servers),
+        };
+        let is_since = |limit_ms: u64| {
+            let known = self.contact.as_ref();
+            known.filter(|known| now.mono_ms.saturating_sub(known.mono_ms) <= limit_ms)
+        };
+        let requests = is_since(WINDOW_MS).map(|known| (known.own.requests, known.all.requests));
+        let tokens = is_since(WINDOW_MS).map(|known| (known.own.tokens, known.all.tokens));
+        let concurrent = is_since(SILENCE_MS);
+        let concurrent = concurrent.map(|known| (known.own.concurrent, known.all.concurrent));
+        let small = |limit: u32, known| {
+            let share = share(limit.into(), known);
+            u32::try_from(share).unwrap_or(limit).min(limit)
+        };
         KeyLimits {
-            requests_per_minute: limits.requests_per_minute.map(part),
-            tokens_per_minute: limits.tokens_per_minute.map(tokens_part),
-            concurrency: limits.concurrency.map(part),
+            requests_per_minute: (limits.requests_per_minute).map(|limit| small(limit, requests)),
+            tokens_per_minute: (limits.tokens_per_minute)
+                .map(|limit| share(limit, tokens).min(limit)),
+            concurrency: limits.concurrency.map(|limit| small(limit, concurrent)),
             budget: limits.budget.map(|budget| {
                 let period = PeriodId::at(budget.per, now.wall_ms);
-                let others = self.spend.others(period);
                 // The own spend that all servers know was deducted from what is left for all.
                 let published = self.published.filter(|known| known.period == Some(period));
-                let base = published
-                    .map_or(0, |known| known.own)
-                    .saturating_add(others);
+                let own = published.map_or(0, |known| known.own);
+                let base = own.saturating_add(self.spend.others(period));
                 let left = budget.tokens.saturating_sub(base);
-                let tokens = base.saturating_add(left / u64::from(servers));
+                let tokens = base.saturating_add(part(left, servers));
                 Budget {
                     tokens: tokens.min(budget.tokens),
                     ..budget
@@ -245,4 +296,9 @@ impl KeyUsage {
             }),
         }
     }
+}
+
+/// Returns one of several parts of a number; at least 1 unless the number is 0.
+fn part(number: u64, parts: u64) -> u64 {
+    (number / parts).max(1).min(number)
 }

@@ -133,18 +133,24 @@ impl Limiter {
             let admission = state.admit_unchecked(limits, 0, demand, true, question.now);
             return (Ok(admission), Rates::default());
         }
-        let mut servers = 1;
+        let mut servers = None;
         if let Some(store) = &self.store {
             if let Some((found, rates)) = store.decide(&state, question).await {
                 return (self.judge(&state, &question, found), rates);
             }
-            servers = store.servers();
+            servers = Some(store.servers());
         }
         self.decide_alone(&state, &question, servers)
     }
 
-    /// Decides without the other servers: this one enforces one of `servers` parts of the limits.
-    fn decide_alone(&self, state: &Arc<KeyState>, question: &Question, servers: u32) -> Decision {
+    /// Decides without other servers. `servers` is the number of servers of a fleet whose store does
+    /// not respond.
+    fn decide_alone(
+        &self,
+        state: &Arc<KeyState>,
+        question: &Question,
+        servers: Option<u32>,
+    ) -> Decision {
         let Question {
             limits,
             demand,

@@ -1,7 +1,7 @@
 //! Limits of one server, with a clock that the tests set.
 
 use super::key_state::KeyState;
-use super::key_usage::Figures;
+use super::key_usage::{Contact, Figures, Use};
 use super::*;
 use crate::config::{Budget, Period};
 use crate::dice::Dice;
@@ -29,7 +29,7 @@ fn limiter(mode: LimitMode) -> Limiter {
 fn ask(limiter: &Limiter, limits: &KeyLimits) -> Result<Admission, Exceeded> {
     let question = limiter.question(&candidate(limits));
     let state = limiter.states.get("alice");
-    limiter.decide_alone(&state, &question, 1).0
+    limiter.decide_alone(&state, &question, None).0
 }
 
 fn at(mono_ms: u64) -> Now {
@@ -77,7 +77,7 @@ fn admit(
     demand: TokenDemand,
     now: Now,
 ) -> Result<Admission, Exceeded> {
-    state.admit(limits, 1, demand, 4096, now).0
+    state.admit(limits, None, demand, 4096, now).0
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn dry_run_counts_exactly_the_requests_that_would_be_refused() {
 #[test]
 fn rates_tell_what_is_left() {
     let (state, limits) = (state(), requests(3));
-    let (first, rates) = state.admit(&limits, 1, demand(1, 1), 0, at(10));
+    let (first, rates) = state.admit(&limits, None, demand(1, 1), 0, at(10));
     let requests = rates.requests.unwrap();
     assert_eq!(
         (requests.limit, requests.remaining, requests.reset_ms),
@@ -327,5 +327,43 @@ fn share_of_the_limits_is_never_more_than_the_limits_together() {
     );
     // 600 tokens were left when all servers knew what was spent: 200 for each of them.
     assert_eq!(share.budget.unwrap().tokens, 300 + 200);
-    assert_eq!(usage.share_of(&limits, 1, at(0)), limits);
+    assert_eq!(
+        usage.share_of(&limits, 1, at(0)).requests_per_minute,
+        Some(10)
+    );
+}
+
+/// What was left at the last contact is divided, so that all servers together keep the limit.
+#[test]
+fn share_after_a_contact_is_a_part_of_what_was_left() {
+    let state = state();
+    let limits = KeyLimits {
+        requests_per_minute: Some(10),
+        tokens_per_minute: Some(1000),
+        concurrency: Some(8),
+        ..KeyLimits::default()
+    };
+    let mut usage = state.lock();
+    usage.contact = Some(Contact {
+        mono_ms: 1000,
+        own: Use {
+            requests: 2,
+            concurrent: 1,
+            tokens: 100,
+        },
+        all: Use {
+            requests: 6,
+            concurrent: 8,
+            tokens: 500,
+        },
+    });
+    let share = usage.share_of(&limits, 2, at(2000));
+    assert_eq!(share.requests_per_minute, Some(2 + 2));
+    assert_eq!(share.tokens_per_minute, Some(100 + 250));
+    assert_eq!(share.concurrency, Some(1), "all slots are in use");
+    let share = usage.share_of(&limits, 2, at(12_000));
+    assert_eq!(share.concurrency, Some(4), "the other server may be dead");
+    assert_eq!(share.requests_per_minute, Some(4));
+    let share = usage.share_of(&limits, 2, at(62_000));
+    assert_eq!(share.requests_per_minute, Some(5));
 }

@@ -87,7 +87,7 @@ fn admitted(servers: &[LlmlbServer; 2], each: usize) -> [usize; 2] {
     counts.map(|count| count.into_inner().unwrap())
 }
 
-/// Expires every pause of a server: a slow machine may have made a request wait too long.
+/// Waits until no server pauses, because a slow machine may have made a request wait too long.
 fn until_reachable(servers: &[LlmlbServer; 2]) {
     until("both servers reach Redis", || {
         servers
@@ -106,8 +106,8 @@ fn two_servers_enforce_requests_per_minute_and_concurrency_together() {
     let servers = start_two(&sandboxes, &redis, &backend, "rpm = 30");
     until_reachable(&servers);
     let counts = admitted(&servers, 32);
-    // A decision that takes longer than 50 ms is made without Redis, by a share of 15 for each
-    // server, so that even then no more requests are admitted than both shares beyond the limit.
+    // A slow machine may need longer than 50 ms for a decision. That server then admits at most its
+    // share of what was left.
     let all: usize = counts.iter().sum();
     let paused = servers
         .iter()
@@ -167,14 +167,19 @@ fn no_request_fails_while_redis_is_down_and_the_spend_is_refilled() {
             .iter()
             .all(|server| fleet(server)["reachable"] == false)
     });
-    // Each server enforces one of two parts: 20 requests, of which the first server has used one.
-    assert_eq!(admitted(&servers, 32), [19, 20]);
+    // One request is used, and each server admits one of two parts of what it knows to be left.
+    let counts = admitted(&servers, 32);
+    let is_kept = counts.iter().sum::<usize>() <= 39;
+    assert!(is_kept && counts.iter().all(|count| *count >= 19), "{counts:?}");
     let log = servers[1].log();
     assert!(
         log.contains("cannot share limits of keys in redis://127.0.0.1:"),
         "{log}"
     );
-    assert!(log.contains("one of 2 parts"), "{log}");
+    assert!(
+        log.contains("its share of each limit, of 2 servers"),
+        "{log}"
+    );
     assert!(!log.contains("hunter2") && !log.contains(SECRET), "{log}");
     redis.start_again(sandboxes[0].root());
     // Redis has lost everything. Each server publishes its own spend again.
@@ -182,7 +187,7 @@ fn no_request_fails_while_redis_is_down_and_the_spend_is_refilled() {
         chat(&servers[0]);
         chat(&servers[1]);
         let spent = [spent(&servers[0]), spent(&servers[1])];
-        spent[0] == spent[1] && spent[0] >= 40 * 150
+        spent[0] == spent[1] && spent[0] >= 38 * 150
     });
     let requests = backend.count() as u64;
     assert!(spent(&servers[0]) <= requests * 150, "nothing counts twice");

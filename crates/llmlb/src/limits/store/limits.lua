@@ -3,7 +3,8 @@
 -- KEYS: live figures by server; admitted requests; spend of the budget's period by server.
 -- ARGV: server; limits (requests, concurrency, tokens per minute, budget; -1 is none); own figures
 --       (concurrency, reserved tokens, tokens of the last minute, spend); known spend of others;
---       days to keep the spend; then for each request its least and its wanted tokens.
+--       days to keep the spend; requests that were admitted without Redis, and all admitted requests
+--       of the last minute; then for each request its least and its wanted tokens.
 --
 -- Returns the figures of all servers; for each request a verdict and the reserved tokens; and the
 -- spend of every other server. Verdicts: 0 admitted, 1 requests, 2 tokens, 3 concurrency, 4 budget.
@@ -15,6 +16,9 @@ local me = ARGV[1]
 local rpm, conc, tpm, budget = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local concurrent, reserved, tokens, spent = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
 local known, days = tonumber(ARGV[10]), tonumber(ARGV[11])
+-- A Redis that does not know the server has lost its data, so all requests of the last minute are new.
+local is_known = redis.call('HEXISTS', KEYS[1], me) == 1
+local added = tonumber(is_known and ARGV[12] or ARGV[13])
 
 -- A server that has not published for ten seconds is dead: its requests have ended.
 local all_concurrent, all_reserved, all_tokens = concurrent, reserved, tokens
@@ -78,8 +82,9 @@ elseif rpm > FINE then
   end
 end
 
+requests = requests + added
 local verdicts, admitted = {}, 0
-for i = 12, #ARGV, 2 do
+for i = 14, #ARGV, 2 do
   local least, wanted = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
   local left, verdict = math.huge, 0
   if budget >= 0 then
@@ -105,12 +110,12 @@ for i = 12, #ARGV, 2 do
   verdicts[#verdicts + 1] = granted
 end
 
-if admitted > 0 and rpm >= 0 then
+if admitted + added > 0 and rpm >= 0 then
   if bucket then
-    redis.call('HINCRBY', KEYS[2], bucket, admitted)
+    redis.call('HINCRBY', KEYS[2], bucket, admitted + added)
     reset = (bucket + 1) * 600 + WINDOW - now
   else
-    for _ = 1, admitted do redis.call('RPUSH', KEYS[2], string.format('%.0f', now)) end
+    for _ = 1, admitted + added do redis.call('RPUSH', KEYS[2], string.format('%.0f', now)) end
     reset = WINDOW + 1
   end
   redis.call('EXPIRE', KEYS[2], 120)

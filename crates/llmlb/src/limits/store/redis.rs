@@ -21,7 +21,7 @@ use tokio::sync::oneshot;
 
 use super::super::KeyStates;
 use super::super::key_state::KeyState;
-use super::super::key_usage::{Figures, Now};
+use super::super::key_usage::{Contact, Figures, Now};
 use super::script::{self, FleetFigures, Reply};
 use super::{Decision, Question};
 use crate::config::{FleetConfig, KeyLimits, Period};
@@ -30,8 +30,10 @@ use crate::issuer_store;
 
 /// Maximum time that a request waits for Redis.
 const MAX_WAIT: Duration = Duration::from_millis(50);
-/// Time after a failed or slow decision during which requests do not wait for Redis.
+/// Time after a failure during which requests do not wait for Redis.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Time after a slow decision during which requests do not wait for Redis.
+const SHORT_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time to connect, and for a response of Redis.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which a server publishes its figures. They expire after ten seconds.
@@ -141,7 +143,7 @@ impl LimitStore {
         if let Ok(Ok(decision)) = tokio::time::timeout(MAX_WAIT, decision).await {
             return Some(decision);
         }
-        self.state.pause();
+        self.state.pause(SHORT_PAUSE);
         None
     }
 
@@ -168,10 +170,11 @@ impl LimitStore {
 }
 
 impl StoreState {
-    fn pause(&self) {
-        let pause = u64::try_from(PAUSE.as_millis()).unwrap_or_default();
+    fn pause(&self, pause: Duration) {
+        let pause = u64::try_from(pause.as_millis()).unwrap_or_default();
         let until = self.elapsed().saturating_add(pause);
-        self.paused_until.store(until, Ordering::Relaxed);
+        // A short pause must not end a long one.
+        self.paused_until.fetch_max(until, Ordering::Relaxed);
     }
 
     fn elapsed(&self) -> u64 {
@@ -199,6 +202,8 @@ struct Group {
     state: Arc<KeyState>,
     limits: KeyLimits,
     figures: Figures,
+    /// Requests that were admitted without Redis.
+    unreported: u64,
     waiting: Vec<Waiting>,
 }
 
@@ -234,6 +239,7 @@ impl Session {
                 state: Arc::clone(&one.state),
                 limits: one.question.limits,
                 figures: Figures::default(),
+                unreported: 0,
                 waiting: Vec::new(),
             });
             // After a reload the latest limits count for all.
@@ -248,6 +254,7 @@ impl Session {
             let mut usage = group.state.lock();
             usage.limits = group.limits;
             group.figures = usage.figures(period_of(&group.limits), last.question.now);
+            group.unreported = usage.unreported;
         }
         self.exchange(groups);
     }
@@ -264,7 +271,7 @@ impl Session {
         let command = request.cmd("EVAL").arg(COUNT_SERVERS).arg(1);
         command.arg(key).arg(&self.server);
         let Some(counts) = self.send::<Vec<u32>>(&mut |_| request.clone()) else {
-            return self.state.pause();
+            return self.state.pause(PAUSE);
         };
         let servers = counts.first().copied().unwrap_or_default().max(1);
         self.state.servers.store(servers, Ordering::Relaxed);
@@ -278,13 +285,15 @@ impl Session {
             let mut usage = state.lock();
             let limits = usage.limits;
             let figures = usage.figures(period_of(&limits), now);
-            let is_changed = usage.published != Some(figures);
+            let unreported = usage.unreported;
+            let is_changed = usage.published != Some(figures) || unreported > 0;
             drop(usage);
             let is_limited = limits != KeyLimits::default();
             (is_limited && (is_full || is_changed)).then_some(Group {
                 state,
                 limits,
                 figures,
+                unreported,
                 waiting: Vec::new(),
             })
         };
@@ -302,18 +311,19 @@ impl Session {
                     let questions = group.waiting.iter().map(|one| one.question);
                     let questions: Vec<Question> = questions.collect();
                     let names = (sha, prefix.as_str(), server.as_str());
-                    let (limits, figures) = (&group.limits, &group.figures);
+                    let own = (&group.figures, group.unreported);
                     let key = &group.state.name;
-                    script::call(&mut request, names, key, limits, figures, &questions);
+                    script::call(&mut request, names, key, &group.limits, own, &questions);
                 }
                 request
             };
             let Some(replies) = self.send::<Vec<Reply>>(&mut build) else {
                 // The requests that wait are decided without Redis, because their channels close.
-                return self.state.pause();
+                return self.state.pause(PAUSE);
             };
+            let now = self.states.elapsed_ms();
             for (group, reply) in groups.into_iter().zip(replies) {
-                group.reply(&reply);
+                group.reply(&reply, now);
             }
             groups = rest;
         }
@@ -340,8 +350,8 @@ impl Session {
                 let event = self.failures.occurred(Instant::now());
                 if let Some(Event::Began | Event::Continues { .. }) = event {
                     tracing::warn!(
-                        "cannot share limits of keys in {}: {}; this server enforces one of {} parts \
-                         of each limit",
+                        "cannot share limits of keys in {}: {}; this server enforces its share of \
+                         each limit, of {} servers",
                         self.shown,
                         error.category(),
                         self.state.servers.load(Ordering::Relaxed)
@@ -382,8 +392,9 @@ impl Session {
 
 impl Group {
     /// Applies what Redis knows of the key, and tells the requests their decisions.
-    fn reply(self, (figures, verdicts, spends): &Reply) {
+    fn reply(self, (figures, verdicts, spends): &Reply, mono_ms: u64) {
         let figures = FleetFigures::read(figures);
+        let verdicts = verdicts.chunks_exact(2);
         {
             let mut usage = self.state.lock();
             if let Some(period) = self.figures.period {
@@ -394,9 +405,22 @@ impl Group {
                 }
             }
             usage.published = Some(self.figures);
+            usage.unreported = usage.unreported.saturating_sub(self.unreported);
+            let admitted = verdicts.clone().filter(|verdict| verdict[0] == 0);
+            let mut own = self.figures.uses();
+            for verdict in admitted {
+                own.requests += 1;
+                own.concurrent += 1;
+                own.tokens += u64::try_from(verdict[1]).unwrap_or_default();
+            }
+            usage.contact = Some(Contact {
+                mono_ms,
+                own,
+                all: figures.uses(),
+            });
         }
         let rates = figures.rates(&self.limits);
-        for (one, verdict) in self.waiting.into_iter().zip(verdicts.chunks_exact(2)) {
+        for (one, verdict) in self.waiting.into_iter().zip(verdicts) {
             let question = &one.question;
             let wait = |tokens| self.state.lock().wait_for_tokens(tokens);
             let decision = match figures.exceeded(verdict[0], question, wait) {

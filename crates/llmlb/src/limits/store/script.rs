@@ -3,7 +3,7 @@
 use redis::{Cmd, Pipeline};
 
 use super::super::exceeded::{Exceeded, LimitKind};
-use super::super::key_usage::{Figures, IN_FLIGHT_WAIT_MS};
+use super::super::key_usage::{Figures, IN_FLIGHT_WAIT_MS, Use};
 use super::super::period::PeriodId;
 use super::super::rates::{Rate, Rates};
 use super::super::window::WINDOW_MS;
@@ -24,7 +24,7 @@ pub(super) fn call(
     (sha, prefix, server): (&str, &str, &str),
     key: &str,
     limits: &KeyLimits,
-    own: &Figures,
+    (own, unreported): (&Figures, u64),
     questions: &[Question],
 ) {
     let mut command = Cmd::new();
@@ -60,6 +60,7 @@ pub(super) fn call(
         command.arg(number(figure));
     }
     command.arg(days);
+    command.arg(number(unreported)).arg(number(own.requests));
     for question in questions {
         let (least, wanted) = question.demand.bounds(question.expected);
         command.arg(number(least)).arg(number(wanted));
@@ -95,6 +96,15 @@ impl FleetFigures {
             reserved: number(4),
             tokens: number(5),
             spent: number(6),
+        }
+    }
+
+    /// Returns what all servers use of the limits.
+    pub(super) fn uses(&self) -> Use {
+        Use {
+            requests: self.requests,
+            concurrent: self.concurrent,
+            tokens: self.tokens.saturating_add(self.reserved),
         }
     }
 
