@@ -25,10 +25,10 @@ use crate::sys::data_file;
 
 /// Name of the file in the data directory.
 const FILE: &str = "issued-ids";
-/// Length of a line in bytes, with its line break.
+/// Length of each line in bytes, with its line break. All lines have the same length.
 const LINE: usize = 32 + 1 + 16 + 1 + 8 + 1 + 8 + 1;
-/// Size from which the file is rewritten without repeated, expired and surplus ids: twice its size
-/// after a rewrite, so that each line is rewritten about once.
+/// Size from which the file is rewritten without repeated, expired and surplus ids. It is twice the
+/// size of a rewritten file, so each line is rewritten about once on average.
 const REWRITE_SIZE: u64 = (2 * ISSUER_CAPACITY * LINE) as u64;
 /// Maximum size of the file. While it cannot be rewritten, nothing is appended beyond this size.
 const MAX_SIZE: u64 = 2 * REWRITE_SIZE;
@@ -37,7 +37,7 @@ pub(crate) const MAX_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Pause after a write, in which further ids gather, so that a busy server writes at most 200 times
 /// per second.
 const GATHER: Duration = Duration::from_millis(5);
-/// Maximum time for the last ids to be written at shutdown.
+/// Maximum time that shutdown waits until the last ids are written.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Handle of the thread that writes the file.
@@ -80,7 +80,7 @@ impl IssuerFile {
         Ok(Self { queue, ended })
     }
 
-    /// Writes the last ids, for at most a second.
+    /// Ends the thread after it has written the last ids; waits for at most [`LAST_WRITE_TIMEOUT`].
     pub(crate) fn finish(self) {
         self.queue.close();
         let _ = self.ended.recv_timeout(LAST_WRITE_TIMEOUT);
@@ -140,7 +140,7 @@ fn append(path: &Path, issuers: &[Issuer], now: u32) -> io::Result<()> {
     };
     let size = file.metadata()?.len();
     if size >= REWRITE_SIZE {
-        // Windows does not replace a file that is open.
+        // The file is closed first, because Windows cannot replace an open file.
         drop(file);
         let rewritten = rewrite(path, now);
         if size >= MAX_SIZE {
@@ -178,7 +178,8 @@ fn rewrite(path: &Path, now: u32) -> io::Result<()> {
         }
         let mut file = data_file::append(&new)?;
         file.write_all(text.as_bytes())?;
-        // Without this sync a power failure could leave an empty file under the name of the old one.
+        // The new file is synced in front of the rename: a power failure could otherwise leave an
+        // empty file under the name of the old one.
         file.sync_data()?;
         drop(file);
         std::fs::rename(&new, path)
@@ -194,7 +195,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::{Seek, SeekFrom};
     let mut file = data_file::open(path)?;
     let size = file.metadata()?.len();
-    // A line whose beginning is skipped is ignored like a damaged one.
+    // The part that is read may begin within a line. The rest of that line is ignored like a
+    // damaged one.
     file.seek(SeekFrom::Start(size.saturating_sub(MAX_SIZE)))?;
     let mut text = Vec::new();
     file.take(MAX_SIZE).read_to_end(&mut text)?;
@@ -239,7 +241,7 @@ fn parse_line(line: &[u8]) -> Option<(Issuer, u32)> {
     (backend != 0 && words.next().is_none()).then_some((issuer, time))
 }
 
-/// Returns the time in seconds since 1970.
+/// Returns the present time in seconds since 1970, as lines store it.
 fn now() -> u32 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     u32::try_from(since.map_or(0, |since| since.as_secs())).unwrap_or(u32::MAX)
@@ -279,7 +281,8 @@ mod tests {
                 damaged[at] ^= 1 << bit;
                 let found = ids(&damaged);
                 let expected: &[&[u128]] = match at {
-                    // Without its line break the line is joined with the next one.
+                    // If the line break of a line is damaged, the line and the next one are read as
+                    // one damaged line.
                     at if at == 2 * LINE - 1 => &[&[1]],
                     _ => &[&[1, 3]],
                 };

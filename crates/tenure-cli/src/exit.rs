@@ -8,13 +8,14 @@ pub(crate) const DONE: i32 = 0;
 pub(crate) const FAILED: i32 = 1;
 /// Wrong usage.
 pub(crate) const USAGE: i32 = 2;
-/// `status`: a key that was named is not held.
+/// Exit code of `status`: a key that the arguments name is not held.
 pub(crate) const NOT_RUNNING: i32 = 3;
-/// `run`: another process holds the key. The value is that of `EX_TEMPFAIL` in sysexits.h.
+/// Exit code of `run`: another process holds the key. The value is that of `EX_TEMPFAIL` in
+/// sysexits.h.
 pub(crate) const HELD: u8 = 75;
-/// `run`: the command was found but could not be started.
+/// Exit code of `run`: the command was found but could not be started.
 pub(crate) const CANNOT_START: i32 = 126;
-/// `run`: the command was not found.
+/// Exit code of `run`: the command was not found.
 pub(crate) const NOT_FOUND: i32 = 127;
 
 /// An error that ends the program: exit code, message and hints.

@@ -49,7 +49,8 @@ impl Place {
         })
     }
 
-    /// Sentence for a hint that leads to this store again, for commands whose line cannot name it.
+    /// Returns a note for hints about a store whose URL cannot be printed: the suggested command
+    /// needs the same `TENURE_STORE`.
     pub(crate) fn requirement(&self) -> &'static str {
         if self.store.is_lease() && self.printable_url.is_none() {
             " (with the same TENURE_STORE)"
@@ -64,7 +65,7 @@ fn has_credentials(url: &str) -> bool {
     url.contains('@')
 }
 
-/// Store that `TENURE_DIR` names, or the default store.
+/// Returns the store of lock files: the directory that `TENURE_DIR` names, or the default one.
 fn lock_files() -> Store {
     match std::env::var_os("TENURE_DIR") {
         Some(dir) if !dir.is_empty() => Store::in_dir(dir),
@@ -88,8 +89,8 @@ pub(crate) fn named(typed: &OneKey) -> Result<Option<Key>, Error> {
     })
 }
 
-/// Key of a command line: the name of its program and a hash of all words. The arguments themselves
-/// may be secret and are stored nowhere.
+/// Returns the key for a command line without a key: the name of its program and a hash of all
+/// words. The arguments themselves may be secret and are stored nowhere.
 pub(crate) fn from_command(command: &[OsString]) -> Result<Key, Error> {
     let program: String = command
         .first()
@@ -117,7 +118,8 @@ pub(crate) fn from_command(command: &[OsString]) -> Result<Key, Error> {
     Key::name(format!("{program}-{hash:016x}"))
 }
 
-/// Command line that acts on this key from any working directory. Credentials are left out.
+/// Returns the arguments of a `tenure` command that acts on this key from any working directory.
+/// Credentials are left out.
 pub(crate) fn command_line(verb: &str, key: &Key, given: &OneKey, place: &Place) -> String {
     // The text of a file key is the absolute path of its lock file, so the command works from any
     // directory. File keys do not depend on the lock directory, so `TENURE_DIR` is left out.

@@ -15,10 +15,10 @@ use crate::output;
 
 /// Maximum number of lines that wait while stderr is blocked. Further lines are dropped.
 const QUEUE_LENGTH: usize = 64;
-/// Maximum wait for a blocked stderr at the end.
+/// Maximum time for which the program waits at its end for a blocked stderr.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Lines for the thread that prints; `None` while each thread prints its events itself.
+/// Sender to the thread that prints log events. `None` while each thread prints its own events.
 static QUEUE: Mutex<Option<SyncSender<String>>> = Mutex::new(None);
 
 /// Subscriber that prints events of at least this level.
@@ -33,7 +33,7 @@ pub(crate) fn install(verbose: bool) {
 /// Thread that prints all events until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// Disconnected once the thread has ended.
+    /// Receiver that is disconnected once the thread that prints has ended.
     ended: Receiver<()>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) fn print_in_background() -> io::Result<Background> {
 impl Drop for Background {
     fn drop(&mut self) {
         queue_of_lines().take();
-        // Lines that stderr does not accept in this time are dropped.
+        // Lines that stderr does not accept within `FLUSH_TIMEOUT` are dropped.
         let _ = self.ended.recv_timeout(FLUSH_TIMEOUT);
     }
 }

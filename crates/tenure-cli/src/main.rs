@@ -50,7 +50,7 @@ fn real_main() -> i32 {
             } else {
                 exit::DONE
             };
-            // Printing help into a closed pipe is not an error.
+            // A help text whose reader closed the pipe, such as `head`, is not an error.
             let _ = error.print();
             let words: Vec<_> = std::env::args_os().collect();
             if code == exit::USAGE
@@ -80,8 +80,8 @@ fn real_main() -> i32 {
     }
 }
 
-/// Arguments of this process if the wrapper started it as a watchdog. The verb is not part of the
-/// command line that users see.
+/// Returns the arguments of a watchdog if the wrapper started this process as one. The verb for it
+/// is parsed here and not by the command line's parser, so that no help text shows it.
 #[cfg(unix)]
 fn watchdog_arguments() -> Option<Vec<std::ffi::OsString>> {
     let mut words = std::env::args_os().skip(1);

@@ -1,5 +1,5 @@
-//! The only module that prints. Data goes to stdout, messages to stderr. A reader that closed its
-//! pipe is not an error.
+//! The only module that prints: data on stdout, messages on stderr. A reader that closed its end of
+//! the pipe is not an error.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::SystemTime;
@@ -40,7 +40,7 @@ pub(crate) fn emphasize(text: &str, colour: Colour) -> String {
     }
 }
 
-/// Colours of words in the status table; the values are the codes of terminals.
+/// Colours of words in the status table. The values are ANSI colour codes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Colour {
     Green = 32,
@@ -55,8 +55,8 @@ pub(crate) fn time(time: SystemTime) -> String {
         .map_or_else(|_| "?".to_owned(), |time| time.to_string())
 }
 
-/// Formats the time that has passed since `time` in one rough unit. A time in the future is "just
-/// now".
+/// Formats the time that has passed since `time`, rounded down to a single unit. A time in the
+/// future is "just now".
 pub(crate) fn ago(time: SystemTime) -> String {
     let seconds = SystemTime::now()
         .duration_since(time)

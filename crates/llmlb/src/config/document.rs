@@ -54,7 +54,8 @@ impl<'a> TomlDocument<'a> {
         }
     }
 
-    /// True if the file has syntax errors. A missing key may then only have been unreadable.
+    /// True if the file has syntax errors. A key that seems to be missing may then be in a part
+    /// that could not be read.
     pub(super) fn is_broken(&self) -> bool {
         !self.guessed.is_empty()
     }

@@ -18,7 +18,7 @@ pub(crate) fn lock_dir() -> Option<PathBuf> {
     set(settings::LOCK_DIR).map(PathBuf::from)
 }
 
-/// Returns the data directory, if `LLMLB_DATA_DIR` names one.
+/// Returns the directory of usage data, if `LLMLB_DATA_DIR` names one.
 pub(crate) fn data_dir() -> Option<PathBuf> {
     set(settings::DATA_DIR).map(PathBuf::from)
 }
@@ -33,7 +33,7 @@ pub(crate) fn usage_token() -> Option<Result<Secret, &'static str>> {
     secret(settings::TOKEN_VARIABLE)
 }
 
-/// Returns a directory that a variable such as `HOME` names.
+/// Returns the absolute path in a variable such as `HOME`.
 pub(crate) fn directory(name: &str) -> Option<PathBuf> {
     // Ignore a relative path: it would depend on the current directory.
     set(name)
@@ -41,7 +41,7 @@ pub(crate) fn directory(name: &str) -> Option<PathBuf> {
         .filter(|path| path.is_absolute())
 }
 
-/// Returns the value of a variable, if it is UTF-8.
+/// Returns the value of a variable; `None` if it is not set or not UTF-8.
 pub(crate) fn text(name: &str) -> Option<String> {
     set(name)?.into_string().ok()
 }
@@ -53,7 +53,8 @@ fn secret(name: &'static str) -> Option<Result<Secret, &'static str>> {
     Some(text.map(Secret::new).map_err(|_| name))
 }
 
-/// Returns the socket of systemd's readiness protocol.
+/// Returns the socket to which systemd expects a message when the server is ready
+/// (`NOTIFY_SOCKET`).
 pub(crate) fn notify_socket() -> Option<OsString> {
     set("NOTIFY_SOCKET")
 }

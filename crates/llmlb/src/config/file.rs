@@ -39,7 +39,8 @@ pub(super) fn find(
         (PathBuf::from(DEFAULT_NAME), None)
     };
     let path = directory.join(&name);
-    // A dangling link is an error, although opening it reports that no file exists.
+    // A symbolic link to a missing file is reported as an error and not as an absent file: the
+    // operator expects its settings to apply.
     let absent = || fs::symlink_metadata(&path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
     if named_by.is_none() && absent() {
         return None;
@@ -109,7 +110,8 @@ fn refusal(exposed: &Exposed, name: &str) -> (String, String) {
 
 fn read(file: File, path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    // Read one byte beyond the maximum to detect a larger file, also an endless one.
+    // One byte more than the maximum is read, so that a larger file is detected without reading all
+    // of a possibly endless one.
     file.take(MAX_SIZE + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| in_words(&error, path))?;
@@ -140,7 +142,8 @@ mod tests {
 
     #[test]
     fn read_errors_have_no_error_number() {
-        // EACCES, ENOTDIR, ELOOP on Linux; other systems assign other errors to these numbers.
+        // Error numbers of EACCES, ENOTDIR and ELOOP on Linux; other systems assign them to other
+        // errors.
         let path = Path::new("llmlb.toml");
         for number in [13, 20, 40] {
             let words = in_words(&io::Error::from_raw_os_error(number), path);

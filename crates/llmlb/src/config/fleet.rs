@@ -11,8 +11,8 @@ use super::types::ValueType;
 use super::values::RawSetting;
 use crate::text;
 
-/// Cargo features of the lease stores, and true for those that this build contains. Tests of this
-/// crate parse the URLs of all stores.
+/// Cargo features of the lease stores, each with true if this build contains it. Always true in
+/// tests of this crate, so that they can parse the URLs of all stores.
 const REDIS: (&str, bool) = ("redis", cfg!(any(test, feature = "redis")));
 const DYNAMODB: (&str, bool) = ("dynamodb", cfg!(any(test, feature = "dynamodb")));
 const ETCD: (&str, bool) = ("etcd", cfg!(any(test, feature = "etcd")));
@@ -43,7 +43,7 @@ impl FleetStore {
         self.url.expose()
     }
 
-    /// Returns the URL without user, password and options, for messages.
+    /// Returns the URL without user, password and options, for messages and `/status`.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
@@ -55,7 +55,8 @@ impl FleetStore {
     }
 }
 
-/// Type of `fleet.store`. The store is contacted later.
+/// Type of the setting `fleet.store`. Parsing checks the URL only; the store is contacted by the
+/// first run.
 pub(super) struct FleetStoreUrl;
 
 impl ValueType<FleetStore> for FleetStoreUrl {
@@ -80,7 +81,7 @@ impl ValueType<FleetStore> for FleetStoreUrl {
         if rest.is_empty() || rest.contains(|letter: char| letter.is_whitespace()) {
             return Err("the URL names no host or table, or contains a space".to_owned());
         }
-        // The last `@` ends the password, wherever it is: a password may contain `/` and `?`.
+        // The password ends at the last `@`, because it may contain `/`, `?` and `@` itself.
         let shown = rest.rsplit('@').next().unwrap_or_default();
         let shown = format!("{scheme}://{}", shown.split('?').next().unwrap_or_default());
         Ok(FleetStore {
@@ -100,8 +101,8 @@ impl ValueType<FleetStore> for FleetStoreUrl {
     }
 }
 
-/// Reads the section from the environment only, for `usage deliver` and `usage consolidate`, which
-/// read no configuration file.
+/// Reads the section `[fleet]` from environment variables only, for `usage deliver` and `usage
+/// consolidate`, which read no configuration file.
 pub(super) fn read_environment(env: &Environment) -> Result<FleetConfig, Problems> {
     let mut problems = ProblemList::default();
     let flags = Flags::default();

@@ -1,4 +1,5 @@
-//! Name of a server among the servers whose usage records meet at one receiver.
+//! Name of a server in its usage records. It distinguishes servers that deliver to the same
+//! receiver.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Limits of an API key.
 
-/// Limits of one API key. `None` is no limit.
+/// Limits of one API key. A limit that is `None` does not apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyLimits {
     /// Maximum number of requests that are admitted in any 60 seconds.

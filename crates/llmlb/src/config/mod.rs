@@ -42,7 +42,8 @@ pub(crate) use key_limits::{Budget, KeyLimits, Period};
 pub(crate) use keys::fields::is_name as is_key_name;
 pub(crate) use keys::fields::{model_patterns, parse_expiry};
 pub(crate) use keys::{
-    ConfiguredKey, KeyRights, MAX_SECRET, SecretHash, bytes_from_hex, bytes_to_hex,
+    ConfiguredKey, ConfiguredSecret, KeyRights, MAX_SECRET, SecretHash, bytes_from_hex,
+    bytes_to_hex,
 };
 pub(crate) use kind::Kind;
 #[cfg(any(test, fuzzing))]
@@ -78,7 +79,7 @@ pub(crate) struct Config {
     pub(crate) fleet: FleetConfig,
     /// Token from the variable that `usage.token_env` names.
     pub(crate) usage_token: Option<Token>,
-    /// Empty if none is configured: the server then discovers backends on this machine.
+    /// Configured backends. If there are none, the server discovers backends on this machine.
     pub(crate) backends: Vec<Backend>,
     /// Sorted by name.
     pub(crate) aliases: Vec<Alias>,
@@ -182,14 +183,14 @@ pub(crate) fn fleet() -> Result<FleetConfig, Problems> {
     fleet::read_environment(&Environment::from_process())
 }
 
-/// [`load`] without the environment, for tests of other modules.
+/// Like [`load`], but ignores environment variables, for tests of other modules.
 #[cfg(test)]
 pub(crate) fn load_without_environment(flags: &Flags) -> Result<Config, Problems> {
     read(flags, &Environment::new([]), Path::new(""))
 }
 
-/// [`load`] with all of its inputs as parameters, so that tests need not change the environment or the
-/// current directory of their process.
+/// Like [`load`], but with all of its inputs as parameters, so that tests need not change the
+/// environment or the current directory of their process.
 fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Problems> {
     let mut problems = ProblemList::default();
     let source = file::find(flags, env, directory, &mut problems);

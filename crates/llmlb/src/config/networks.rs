@@ -12,7 +12,8 @@ pub(crate) struct Networks(Vec<Network>);
 pub(crate) struct Network {
     /// First address of the network.
     address: IpAddr,
-    /// Number of leading bits that all addresses have in common.
+    /// Length of the prefix in bits: the number of leading bits that all addresses of the network
+    /// have in common.
     prefix: u32,
 }
 

@@ -13,7 +13,7 @@ pub(crate) enum Origin {
     File {
         name: PathBuf,
         line: usize,
-        /// Byte offset in the file, by which problems are sorted.
+        /// Byte offset of the value in the file. Problems are sorted by it.
         at: usize,
     },
     Variable(Cow<'static, str>),

@@ -6,10 +6,10 @@ use std::fmt;
 use super::origin::Origin;
 use crate::text;
 
-/// Maximum number of characters of a value in a message.
+/// Maximum number of characters of a configured value that a message repeats.
 const SHOWN: usize = 60;
 
-/// All problems, one line each; never empty.
+/// All problems of a configuration, one line each. There is at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problems(Vec<String>);
 
@@ -33,7 +33,8 @@ pub(super) struct ProblemList(Vec<Problem>);
 
 #[derive(Debug)]
 struct Problem {
-    /// Sort key: the file from top to bottom, then the environment, then the flags.
+    /// Sort key of a problem: first the file from top to bottom, then the environment, then the
+    /// flags.
     order: (u8, usize),
     line: Option<usize>,
     text: String,
@@ -48,8 +49,8 @@ impl ProblemList {
             Origin::Variable(_) => ((2, 0), None),
             Origin::Flag(_) => ((3, 0), None),
         };
-        // Write the name of the setting only for values from the file and for defaults. The name of
-        // a variable or flag already identifies the setting.
+        // A value from the file or a default is preceded by the name of its setting. The name of a
+        // variable or flag already identifies the setting.
         let text = match origin {
             Origin::File { .. } | Origin::Default if !subject.is_empty() => {
                 format!("{origin}: {}: {what}", one_line(subject))

@@ -1,4 +1,5 @@
-//! A secret that is never printed: not in logs, not in messages, not by `{:?}`.
+//! A secret that is never printed: `{:?}` shows a placeholder, so that logs and messages cannot
+//! contain the secret.
 
 use std::fmt;
 
@@ -11,7 +12,7 @@ impl Secret {
         Self(key)
     }
 
-    /// Returns the secret itself. Only for the request that sends it.
+    /// Returns the secret itself. Must be called only to build the request that sends it.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }

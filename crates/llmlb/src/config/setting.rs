@@ -124,14 +124,15 @@ pub(super) fn key_of(name: &str) -> &str {
     name.split_once('.').map_or(name, |(_, key)| key)
 }
 
-/// Source of a section's values: layers, or a table of the file.
+/// Source of the values of a section: the layers of the configuration, or a `[[backend]]` table of
+/// the file.
 pub(super) trait Source {
     /// Returns the value of a setting. For an invalid value it adds a problem to the list that is
     /// reported, and returns the default.
     fn get<T>(&mut self, setting: &'static Setting<T>) -> T;
 }
 
-/// Source without values, so that every setting has its default.
+/// Source without values: every setting gets its default.
 pub(super) struct Defaults;
 
 impl Source for Defaults {

@@ -1,6 +1,7 @@
 //! Suggestions for misspelt names.
 
-/// Returns ` (did you mean port?)`, or an empty text if no known word is similar.
+/// Returns a suggestion for a misspelt name, such as ` (did you mean port?)`; empty if no known
+/// name is similar.
 pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
     closest(word, known).map_or_else(String::new, |near| format!(" (did you mean {near}?)"))
 }
@@ -15,7 +16,8 @@ fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a s
         .map(|(_, candidate)| candidate)
 }
 
-/// True if one word contains the other, such as `timeout` and `drain_timeout`.
+/// True if one word contains the other: `timeout` is then suggested as `drain_timeout`, although
+/// many letters are missing.
 fn contains(word: &str, candidate: &str) -> bool {
     word.len() >= 4
         && candidate.len() >= 4

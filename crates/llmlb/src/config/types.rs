@@ -107,7 +107,7 @@ pub(super) struct TimeSpan {
     pub(super) range: RangeInclusive<Duration>,
 }
 
-/// A timeout. Zero is not allowed.
+/// Type of a setting that is a timeout. Zero is rejected.
 pub(super) const TIMEOUT: TimeSpan = TimeSpan {
     range: MILLISECOND..=DAY,
 };
@@ -127,7 +127,7 @@ impl ValueType<Duration> for TimeSpan {
     }
 }
 
-/// Age from which files are deleted, in hours or days.
+/// Type of a setting that is the age from which files are deleted, in hours or days.
 pub(super) struct Age {
     pub(super) range: RangeInclusive<Duration>,
 }
@@ -237,7 +237,7 @@ pub(super) fn word_for<T: PartialEq>(meaning: &T, words: &[(&'static str, T)]) -
     found.map_or("", |(word, _)| word)
 }
 
-/// An IP address, or `localhost`.
+/// Type of a setting that is an IP address or `localhost`.
 pub(super) struct IpAddress;
 
 impl ValueType<IpAddr> for IpAddress {
@@ -246,7 +246,8 @@ impl ValueType<IpAddr> for IpAddress {
         if text.eq_ignore_ascii_case("localhost") {
             return Ok(Ipv4Addr::LOCALHOST.into());
         }
-        // Convert IPv4 written as IPv6: not all systems can listen on such an address.
+        // An IPv4 address written as IPv6 is converted, because some systems cannot listen on that
+        // form.
         (text.parse::<IpAddr>())
             .map(|address| address.to_canonical())
             .map_err(|_| format!("{} is not an IP address", quoted(text)))
@@ -261,7 +262,7 @@ impl ValueType<IpAddr> for IpAddress {
     }
 }
 
-/// Host names, converted to lower case, and IP addresses.
+/// Type of a setting that is a list of host names, converted to lower case, and IP addresses.
 pub(super) struct HostNames;
 
 impl ValueType<Vec<String>> for HostNames {
@@ -307,7 +308,7 @@ impl ValueType<Instance> for InstanceName {
     }
 }
 
-/// IP addresses and networks in CIDR notation.
+/// Type of a setting that is a list of IP addresses and networks in CIDR notation.
 pub(super) struct NetworkList;
 
 impl ValueType<Networks> for NetworkList {
@@ -324,7 +325,7 @@ impl ValueType<Networks> for NetworkList {
     }
 }
 
-/// Names of header fields that may be forwarded.
+/// Type of a setting that is a list of header names which may be forwarded.
 pub(super) struct HeaderNames;
 
 impl ValueType<HeaderPatterns> for HeaderNames {
@@ -345,7 +346,7 @@ impl ValueType<HeaderPatterns> for HeaderNames {
     }
 }
 
-/// Name of an environment variable that contains a secret.
+/// Type of a setting that names the environment variable with a secret.
 pub(super) struct VariableName;
 
 impl ValueType<String> for VariableName {
@@ -374,8 +375,8 @@ impl ValueType<String> for VariableName {
 }
 
 impl VariableName {
-    /// True if a variable's name may be a key by mistake. Keys contain lower case letters; names of
-    /// variables usually do not.
+    /// True if the text given as a variable's name may be the secret itself, entered by mistake.
+    /// Secrets contain lower case letters; names of variables usually do not.
     pub(super) fn may_be_secret(variable: &str) -> bool {
         variable.bytes().any(|byte| byte.is_ascii_lowercase())
     }

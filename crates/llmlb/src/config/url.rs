@@ -56,7 +56,8 @@ impl BackendUrl {
         &self.authority
     }
 
-    /// True if the backend is on this machine: its address means another backend on another machine.
+    /// True if the URL's host is this machine, as with `127.0.0.1`. On another machine the same URL
+    /// means another backend.
     pub(crate) fn is_loopback(&self) -> bool {
         let host = self.authority.host();
         let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
@@ -78,7 +79,8 @@ impl fmt::Display for BackendUrl {
 
 fn authority(text: &str, default_port: u16) -> Result<Authority, &'static str> {
     let (host, port) = match text.rsplit_once(':') {
-        // The last colon of `[::1]` does not separate a port.
+        // The colons within an IPv6 address without a port, such as `[::1]`, do not separate a
+        // port.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
@@ -125,7 +127,7 @@ fn port_number(text: &str) -> Result<u16, &'static str> {
 
 fn prefix(path: &str) -> Result<String, &'static str> {
     let path = path.trim_end_matches('/');
-    // Accept the base URL of OpenAI's clients, which ends in `/v1`.
+    // The suffix `/v1` is removed, so that the base URL of OpenAI's clients can be pasted.
     let path = path
         .strip_suffix("/v1")
         .unwrap_or(path)

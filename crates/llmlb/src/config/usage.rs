@@ -30,7 +30,7 @@ pub(crate) enum Format {
 /// Treatment of requests while their usage cannot be recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnFailure {
-    /// Serve the requests and count the lost records.
+    /// Serve requests although their usage is not recorded, and count the lost records.
     Serve,
     Refuse,
 }
@@ -132,8 +132,8 @@ impl UsageConfig {
         let variable = self.token_env.as_str();
         let has_receiver = self.url.is_some() && layers.is_valid(&settings::USAGE_URL);
         let is_used = self.enabled && has_receiver;
-        // A name that may be the token itself is checked even if no token is needed: `llmlb check`
-        // would print it.
+        // The name is checked even if no receiver needs a token: if the operator has entered the
+        // token itself as the name, `llmlb check` would print it.
         let is_checked = is_used || VariableName::may_be_secret(variable);
         if !is_checked || !layers.is_valid(&settings::USAGE_TOKEN_ENV) {
             return None;

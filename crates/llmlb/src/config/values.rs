@@ -130,7 +130,8 @@ pub(crate) fn span(text: &str, range: &RangeInclusive<Duration>) -> Result<Durat
     within(Duration::from_millis(milliseconds), range, &shown)
 }
 
-/// Parses digits and a unit. An overflow yields `u64::MAX`, which every range rejects.
+/// Parses digits and a unit, such as `30s`. Returns `u64::MAX` for a number that is too large;
+/// every range rejects that value.
 fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -150,7 +151,7 @@ fn in_units(amount: u128, units: &[(&str, u64)]) -> String {
     format!("{}{name}", amount / u128::from(*worth))
 }
 
-/// Parses a whole number. Also returns the text to show in a message.
+/// Parses a whole number. Also returns its text for error messages.
 fn whole_number(raw: RawSetting<'_>) -> Result<(i128, String), String> {
     let (number, shown) = match raw {
         RawSetting::Toml(DeValue::Integer(number)) => (
@@ -160,7 +161,7 @@ fn whole_number(raw: RawSetting<'_>) -> Result<(i128, String), String> {
         RawSetting::Text(text) if is_whole_number(text) => (text.parse(), text.to_owned()),
         other => return Err(not(other, "a whole number")),
     };
-    // A well-formed number that does not parse has too many digits.
+    // The number has digits only, so it failed to parse because it is too large.
     let shown: String = shown.chars().take(40).collect();
     number
         .map(|number| (number, shown.clone()))
@@ -191,7 +192,7 @@ fn out_of_range(shown: &str) -> String {
     format!("{shown} is out of range")
 }
 
-/// Returns the message for a value of the wrong type.
+/// Returns the message for a value of the wrong type, such as `true is not a number`.
 pub(super) fn not(raw: RawSetting<'_>, wanted: &str) -> String {
     match raw {
         RawSetting::Text(text) => format!("{} is not {wanted}", quoted(text)),

@@ -31,7 +31,8 @@ enum AlertKind {
     Disk,
     /// The disk has no room to stage records.
     Full,
-    /// This server may not deliver: the lease store, or locks that other hosts do not see.
+    /// This server may not deliver: the lease store cannot be used, or file locks are not visible
+    /// on other hosts.
     Fleet,
 }
 
@@ -43,7 +44,7 @@ impl AlertKind {
             Self::Unreadable => Some("all staged entries can be read again"),
             Self::Disk => Some("the data directory is usable again"),
             Self::Full => Some("the disk has room to stage records again"),
-            Self::Fleet => Some("this server may deliver again"),
+            Self::Fleet => Some("this server may deliver usage records again"),
             Self::Failed | Self::Damaged => None,
         }
     }
@@ -68,7 +69,7 @@ impl RunEnd {
 }
 
 impl Alerts {
-    /// Logs the begin, continuation and end of problems after a run. Returns the text of all
+    /// Logs the beginning, continuation and end of problems after a run. Returns the text of all
     /// problems of this run, for `/status`.
     pub(crate) fn update(
         &mut self,

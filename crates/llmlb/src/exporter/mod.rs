@@ -36,10 +36,11 @@ const LAST_RUN_TIMEOUT: Duration = Duration::from_secs(3);
 /// Additional time for a delivery attempt that is in progress when the last run is cancelled.
 const LAST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Number of records in a batch that is archived instead of delivered.
+/// Number of records in an archived batch. It is larger than that of a delivered batch, because no
+/// receiver limits it and fewer files cost less.
 const ARCHIVE_BATCH_SIZE: usize = 1000;
 
-/// Interval between attempts at the last run while another process holds the delivery lock.
+/// Interval between attempts to start the last run while another process holds the delivery lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Handle of the exporter's thread.
@@ -63,7 +64,7 @@ struct Cancels {
 }
 
 impl Exporter {
-    /// Starts the exporter's thread. Its first run starts at once.
+    /// Starts the exporter's thread, which begins its first run at once.
     pub(crate) fn start(config: &Config, data: &Path, instance: &str) -> io::Result<Self> {
         let usage = &config.usage;
         let to = http(config).map_err(io::Error::other)?;
@@ -74,7 +75,8 @@ impl Exporter {
         options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
         options.grouping = meter::grouping();
         if to.is_none() {
-            // Archived batches are large: no receiver limits their size, and fewer files cost less.
+            // Without a receiver, batches are archived. They are large, because no receiver limits
+            // their size and fewer files cost less.
             options.batch_size = ARCHIVE_BATCH_SIZE;
         }
         let fleet = Fleet::new(&config.fleet, data, instance);
@@ -169,8 +171,8 @@ struct ExportWorker {
 }
 
 impl ExportWorker {
-    /// Runs every `every` until shutdown, then runs once more. Runs never overlap: a tick during a
-    /// run is skipped.
+    /// Runs at the interval `every` until shutdown, then once more. Runs never overlap: a time that
+    /// falls within a run is skipped.
     fn run_until_shutdown(
         &mut self,
         every: Duration,

@@ -9,10 +9,11 @@ use spool::{DeliveryLock, FileTotals, Keep, KeptIn, RunError, SpoolManager};
 
 use crate::sys;
 
-/// Minimum time between two runs of the retention. Listing a large directory takes a while, and its
+/// Minimum time between two runs of the retention: listing a large directory takes a while, and its
 /// size changes slowly.
 const INTERVAL: Duration = Duration::from_secs(3600);
-/// A directory counts as large from this size, or from a tenth of its disk if that is less.
+/// Size from which a directory counts as large and a warning is logged. On a small disk, a tenth of
+/// the disk.
 const LARGE: u64 = 1 << 30;
 const PART_OF_DISK: u64 = 10;
 
@@ -73,7 +74,7 @@ impl Housekeeping {
         self.dirs.iter().any(|dir| !dir.keep.is_unlimited())
     }
 
-    /// True if the last run is at least `INTERVAL` ago.
+    /// True if at least `INTERVAL` has passed since the last run.
     pub(crate) fn is_due(&self) -> bool {
         self.last.is_none_or(|last| last.elapsed() >= INTERVAL)
     }

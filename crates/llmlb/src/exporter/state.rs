@@ -9,7 +9,7 @@ use spool::Run;
 use super::retention::Sizes;
 use crate::lock::rfc3339;
 
-/// Shared state: the exporter's thread writes it, `/status` reads it.
+/// State that the exporter's thread writes and `/status` reads.
 #[derive(Debug)]
 pub(crate) struct ExportState(Mutex<ExportReport>);
 
@@ -21,13 +21,13 @@ pub(crate) struct ExportReport {
     pub(crate) last_run: Option<SystemTime>,
     /// Time at which records were last delivered or archived.
     pub(crate) last_delivery: Option<SystemTime>,
-    /// Number of records delivered or archived since the start.
+    /// Number of records that were delivered or archived since the server started.
     pub(crate) delivered: u64,
     /// Number of batches that are not delivered yet.
     pub(crate) waiting: Option<u64>,
     /// Number of files in `failed/`.
     pub(crate) failed: Option<u64>,
-    /// Process of the fleet that delivered when this server last tried.
+    /// Member of the fleet that delivered when this server last tried to acquire the lease.
     pub(crate) deliverer: Option<String>,
     /// Problems of the last run.
     pub(crate) error: Option<String>,
@@ -44,7 +44,7 @@ impl ExportState {
         }))
     }
 
-    /// Returns the state of an exporter that cannot start, with the reason.
+    /// Returns the state of an exporter that cannot start; `/status` shows the reason.
     pub(crate) fn broken(to: Option<&str>, why: &str) -> Self {
         let state = Self::new(to);
         state.update(|report| report.error = Some(why.to_owned()));

@@ -1,7 +1,8 @@
 //! The file `fleet/fleet.json`: the id of the data directory and its lease store.
 //!
-//! The id is the name of the lease, so that hosts with different mount points agree. The store is
-//! compared: servers with different stores, or with none, would each elect a deliverer.
+//! The id is the name of the lease, so hosts that mount the directory under different paths compete
+//! for the same lease. Each server also compares the store in the file with its own: servers with
+//! different stores, or with none, would each elect a deliverer.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -24,8 +25,9 @@ struct FleetFile {
     id: Uuid,
     /// Identity of the lease store, without credentials.
     store: String,
-    /// Inode number of this file. It differs in a copy of the data directory, whose runs would
-    /// exclude the runs of the original with the same id.
+    /// Inode number of this file when it was created. A copy of the data directory has another
+    /// inode number and is refused: with the same id, runs on the copy and on the original would
+    /// exclude each other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inode: Option<u64>,
 }
@@ -37,7 +39,8 @@ pub(super) fn id(data: &Path, store: &str) -> Result<Uuid, FleetError> {
     let mut found = read(&path).map_err(failed)?;
     if found.is_none() {
         create(&path, store).map_err(failed)?;
-        // Another host may have created the file first.
+        // Another host may have created the file first, so the file is read again and its id is
+        // used.
         found = read(&path).map_err(failed)?;
     }
     let (file, inode) = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
@@ -54,7 +57,8 @@ pub(super) fn id(data: &Path, store: &str) -> Result<Uuid, FleetError> {
     Ok(file.id)
 }
 
-/// Fails if the data directory belongs to a fleet.
+/// Fails if the data directory belongs to a fleet although no lease store is configured: this
+/// server would deliver without the fleet's lease.
 pub(super) fn check_without_store(data: &Path) -> Result<(), FleetError> {
     let path = path(data);
     match read(&path).map_err(|error| FleetError::disk(&path, error))? {
@@ -70,11 +74,13 @@ fn path(data: &Path) -> PathBuf {
     data.join(DIR).join(FILE)
 }
 
-/// Returns the content of the file and its present inode number.
+/// Returns the content of `fleet.json` and its present inode number; `None` if there is no such
+/// file.
 fn read(path: &Path) -> io::Result<Option<(FleetFile, Option<u64>)>> {
     let file = match data_file::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // The data directory is a file. The run reports it.
+        // The data directory is itself a file, so it belongs to no fleet. The run that follows
+        // reports the error.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
         opened => opened?,
     };
@@ -118,7 +124,8 @@ fn create(path: &Path, store: &str) -> io::Result<()> {
         opened.sync_all()
     };
     let linked = write()
-        // A link, because a rename would replace the id that another host has created.
+        // The new file is linked to its name, because a rename would replace the file, and so the
+        // id, of another host that created it first.
         .and_then(|()| std::fs::hard_link(&new, path));
     let _ = std::fs::remove_file(&new);
     match linked {
@@ -159,7 +166,7 @@ mod tests {
         let hint = error.hint().unwrap();
         let rm = format!("rm {}", path(copy.path()).display());
         assert!(hint.ends_with(&rm), "{hint}");
-        // The original, also after it was moved to another directory, keeps its id.
+        // The original data directory keeps its id, also after it was moved.
         let moved = tempfile::tempdir().unwrap();
         std::fs::rename(original.path().join(DIR), moved.path().join(DIR)).unwrap();
         assert_eq!(id(moved.path(), "redis://h").unwrap(), first);

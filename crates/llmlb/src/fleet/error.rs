@@ -11,15 +11,17 @@ const MAX_NAME: usize = 100;
 
 #[derive(Debug)]
 pub(crate) enum FleetError {
-    /// Another process has the lease. It delivers the records of this server too.
+    /// Another process has the lease and delivers. It delivers the records of this server too.
     Held(Holder),
-    /// File locks in the data directory are not visible on other machines: the mount option.
+    /// The mount option `option` makes file locks in the data directory invisible on other
+    /// machines.
     LocalLocks {
         data: PathBuf,
         option: String,
         system: String,
     },
-    /// A server has found that another one does not see its lock.
+    /// Locks of files in the data directory are not visible on all hosts: one member of the fleet
+    /// found the lock of another one free although it is held.
     LocksNotShared {
         marker: PathBuf,
         details: String,
@@ -63,7 +65,8 @@ impl FleetError {
         }
     }
 
-    /// Returns what to type next.
+    /// Returns the hint of an error: the action that solves the problem, ending in something to
+    /// type.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             Self::Held(_) | Self::Disk { .. } => None,
@@ -122,7 +125,7 @@ impl From<tenure::Error> for FleetError {
     }
 }
 
-/// `PID 12 on host gpu-2 (gpu-2:32768)`.
+/// Written as `PID 12 on host gpu-2 (gpu-2:32768)`.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {

@@ -36,14 +36,16 @@ const MEMBER: &str = "member";
 const CHALLENGE: &str = "challenge";
 const MARKER: &str = "locks-not-shared.json";
 const NOTE: &str = "challenged.json";
-/// Number of times that the lock of a member must be found free, and the pause in between. A network
-/// file system may show a file for a moment after its owner has removed it.
+/// Number of times that the lock of a member must be found free before the member is challenged,
+/// and the pause in between. A network file system may show a file for a moment after its owner has
+/// removed it.
 const LOOKS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Age from which the file of a member that has not answered its challenge is removed, and from which
-/// the note of a first challenge no longer counts.
+/// Time that a challenged member has to answer; then its file is removed. The note of a first
+/// challenge is forgotten after the same time.
 const FORGET_AFTER: Duration = Duration::from_secs(2 * 24 * 60 * 60);
-/// Maximum number of files of other members that one run checks.
+/// Maximum number of members that one run challenges. It bounds the delay of a delivery if the
+/// directory has many files without a lock.
 const MAX_CHECKED: usize = 1000;
 
 /// Description of a member in its file, in a challenge and in the marker.
@@ -52,45 +54,47 @@ const MAX_CHECKED: usize = 1000;
 struct Description {
     host: String,
     pid: u32,
-    /// Identity of the process, which also names its boot and its PID namespace. Hosts can have the
-    /// same name, and containers the same pids.
+    /// Identity of the process, which includes its boot and PID namespace. Host name and pid are
+    /// not enough: hosts can have the same name, and containers the same pids.
     process: String,
     instance: String,
     started_at: String,
 }
 
 impl Description {
-    /// True if the process is known to have ended. Another host, or another PID namespace, cannot
-    /// know it.
+    /// True if the process is known to have ended. False for a process of another host or PID
+    /// namespace, which cannot be checked here.
     fn has_ended(&self) -> bool {
         let process = self.process.parse::<Identity>();
         process.is_ok_and(|process| process.has_ended(self.pid))
     }
 }
 
-/// Content of the marker and of the note.
+/// Content of the marker file (locks are not shared) and of the note of a first challenge.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Marker {
     at: String,
-    /// Member whose lock was not seen.
+    /// Member whose lock was free as seen from the other member.
     by: Description,
-    /// Member that did not see the lock.
+    /// Member that found the lock free.
     versus: Description,
 }
 
-/// Membership of this process. Dropping it removes the file, then releases its lock.
+/// Membership of this process in the fleet: its locked file in `fleet/`. Dropping it removes the
+/// file, then releases the lock.
 #[derive(Debug)]
 pub(super) struct Member {
     path: PathBuf,
     description: Description,
-    /// True if a note of a first challenge existed when this member joined.
+    /// True if the note of a first challenge existed when this member joined. A challenge of this
+    /// member then proves that locks are not shared.
     joined_after_note: bool,
     /// Holds the lock.
     file: File,
 }
 
-/// Result of a member's check of its challenge.
+/// Result of a member's check for a challenge by another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Membership {
     /// No member has challenged this one.
@@ -101,14 +105,15 @@ pub(super) enum Membership {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // Remove the file while it is locked: no other member finds it without a lock.
+        // Removes the file while it is still locked, so that no other member finds it without a
+        // lock and challenges it.
         let _ = std::fs::remove_file(&self.path);
         let _ = std::fs::remove_file(self.path.with_extension(CHALLENGE));
     }
 }
 
 impl Member {
-    /// Creates the file of this process and locks it.
+    /// Creates and locks the file of this process, so that other members can check its lock.
     pub(super) fn join(data: &Path, instance: &str) -> Result<Self, FleetError> {
         let dir = data.join(DIR);
         let description = Description {
@@ -127,9 +132,12 @@ impl Member {
             let new = path.with_extension("tmp");
             let mut file = data_file::append(&new)?;
             file.write_all(&json(&description)?)?;
-            // The lock is held before other members can find the file.
+            // The file is locked under a temporary name, so that no other member ever finds it
+            // without a lock.
             if !tenure::file::try_lock(&file)? {
-                return Err(io::Error::other("the new file is locked already"));
+                return Err(io::Error::other(
+                    "another process has locked the new file of this member",
+                ));
             }
             std::fs::rename(&new, &path)?;
             Ok((joined_after_note, file))
@@ -143,15 +151,16 @@ impl Member {
         })
     }
 
-    /// True if the file still has its name. Another member removes it after two days in which this
-    /// process was suspended.
+    /// True if the file of this member is still in the directory. Another member removes it if this
+    /// process was suspended for two days.
     pub(super) fn is_listed(&self) -> bool {
         let has_name = self.path.try_exists().unwrap_or(true);
         has_name && self.file.metadata().is_ok()
     }
 
-    /// Answers a challenge of a member that does not see the lock of this process. The first challenge
-    /// can be due to a lost lock. Fails if locks are not shared.
+    /// Answers a challenge of a member that does not see the lock of this process. After a first
+    /// challenge this member joins again, because it may have lost its lock. Fails if locks are not
+    /// shared.
     pub(super) fn answer(&self, data: &Path) -> Result<Membership, FleetError> {
         let challenge = self.path.with_extension(CHALLENGE);
         if !challenge.try_exists().unwrap_or(false) {
@@ -174,13 +183,14 @@ impl Member {
         if !self.joined_after_note {
             return Ok(Membership::Challenged);
         }
-        // After a person has removed the marker, the next challenge is a first one again.
+        // The marker now refuses every run. The note and the challenge are removed, so that the
+        // next challenge counts as a first one after a person has removed the marker.
         let _ = std::fs::remove_file(note);
         let _ = std::fs::remove_file(challenge);
         check_marker(data).map(|()| Membership::Valid)
     }
 
-    /// Leaves a challenge at every other member whose lock is free as seen from this process.
+    /// Leaves a challenge for every other member whose lock this process finds free.
     pub(super) fn challenge_others(&self, data: &Path) -> Result<(), FleetError> {
         let dir = data.join(DIR);
         let failed = |error| FleetError::disk(&dir, error);
@@ -221,7 +231,7 @@ impl Member {
     }
 }
 
-/// True if a member was challenged lately.
+/// True if the directory has a recent note that a member was challenged.
 fn has_note(dir: &Path) -> bool {
     age(&dir.join(NOTE)).is_some_and(|age| age <= FORGET_AFTER)
 }
@@ -232,7 +242,7 @@ fn age(path: &Path) -> Option<Duration> {
     Some(changed.elapsed().unwrap_or_default())
 }
 
-/// Fails if a member has found that locks are not shared.
+/// Fails if the directory contains the marker that locks are not shared between hosts.
 pub(super) fn check_marker(data: &Path) -> Result<(), FleetError> {
     let marker = data.join(DIR).join(MARKER);
     match marker.symlink_metadata() {
@@ -241,7 +251,8 @@ pub(super) fn check_marker(data: &Path) -> Result<(), FleetError> {
         Err(error) => return Err(FleetError::disk(&marker, error)),
         Ok(_) => {}
     }
-    // A marker that cannot be read counts as well.
+    // A marker with invalid content still refuses the run; only the names of the members are then
+    // unknown.
     let content: Marker = read(&marker).unwrap_or_default();
     let name = |member: &Description| {
         let host = text::shortened(&member.host, 100);
@@ -257,12 +268,13 @@ pub(super) fn check_marker(data: &Path) -> Result<(), FleetError> {
     })
 }
 
-/// True if the file exists and no process holds its lock, as seen from this process.
+/// True if the file exists and this process finds its lock free.
 fn is_free(path: &Path) -> bool {
     let Ok(file) = data_file::append_existing(path) else {
         return false;
     };
-    // The lock is released when `file` is dropped. A file that was removed meanwhile does not count.
+    // `try_lock` on the file holds the lock only until `file` is dropped. A file that its member
+    // removed meanwhile is not free: the member has left.
     tenure::file::try_lock(&file).unwrap_or(false) && path.try_exists().unwrap_or(false)
 }
 
@@ -280,7 +292,8 @@ fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> io::Result<T> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Writes a file, complete or not at all, and replaces one that exists.
+/// Writes a file under a temporary name and renames it, so that readers find it complete or not at
+/// all. Replaces an existing file.
 fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     let new = path.with_extension(format!("{}.tmp", Uuid::now_v7().simple()));
     let written = data_file::append(&new)
@@ -308,7 +321,7 @@ mod tests {
     /// not share locks: the name leads to another file with the same content.
     fn hide_lock(member: &Member) {
         let text = std::fs::read(&member.path).unwrap();
-        // Wine keeps the name of a removed file until the file is closed.
+        // On Wine, the name of a removed file is taken until the file is closed.
         std::fs::rename(&member.path, member.path.with_extension("moved")).unwrap();
         std::fs::write(&member.path, text).unwrap();
     }
@@ -339,7 +352,7 @@ mod tests {
         two.answer(dir.path()).unwrap();
         assert_eq!(one.answer(dir.path()).unwrap(), Membership::Challenged);
         drop(one);
-        // The new lock is not visible either.
+        // The lock of the new file is not visible either, which proves that locks are not shared.
         let one = Member::join(dir.path(), "one").unwrap();
         hide_lock(&one);
         two.challenge_others(dir.path()).unwrap();
@@ -395,7 +408,8 @@ mod tests {
         assert!(!has_note(dir.path()));
     }
 
-    /// Hosts can have the same name: cloned machines, containers.
+    /// The host's name does not show that a process runs on the same host: cloned machines and
+    /// containers can have the same name.
     #[test]
     fn only_the_file_of_a_process_known_to_have_ended_is_removed() {
         let dir = tempfile::tempdir().unwrap();
@@ -420,7 +434,8 @@ mod tests {
         let ended = usize::from(parts[1] != "-");
         for _ in 0..2 {
             one.challenge_others(dir.path()).unwrap();
-            // This member, and the four or five that may live.
+            // Files that remain: that of this member, and those of the four or five processes that
+            // may still run.
             assert_eq!(
                 (names(dir.path(), MEMBER), names(dir.path(), CHALLENGE)),
                 (6 - ended, 5 - ended)

@@ -1,9 +1,10 @@
 //! One deliverer per data directory, also across machines (S11).
 //!
 //! On one machine the delivery lock of the data directory elects the deliverer. Machines that share
-//! the directory also need a lease (`fleet.store`): a run first acquires the lease, then the delivery
-//! lock, and holds both. The lease is checked in front of every change and every batch
-//! ([`spool::Fence`]); if it is lost, the run ends and the next run of any machine continues.
+//! the directory also need a lease (`fleet.store`): a run first acquires the lease, then the
+//! delivery lock, and holds both. The run checks its lease in front of every change and every batch
+//! ([`spool::Fence`]). If the lease is lost, the run ends, and the next run of any machine
+//! continues.
 //!
 //! The lease alone is not enough: it cannot stop a write that has begun when a process is suspended.
 //! The delivery lock can, because a suspended process still holds it. Where file locks are not visible
@@ -25,7 +26,7 @@ use crate::sys;
 pub(crate) use error::FleetError;
 use members::{Member, Membership};
 
-/// Directory in the data directory with the files of a fleet.
+/// Subdirectory of the data directory that contains the files of a fleet.
 const DIR: &str = "fleet";
 
 /// Access to the lease of one data directory.
@@ -33,7 +34,7 @@ const DIR: &str = "fleet";
 pub(crate) struct Fleet {
     data: PathBuf,
     config: FleetConfig,
-    /// Name of this server or command, for other members.
+    /// Name of this server or command, as other members of the fleet show it.
     instance: String,
     /// Connection to the lease store, opened by the first run.
     store: Option<Store>,
@@ -43,7 +44,7 @@ pub(crate) struct Fleet {
 
 /// Right to deliver from the data directory. Dropping it releases the lease.
 #[derive(Debug)]
-#[must_use = "dropping it allows other machines to deliver"]
+#[must_use = "dropping the lease allows other machines to deliver"]
 struct FleetLease(Arc<Mutex<Option<Tenure>>>);
 
 impl Drop for FleetLease {
@@ -55,8 +56,8 @@ impl Drop for FleetLease {
 }
 
 impl Fleet {
-    /// Returns the fleet of a data directory. Files are read and the store is contacted by
-    /// [`Self::begin`].
+    /// Returns access to the lease of a data directory. Reads no files and does not contact the
+    /// store; [`Self::begin`] does.
     pub(crate) fn new(config: &FleetConfig, data: &Path, instance: &str) -> Self {
         Self {
             data: data.to_owned(),
@@ -68,7 +69,7 @@ impl Fleet {
         }
     }
 
-    /// Returns a runner whose runs end when the lease is lost.
+    /// Returns a runner that consolidates and delivers. Its runs end when the lease is lost.
     pub(crate) fn runner(&self) -> Runner {
         let runner = Runner::new(&self.data);
         match self.fence() {
@@ -77,7 +78,7 @@ impl Fleet {
         }
     }
 
-    /// Returns a consolidator that changes nothing after the lease is lost.
+    /// Returns a consolidator that refuses to change the data directory after the lease is lost.
     pub(crate) fn consolidator(&self) -> Consolidator {
         let consolidator = Consolidator::new(&self.data);
         match self.fence() {
@@ -86,7 +87,7 @@ impl Fleet {
         }
     }
 
-    /// Returns a manager of the batches that changes nothing after the lease is lost.
+    /// Returns a spool manager that refuses to change batches after the lease is lost.
     pub(crate) fn spool(&self) -> SpoolManager {
         let spool = SpoolManager::new(&self.data);
         match self.fence() {
@@ -95,19 +96,21 @@ impl Fleet {
         }
     }
 
-    /// Does work on the data directory while this process holds the lease.
+    /// Acquires the lease, runs the closure, and releases the lease. Fails without running the
+    /// closure if the lease is not acquired.
     pub(crate) fn run<T>(&mut self, work: impl FnOnce() -> T) -> Result<T, FleetError> {
         let lease = self.begin()?;
         let done = work();
         drop(lease);
         if let Err(error) = self.answer_challenge() {
-            // The work is done. Every later run is refused.
+            // The work is done, so its result is returned. The error is logged, and every later run
+            // is refused.
             tracing::error!("usage: {error}; {}", error.hint().unwrap_or_default());
         }
         Ok(done)
     }
 
-    /// Returns the fence of runs; `None` if there is no lease store.
+    /// Returns the fence that makes runs check the lease; `None` without a lease store.
     fn fence(&self) -> Option<Fence> {
         self.config.store.as_ref()?;
         let lease = Arc::clone(&self.lease);
@@ -152,26 +155,29 @@ impl Fleet {
         Ok(FleetLease(Arc::clone(&self.lease)))
     }
 
-    /// Joins again if another member does not see the lock of this process, and fails if locks are not
-    /// shared. Also called after a run: a command that runs once would otherwise not notice it.
+    /// Joins the fleet again if another member does not see the lock of this process; fails if
+    /// locks are not shared. Also called after a run, because a command that runs only once would
+    /// otherwise never notice a challenge.
     fn answer_challenge(&mut self) -> Result<(), FleetError> {
         let Some(member) = &self.member else {
             return Ok(());
         };
         if member.answer(&self.data)? == Membership::Challenged {
             tracing::warn!(
-                "usage: another host does not see the file lock of this process in {}; it was lost in an \
+                "usage: another host does not see the file lock of this process in {}; the lock was lost in an \
                  outage, or locks are not shared: acquiring a new one",
                 self.data.join(DIR).display()
             );
-            // The old file and its challenge are removed before the new file is created.
+            // Dropping the old membership removes its file and its challenge, before the file of
+            // the new one is created.
             self.member = None;
             self.member = Some(Member::join(&self.data, &self.instance)?);
         }
         Ok(())
     }
 
-    /// Joins the members that use the data directory, and checks that they see each other's locks.
+    /// Joins the members that use the data directory, and challenges those whose locks are not
+    /// visible. Fails if locks are known not to be shared.
     fn check_locks(&mut self) -> Result<(), FleetError> {
         self.member.take_if(|member| !member.is_listed());
         let member = match self.member.take() {

@@ -1,4 +1,5 @@
-//! Stand-in for a build without Redis. No value of this type exists.
+//! Stand-in for the store of issued ids in a build without the feature `redis`. No value of its
+//! type exists.
 
 use std::future::Ready;
 use std::io;

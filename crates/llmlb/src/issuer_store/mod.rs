@@ -1,5 +1,5 @@
-//! Backends of issued ids in Redis, so that every server of a fleet routes a request to the backend
-//! that issued its id (`fleet.store`, L6).
+//! Stores in Redis which backend issued which id, so that every server of a fleet routes a request
+//! with an id to the backend that issued the id (`fleet.store`, L6).
 
 #[cfg(not(feature = "redis"))]
 mod absent;

@@ -1,4 +1,5 @@
-//! Keys `PREFIX:issued:{hash of the id}` with the key of a backend as value. They expire.
+//! Each id is a key of Redis, `PREFIX:issued:{hash of the id}`, whose value identifies the backend
+//! that issued it. The keys expire.
 //!
 //! Two threads have a connection each: one stores ids in the background, the other looks ids up. A
 //! request waits for a lookup only if this server does not know the id itself, and never longer than
@@ -20,11 +21,12 @@ use crate::episode::{Episode, Event};
 use crate::issued_ids::{BackendKey, IdHash};
 use crate::issuer_file::MAX_AGE;
 
-/// Maximum time that a request waits for Redis.
+/// Maximum time that a request waits for Redis to find the issuer of an id. Then the request is
+/// routed without Redis.
 const MAX_WAIT: Duration = Duration::from_millis(50);
 /// Time after a failed or slow lookup during which requests are routed without Redis.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum time to connect, and for a response of Redis.
+/// Maximum time to connect to Redis, and for each of its responses.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of requests that wait for a lookup. Further ones are routed without Redis.
 const MAX_LOOKUPS: usize = 64;
@@ -32,10 +34,10 @@ const MAX_LOOKUPS: usize = 64;
 const MAX_STORED: usize = 512;
 const DEFAULT_PREFIX: &str = "llmlb";
 
-/// Connection to the ids of a fleet.
+/// Handle of the threads that store ids in Redis and look them up.
 #[derive(Debug)]
 pub(crate) struct IssuerStore {
-    /// `None` after the end of the server.
+    /// Channel to the thread that looks ids up; `None` once the server has shut down.
     lookups: Mutex<Option<SyncSender<Lookup>>>,
     queue: Arc<IssuerQueue>,
     started: Instant,
@@ -79,7 +81,8 @@ impl IssuerStore {
         }))
     }
 
-    /// Returns the backend that issued an id, as far as Redis knows it and responds in time.
+    /// Returns the backend that issued an id; `None` if Redis does not know the id or does not
+    /// respond in time.
     pub(crate) async fn find(&self, id: IdHash) -> Option<BackendKey> {
         if self.elapsed() < self.paused_until.load(Ordering::Relaxed) {
             return None;
@@ -94,7 +97,8 @@ impl IssuerStore {
         if let Ok(Ok(found)) = tokio::time::timeout(MAX_WAIT, found).await {
             return found;
         }
-        // Redis is slow, or the thread could not reach it.
+        // No result arrived in time: Redis is slow, or the thread could not reach it. Further
+        // requests do not wait for Redis until the pause is over.
         let pause = u64::try_from(PAUSE.as_millis()).unwrap_or_default();
         let until = self.elapsed().saturating_add(pause);
         self.paused_until.store(until, Ordering::Relaxed);
@@ -127,12 +131,13 @@ struct Session {
 }
 
 impl Session {
-    /// Looks ids up until the server ends. Lookups that wait together are sent together.
+    /// Serves lookups of ids until the server shuts down. Lookups that wait at the same time are
+    /// sent to Redis in one request.
     fn answer(&mut self, lookups: &Receiver<Lookup>) {
         while let Ok(first) = lookups.recv() {
             let waiting: Vec<Lookup> = std::iter::once(first)
                 .chain(lookups.try_iter().take(MAX_LOOKUPS))
-                // A request whose time is over does not need the result any more.
+                // Lookups of requests that have stopped waiting are skipped.
                 .filter(|lookup| !lookup.reply.is_closed())
                 .collect();
             let mut request = redis::pipe();
@@ -143,7 +148,8 @@ impl Session {
                 continue;
             }
             let values = self.send::<Vec<Option<String>>>(&request);
-            // After an error the lookups are dropped, which ends the wait of their requests.
+            // After an error the lookups are dropped, which ends the wait of their requests at
+            // once.
             for (lookup, value) in waiting.into_iter().zip(values.unwrap_or_default()) {
                 let key = value.and_then(|value| u64::from_str_radix(&value, 16).ok());
                 let key = key.filter(|key| *key != 0).map(BackendKey);
@@ -152,7 +158,7 @@ impl Session {
         }
     }
 
-    /// Stores new ids until the server ends.
+    /// Stores new ids in Redis until the server shuts down.
     fn store(&mut self, queue: &IssuerQueue) {
         while let Some(issuers) = queue.take() {
             for issuers in issuers.chunks(MAX_STORED) {
@@ -171,7 +177,8 @@ impl Session {
         format!("{}:issued:{:032x}", self.prefix, id.0)
     }
 
-    /// Sends a request, a second time if the connection was closed since the last one.
+    /// Sends a request to Redis, and once more on a new connection if the server has closed the
+    /// idle one.
     fn send<T: redis::FromRedisValue>(&mut self, request: &Pipeline) -> Option<T> {
         let is_reused = self.connection.is_some();
         let mut done = self.try_send(request);
@@ -181,7 +188,10 @@ impl Session {
         match done {
             Ok(done) => {
                 if let Some(Event::Ended { .. }) = self.failures.end(Instant::now()) {
-                    tracing::info!("{} responds again: issued ids are shared", self.shown);
+                    tracing::info!(
+                        "{} responds again: issued ids are shared with the other servers of the fleet",
+                        self.shown
+                    );
                 }
                 Some(done)
             }
@@ -215,8 +225,8 @@ impl Session {
     }
 }
 
-/// Opens a client for a URL with the options of tenure: `prefix` and `password_file`. Returns the
-/// prefix of the keys too. Nothing is sent yet.
+/// Creates a client for the store's URL, with the same options as tenure's lease store: `prefix`
+/// and `password_file`. Also returns the prefix of the keys. Sends nothing yet.
 pub(crate) fn open(url: &str) -> Result<(Client, String), RedisError> {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
     let info = address.into_connection_info()?;
@@ -231,7 +241,8 @@ pub(crate) fn open(url: &str) -> Result<(Client, String), RedisError> {
                 let password = std::fs::read_to_string(&*value)?;
                 settings = settings.set_password(password.trim_end_matches(['\r', '\n']));
             }
-            // The lease store reports options that it does not know.
+            // Unknown options are ignored, because the lease store, which has the same URL, reports
+            // them.
             _ => {}
         }
     }

@@ -100,7 +100,7 @@ impl StoredKeys {
 
     /// Returns the hash of a new secret, for a key of this file.
     pub(crate) fn hash(&self, secret: &NewSecret) -> KeyedHash {
-        self.hasher().hash(secret.hash())
+        self.hasher().hash(secret.expose().as_bytes())
     }
 
     /// Adds a key. Replaces a revoked key of the same name, and forgets the oldest revoked keys.

@@ -11,7 +11,7 @@ use crate::config::SecretHash;
 /// Number of bytes of a keyed hash by which a secret is looked up.
 pub(super) const PREFIX: usize = 16;
 
-/// HMAC-SHA-256 of the SHA-256 of a secret.
+/// HMAC-SHA-256 of a secret.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyedHash(pub(crate) [u8; 32]);
 
@@ -37,8 +37,8 @@ impl fmt::Debug for KeyedHash {
     }
 }
 
-/// Computes keyed hashes. The states after the key are computed once, so a hash costs two compressions
-/// of SHA-256.
+/// Computes keyed hashes. The states after the key are computed once, so the hash of a usual secret
+/// costs two compressions of SHA-256.
 #[derive(Clone)]
 pub(super) struct Hasher(hmac::Key);
 
@@ -47,8 +47,20 @@ impl Hasher {
         Self(hmac::Key::new(hmac::HMAC_SHA256, key))
     }
 
-    pub(super) fn hash(&self, secret: SecretHash) -> KeyedHash {
-        let tag = hmac::sign(&self.0, &secret.0);
+    pub(super) fn hash(&self, secret: &[u8]) -> KeyedHash {
+        self.sign(secret)
+    }
+
+    /// Returns the hash for a secret whose SHA-256 is known. It differs from the hash of every secret,
+    /// because secrets have no NUL: otherwise a client that knows the SHA-256 could send its bytes.
+    pub(super) fn hash_of_digest(&self, digest: SecretHash) -> KeyedHash {
+        let mut text = [0; 33];
+        text[1..].copy_from_slice(&digest.0);
+        self.sign(&text)
+    }
+
+    fn sign(&self, text: &[u8]) -> KeyedHash {
+        let tag = hmac::sign(&self.0, text);
         let mut hash = [0; 32];
         hash.copy_from_slice(tag.as_ref());
         KeyedHash(hash)
@@ -95,11 +107,16 @@ mod tests {
         assert_eq!(bytes_to_hex(tag.as_ref()), expected);
 
         let hasher = Hasher::new(&[7; 32]);
-        let secret = SecretHash::new(b"secret");
-        let hash = hasher.hash(secret);
-        assert!(hash.is_equal(&hasher.hash(secret)));
-        assert!(!hash.is_equal(&Hasher::new(&[8; 32]).hash(secret)));
-        assert_ne!(bytes_to_hex(&hash.0), bytes_to_hex(&secret.0));
+        let hash = hasher.hash(b"secret");
+        assert!(hash.is_equal(&hasher.hash(b"secret")));
+        assert!(!hash.is_equal(&Hasher::new(&[8; 32]).hash(b"secret")));
+        let digest = SecretHash::new(b"secret");
+        assert!(!hasher.hash_of_digest(digest).is_equal(&hash));
+        assert!(
+            !hasher
+                .hash_of_digest(digest)
+                .is_equal(&hasher.hash(&digest.0))
+        );
         let mut last = hash;
         last.0[31] ^= 1;
         assert!(!hash.is_equal(&last), "every byte counts");
@@ -109,7 +126,7 @@ mod tests {
     #[test]
     fn hashes_and_keys_are_not_printed() {
         let hasher = Hasher::new(&[7; 32]);
-        let hash = hasher.hash(SecretHash::new(b"secret"));
+        let hash = hasher.hash(b"secret");
         assert_eq!(format!("{hasher:?} {hash:?}"), "*** ***");
     }
 }

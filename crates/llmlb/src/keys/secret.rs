@@ -3,7 +3,6 @@
 use std::fmt;
 
 use super::hasher::{NoRandomness, random_bytes};
-use crate::config::SecretHash;
 
 /// Prefix by which scanners of source code, and people, recognise a secret.
 const PREFIX: &str = "llmlb-";
@@ -38,10 +37,6 @@ impl NewSecret {
     /// Returns the secret itself. Only for the command that prints it once.
     pub(crate) fn expose(&self) -> &str {
         &self.0
-    }
-
-    pub(crate) fn hash(&self) -> SecretHash {
-        SecretHash::new(self.0.as_bytes())
     }
 }
 

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use super::ApiKey;
 use super::file::StoredKeys;
 use super::hasher::{Hasher, KeyedHash, NoRandomness, PREFIX, random_bytes};
-use crate::config::{ConfiguredKey, MAX_SECRET, SecretHash};
+use crate::config::{ConfiguredKey, ConfiguredSecret, MAX_SECRET, SecretHash};
 
 /// All keys of a server. Requests read a snapshot that changes as a whole.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ struct Snapshot {
     /// Secrets by the beginning of their keyed hash. That is random, so a cheap hash function
     /// suffices for the map.
     secrets: HashMap<[u8; PREFIX], Secret, FixedState>,
+    /// True if the configuration has only the SHA-256 of some secret.
+    has_digests: bool,
     /// Number of keys.
     count: usize,
 }
@@ -98,14 +100,16 @@ impl KeyTable {
 
     /// Returns the key with this secret.
     pub(crate) fn find(&self, secret: &[u8]) -> Result<Arc<ApiKey>, RejectedSecret> {
-        // A longer text is not hashed: clients choose its length.
-        if secret.len() > MAX_SECRET {
+        // Longer texts are not hashed, because clients choose the length.
+        if secret.len() > MAX_SECRET || !secret.iter().all(u8::is_ascii_graphic) {
             return Err(RejectedSecret::Unknown);
         }
         let snapshot = self.current.load();
-        let hash = snapshot.hasher.hash(SecretHash::new(secret));
-        let found = snapshot.secrets.get(&hash.prefix());
-        let found = found.filter(|found| found.hash.is_equal(&hash));
+        let hasher = &snapshot.hasher;
+        let found = snapshot.get(&hasher.hash(secret)).or_else(|| {
+            let digest = snapshot.has_digests.then(|| SecretHash::new(secret))?;
+            snapshot.get(&hasher.hash_of_digest(digest))
+        });
         let found = found.ok_or(RejectedSecret::Unknown)?;
         let key = Arc::clone(&found.key);
         let ends = [found.until, key.expires];
@@ -185,13 +189,20 @@ impl Sources {
             is_required,
             hasher,
             secrets: HashMap::default(),
+            has_digests: false,
             count: 0,
         };
         let mut names = HashSet::new();
         for one in &self.configured {
             names.insert(one.rights.name.as_str());
             let key = Arc::new(ApiKey::new(&one.rights));
-            let hash = snapshot.hasher.hash(one.secret);
+            let hash = match &one.secret {
+                ConfiguredSecret::Text(secret) => snapshot.hasher.hash(secret.expose().as_bytes()),
+                ConfiguredSecret::Hash(digest) => {
+                    snapshot.has_digests = true;
+                    snapshot.hasher.hash_of_digest(*digest)
+                }
+            };
             snapshot.insert(hash, None, &key);
             snapshot.count += 1;
         }
@@ -216,6 +227,12 @@ impl Sources {
 }
 
 impl Snapshot {
+    /// Returns the secret with this hash.
+    fn get(&self, hash: &KeyedHash) -> Option<&Secret> {
+        let found = self.secrets.get(&hash.prefix())?;
+        found.hash.is_equal(hash).then_some(found)
+    }
+
     /// Adds a secret of a key, unless another key has the same secret.
     fn insert(&mut self, hash: KeyedHash, until: Option<Timestamp>, key: &Arc<ApiKey>) {
         match self.secrets.entry(hash.prefix()) {
@@ -237,14 +254,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::KeyRights;
+    use crate::config::{self, KeyRights};
     use crate::keys::file::PreviousSecret;
     use crate::keys::{NewSecret, StoredKey};
 
     fn configured(name: &str, secret: &str) -> ConfiguredKey {
         ConfiguredKey {
             rights: KeyRights::unlimited(name),
-            secret: SecretHash::new(secret.as_bytes()),
+            secret: ConfiguredSecret::Text(config::Secret::new(secret.to_owned())),
         }
     }
 
@@ -269,16 +286,34 @@ mod tests {
     #[test]
     fn keys_of_both_sources_are_found_by_their_whole_secret() {
         let (keys, secret) = stored("stored");
-        let table = KeyTable::new(vec![configured("file", "open sesame")], Some(keys)).unwrap();
+        let table = KeyTable::new(vec![configured("file", "open-sesame")], Some(keys)).unwrap();
         assert!(table.is_required());
         let secret = secret.expose();
-        assert_eq!(found(&table, "open sesame"), "file");
+        assert_eq!(found(&table, "open-sesame"), "file");
         assert_eq!(found(&table, secret), "stored");
         let long = "x".repeat(MAX_SECRET + 1);
-        for wrong in ["", "open", "open sesame ", &secret[..48], "\0", &long] {
+        for wrong in ["", "open", "open-sesame ", &secret[..48], "\0", &long] {
             assert_eq!(found(&table, wrong), "unknown", "{wrong:?}");
         }
         assert_eq!(table.report().count, 2);
+    }
+
+    /// The SHA-256 in the configuration file is no secret: its bytes do not authenticate.
+    #[test]
+    fn secret_is_found_by_its_digest_and_the_digest_is_no_secret() {
+        let digest = SecretHash::new(b"a-random-secret");
+        let key = ConfiguredKey {
+            secret: ConfiguredSecret::Hash(digest),
+            ..configured("hashed", "")
+        };
+        let table = KeyTable::new(vec![key, configured("other", "text")], None).unwrap();
+        assert_eq!(found(&table, "a-random-secret"), "hashed");
+        assert_eq!(found(&table, "text"), "other");
+        let bytes = [&[0][..], &digest.0].concat();
+        for forged in [&digest.0[..], &bytes, b"a-random-secre"] {
+            let rejected = table.find(forged).unwrap_err();
+            assert!(matches!(rejected, RejectedSecret::Unknown));
+        }
     }
 
     #[test]

@@ -184,7 +184,7 @@ mod tests {
     use http::{HeaderName, Method, Request};
 
     use super::*;
-    use crate::config::{ConfiguredKey, KeyRights, SecretHash};
+    use crate::config::{ConfiguredKey, ConfiguredSecret, KeyRights, Secret};
     use crate::keys::test_key;
 
     const GOOD: &str = "sk-0123456789abcdef";
@@ -195,7 +195,7 @@ mod tests {
                 expires: expires.map(|time| time.parse().unwrap()),
                 ..KeyRights::unlimited(name)
             },
-            secret: SecretHash::new(secret.as_bytes()),
+            secret: ConfiguredSecret::Text(Secret::new(secret.to_owned())),
         };
         let keys = vec![
             key("alice", GOOD, None),
@@ -239,7 +239,7 @@ mod tests {
     fn wrong_missing_and_repeated_secrets_are_rejected() {
         let good = GOOD.as_bytes();
         let bearer = [b"Bearer ", good].concat();
-        let long = [b"Bearer ".as_slice(), &[b'x'; 100_000]].concat();
+        let long = [b"Bearer ".as_slice(), &vec![b'x'; 100_000]].concat();
         assert_eq!(found(&[], false), "missing");
         assert_eq!(found(&[("authorization", b"Basic YTpi")], false), "missing");
         assert_eq!(found(&[("authorization", good)], false), "missing");

@@ -74,7 +74,8 @@ fn requests_are_served_while_redis_is_down() {
     let servers = sandboxes.each_ref().map(start);
     drop(redis);
     upload(&servers[0], "only-b");
-    // The first server knows the id itself; the second routes as without Redis.
+    // The server that received the id knows it without Redis. The other server routes the request
+    // to the first backend, as without Redis.
     let own = servers[0].get("/v1/files/file-b");
     assert_eq!(served_by(&own), b.address.to_string());
     for _ in 0..20 {

@@ -58,7 +58,8 @@ fn run_that_finds_the_lease_held_is_skipped_and_names_the_host() {
 #[test]
 fn next_process_delivers_after_the_holder_is_killed() {
     let Some(world) = World::new() else { return };
-    // The first batch is accepted, but its response does not arrive.
+    // The process that holds the lease is killed after the receiver has accepted its first batch
+    // and before the response arrives.
     let (receiver, gate, has_first) = gated_receiver();
     world.stage(5);
     let first = world.deliver_every(&receiver.url, "100ms");
@@ -74,7 +75,8 @@ fn next_process_delivers_after_the_holder_is_killed() {
     until("the new record arrives", || {
         receiver.distinct_records().len() == 6
     });
-    // The batch of unknown outcome was sent again with its key.
+    // The outcome of the first batch is unknown, so the next process has sent it again with the
+    // same idempotency key.
     assert_eq!(receiver.repeated_records(), 0);
     assert_eq!(receiver.records().len(), 11);
     second.terminate().unwrap();
@@ -93,10 +95,12 @@ fn suspended_holder_sends_nothing_after_its_lease_has_ended() {
         has_first.load(Ordering::SeqCst)
     });
     holder.signal(Signal::STOP).unwrap();
-    // The lease of one second ends, and the store grants it to this process.
+    // The lease of one second ends while its holder is suspended, so the store grants it to the
+    // next `usage deliver`.
     until("the lease has ended", || {
         let skipped = world.usage(&["deliver", "--to", &receiver.url]);
-        // The suspended process still has the delivery lock.
+        // The suspended process still has the delivery lock, so a run of another process is
+        // skipped.
         skipped
             .stdout
             .contains(&format!("PID {} is already", holder.pid()))

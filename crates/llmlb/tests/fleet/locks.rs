@@ -40,7 +40,8 @@ impl TwoMounts {
 impl Drop for TwoMounts {
     fn drop(&mut self) {
         for mount in &self.mounts {
-            // Lazily: a process that a failed test left may still use the mount.
+            // A lazy unmount also succeeds while a process that a failed test left still uses the
+            // mount.
             let _ = Command::new("umount").arg("-l").arg(mount).output();
             let _ = Command::new("fusermount3").arg("-uz").arg(mount).output();
         }
@@ -72,7 +73,8 @@ fn deliverers_refuse_a_file_system_that_does_not_share_locks() {
         run.end();
     }
     world.stage(1);
-    // Every deliverer refuses, also on the file system itself and without a lease store.
+    // Every server and command refuses to deliver, also one that uses the directory itself instead
+    // of a mount, and one without a lease store.
     for store in [true, false] {
         let mut command = world.command(&["deliver", "--to", &receiver.url]);
         if !store {
@@ -83,7 +85,8 @@ fn deliverers_refuse_a_file_system_that_does_not_share_locks() {
         let hint = format!("rm {}", marker.display());
         assert!(refused.stderr.contains(&hint), "{}", refused.output());
     }
-    // An operator who has moved the data removes the marker.
+    // The marker is removed, as by an operator who has moved the data to a file system that shares
+    // locks.
     std::fs::remove_file(&marker).unwrap();
     world
         .usage(&["deliver", "--to", &receiver.url])
@@ -101,7 +104,8 @@ fn deliverers_that_share_locks_never_report_otherwise() {
         .collect();
     for round in 1..=8 {
         world.stage(1);
-        // A killed member leaves its file without a lock.
+        // A killed member leaves its file without a lock. Other members must not conclude that
+        // locks are not shared.
         let killed = runs.remove(0);
         killed.kill();
         runs.push(world.deliver_every(&receiver.url, "100ms"));

@@ -67,7 +67,7 @@ impl RedisServer {
         format!("redis://:hunter2@127.0.0.1:{}", self.port)
     }
 
-    /// The URL as messages show it.
+    /// Returns the URL of the server without credentials, as messages show it.
     pub(crate) fn shown(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

@@ -13,11 +13,12 @@ use crate::keys::Place;
 use crate::sys::{Ending, LeasedCommand, StartError};
 use crate::{keys, log, output, sys};
 
-/// TTL of a lease without `--ttl`.
+/// Default of `--ttl`: time after which a lease ends unless it is renewed.
 const DEFAULT_TTL: Duration = Duration::from_secs(15);
-/// Longest time in front of the end of a lease at which the command is asked to exit.
+/// Maximum time between SIGTERM to the command and the end of its lease. The command gets this time
+/// to exit by itself.
 const MAX_NOTICE: Duration = Duration::from_secs(5);
-/// Limits of the time in which the watchdog must end the command after the loss of its lease: half of
+/// Bounds of the time that the watchdog has to end the command after the loss of its lease: half of
 /// the margin by which the lease counts as lost before the store grants it to another owner.
 const MIN_PATIENCE: Duration = Duration::from_millis(50);
 const MAX_PATIENCE: Duration = Duration::from_secs(1);
@@ -51,7 +52,8 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
         )
         .hint("name the store of leases with `--store URL` or TENURE_STORE"));
     }
-    // Until this function returns, so that all events precede the message of a failure.
+    // Log events are printed in the background until this function returns, so that they appear in
+    // front of the message of a failure.
     let _printing = if place.store.is_lease() {
         let printing = log::print_in_background().map_err(|error| {
             Failure::new(
@@ -97,7 +99,7 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
     }
 }
 
-/// Refusal because another process holds the key.
+/// Returns the refusal for a key that another process holds.
 fn held(error: &tenure::Error, args: &Run, stop: &str, place: &Place) -> Failure {
     // A stop command from a lock record is shown only for owners of this user: the text of another
     // user's record is not trusted. A lease is stopped by this user's own command line.
@@ -158,9 +160,11 @@ fn run_on_lease(
     place: &Place,
 ) -> Result<i32, Failure> {
     let store = place.store.dir().display().to_string();
-    // As early as possible: a signal that ends this process leaves the lease until its TTL is over.
+    // Signal handlers are installed first: a signal that ends this process would leave the lease
+    // held until its TTL is over.
     let relay = sys::Relay::install();
-    // `stop` on another machine can reach only owners that announce that they read its requests.
+    // The lock record announces that this owner reads stop requests: `tenure stop` on another
+    // machine stores a request only for such owners.
     tenure.stop_request()?;
     let leased = LeasedCommand {
         words: &args.command,
@@ -169,7 +173,8 @@ fn run_on_lease(
         patience: (ttl / 20).clamp(MIN_PATIENCE, MAX_PATIENCE),
     };
     let ended = sys::supervise(&mut tenure, &relay, &leased);
-    // If the lease could not be renewed, its release fails too. Only the former is reported.
+    // If the lease could not be renewed, the release fails too. Only the failed renewal is
+    // reported.
     if let Err(error) = tenure.release()
         && !matches!(ended, Ok(Ending::LeaseLost))
     {
@@ -207,7 +212,7 @@ fn run_on_lease(
     }
 }
 
-/// Failure after the loss of a lease.
+/// Returns the failure for a lease that was lost.
 fn lost(message: String, store: &str) -> Failure {
     Failure::new(exit::FAILED, message).hint(format!(
         "check that {store} is reachable from this host and keeps its data, and that this process \
@@ -215,7 +220,7 @@ fn lost(message: String, store: &str) -> Failure {
     ))
 }
 
-/// Failure of a command that could not be started.
+/// Returns the failure for a command that could not be started.
 fn not_started(program: &OsStr, error: &io::Error) -> Failure {
     let code = if error.kind() == ErrorKind::NotFound {
         exit::NOT_FOUND

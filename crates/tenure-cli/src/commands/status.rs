@@ -132,7 +132,8 @@ fn row(status: &KeyStatus) -> [String; 5] {
     }
 }
 
-/// Process of the owner. The pid of a lease is the one in its lock record, and valid on that host.
+/// Returns the pid of the owner. The pid of a lease's owner comes from its lock record, and is
+/// valid only on the host in that record.
 fn pid(holder: &Holder) -> Option<String> {
     if let Some(pid) = holder.pid() {
         return Some(pid.to_string());

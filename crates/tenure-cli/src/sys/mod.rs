@@ -10,9 +10,9 @@ use std::time::Duration;
 pub(crate) struct LeasedCommand<'a> {
     /// The program and its arguments.
     pub(crate) words: &'a [OsString],
-    /// Fencing token for the environment of the command.
+    /// Fencing token that the command finds in its environment.
     pub(crate) token: u64,
-    /// Time in front of the deadline of the lease at which the command is asked to exit.
+    /// Time by which SIGTERM is sent to the command before the deadline of the lease.
     #[cfg_attr(
         windows,
         expect(dead_code, reason = "Windows has no watchdog process and no SIGTERM")

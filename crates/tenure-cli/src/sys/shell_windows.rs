@@ -10,8 +10,8 @@ pub(crate) fn quoted(text: &str) -> String {
     }
 }
 
-/// Command line for `cmd.exe` that runs `command` with this environment variable, for hints that
-/// can be typed as printed.
+/// Returns a command line for `cmd.exe` that runs `command` with this environment variable, for
+/// hints that can be typed as printed.
 pub(crate) fn with_variable(name: &str, value: &str, command: &str) -> String {
     format!("set \"{name}={value}\" && {command}")
 }

@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use super::watchdog::{self, Order};
 
-/// Forwarded signals, together with `rare`: all that a person or a program sends. Signals that the
-/// kernel sends for an action of the process itself are not forwarded (faults, children, terminal
-/// access).
+/// Signals that are forwarded to the command; `rare` returns further ones. All signals that a user
+/// or another program sends are forwarded. Signals that the kernel sends for an action of the
+/// wrapper itself are not (faults, exits of children, terminal access).
 const COMMON: [libc::c_int; 9] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -27,8 +27,8 @@ const COMMON: [libc::c_int; 9] = [
     libc::SIGWINCH,
 ];
 
-/// Forwarded signals that are rarely used. They are caught only after the command has started,
-/// because each handler makes the start of the command slower.
+/// Returns forwarded signals that are seldom sent. Their handlers are installed only after the
+/// command has started, because each handler makes the start slower.
 #[cfg(target_os = "linux")]
 fn rare() -> impl Iterator<Item = libc::c_int> {
     let others = [
@@ -55,16 +55,18 @@ fn rare() -> impl Iterator<Item = libc::c_int> {
     .into_iter()
 }
 
-/// Pid of the command from its start until it has exited and before it is reaped; otherwise 0.
+/// Pid of the command while it may be signalled: from its start until it is about to be reaped.
+/// Otherwise 0, so that no signal reaches another process that gets the same pid.
 static COMMAND: AtomicI32 = AtomicI32::new(0);
-/// Socket to the watchdog that forwards signals to the command; [`NO_WATCHDOG`] if this process
+/// Socket to the watchdog, which forwards signals to the command; [`NO_WATCHDOG`] if the wrapper
 /// forwards them itself.
 static WATCHDOG: AtomicI32 = AtomicI32::new(NO_WATCHDOG);
 const NO_WATCHDOG: RawFd = -1;
-/// Signals that arrived before the command was started, one bit each.
+/// Signals that arrived before the command was started, as a set of bits. They are sent once it
+/// runs.
 static EARLY: AtomicU64 = AtomicU64::new(0);
 
-/// True if SIGPIPE was ignored when this process was started.
+/// True if SIGPIPE was ignored when the wrapper was started. The command must then ignore it too.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// Ignores SIGPIPE. Otherwise a message to a closed pipe would end this process with the wrong exit
@@ -136,8 +138,8 @@ impl Relay {
         unsafe { command.pre_exec(restore) };
     }
 
-    /// Signals that the command must ignore because the caller of this process ignores them, one bit
-    /// each.
+    /// Returns the signals that the command must ignore because the caller of the wrapper ignored
+    /// them, as a set of bits.
     pub(crate) fn ignored_signals(&self) -> u64 {
         let inherited =
             (1..=64).filter(|signal| *signal != libc::SIGPIPE && current(*signal) == libc::SIG_IGN);
@@ -219,8 +221,8 @@ fn wait_without_reaping(pid: i32) -> io::Result<()> {
     }
 }
 
-/// Reaps orphans that have exited. Only the first process of a container has any besides `child`,
-/// which is not reaped.
+/// Reaps orphans that have exited, but not `child`, whose exit code is read later. Only the first
+/// process of a container inherits orphans.
 pub(super) fn reap_orphans(child: i32) {
     loop {
         // SAFETY: zeroed is a valid siginfo, which the call fills in and which outlives it.
@@ -242,8 +244,8 @@ extern "C" fn on_signal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
     // SAFETY: the kernel passes a valid siginfo; everything called here may be used in a handler.
     unsafe {
         keep_errno(|| {
-            // SIGTSTP is not stored for the command: it applies only to processes that are running
-            // now.
+            // SIGTSTP is not stored for a command that is started later: Ctrl-Z applies only to
+            // processes that are running now.
             if !deliver(signal, Some(&*info)) && signal != libc::SIGTSTP {
                 note_early(signal);
             }
@@ -279,11 +281,12 @@ unsafe fn deliver(signal: libc::c_int, info: Option<&libc::siginfo_t>) -> bool {
     true
 }
 
-/// Stores a signal for the command, which has not been started yet.
+/// Stores a signal for the command, which has not been started yet. The signal is sent at the
+/// start.
 unsafe fn note_early(signal: libc::c_int) {
     EARLY.fetch_or(bit(signal), Ordering::SeqCst);
-    // The command may have started between the check in the handler and this store. Then no other
-    // code reads the stored signal, so this function sends it.
+    // The command may have been started after the signal handler found none and before the signal
+    // was stored. The start then overlooks the stored signal, so this function sends it.
     let started =
         COMMAND.load(Ordering::SeqCst) != 0 || WATCHDOG.load(Ordering::SeqCst) != NO_WATCHDOG;
     if started && EARLY.fetch_and(!bit(signal), Ordering::SeqCst) & bit(signal) != 0 {
@@ -355,7 +358,7 @@ fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_
     }
 }
 
-/// Action that a signal has now.
+/// Returns the handler that is set for a signal, or its default or ignoring action.
 fn current(signal: libc::c_int) -> libc::sighandler_t {
     // SAFETY: zeroed is a valid sigaction. It is unchanged for numbers that are no signal.
     unsafe {
@@ -365,8 +368,8 @@ fn current(signal: libc::c_int) -> libc::sighandler_t {
     }
 }
 
-/// Ignores all signals that a wrapper forwards, and those of a terminal to a process in the
-/// background. The watchdog must outlive them.
+/// Ignores all signals that a wrapper forwards, and those that a terminal sends to background
+/// processes. The watchdog must survive them to end the command in time.
 pub(super) fn ignore_forwarded_signals() {
     for signal in COMMON
         .into_iter()

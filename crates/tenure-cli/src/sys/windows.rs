@@ -10,10 +10,10 @@ use windows_sys::Win32::System::Console::SetConsoleCtrlHandler;
 
 use super::{Ending, LeasedCommand, StartError};
 
-/// Interval between two checks of the command and its lease.
+/// Interval between two checks for the end of the command and the loss of its lease.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Does nothing: standard handles are no small numbers that other handles can get.
+/// Does nothing: on Windows a newly opened file cannot get the number of a closed standard stream.
 #[expect(
     clippy::unnecessary_wraps,
     reason = "the function can fail on other systems"
@@ -22,18 +22,18 @@ pub(crate) fn open_standard_descriptors() -> io::Result<()> {
     Ok(())
 }
 
-/// Console handler that ignores Ctrl-C and Ctrl-Break for this process.
+/// Handler of console events: Ctrl-C and Ctrl-Break do not end this process.
 #[derive(Debug)]
 pub(crate) struct Relay(());
 
 impl Relay {
     pub(crate) fn install() -> Self {
-        // A handler is used instead of the setting "ignore", which the command would inherit.
+        // A handler is used, because the command would inherit the setting that ignores Ctrl-C.
         unsafe { SetConsoleCtrlHandler(Some(stay), 1) };
         Self(())
     }
 
-    /// Does nothing: the command inherits no handler on Windows.
+    /// Does nothing: on Windows the command inherits no handlers of the wrapper.
     pub(crate) fn prepare(&self, _command: &mut Command) {}
 
     pub(crate) fn wait(&self, child: &mut Child) -> io::Result<i32> {
@@ -42,8 +42,8 @@ impl Relay {
 }
 
 extern "system" fn stay(kind: u32) -> i32 {
-    // Events 0 and 1, Ctrl-C and Ctrl-Break, are left to the command. Closing the console and
-    // logging off end the wrapper too.
+    // Events 0 and 1 are Ctrl-C and Ctrl-Break, which the command handles. Other events, closing
+    // the console and logging off, end the wrapper too.
     i32::from(kind <= 1)
 }
 

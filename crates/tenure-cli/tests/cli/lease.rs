@@ -51,7 +51,8 @@ fn command_that_cannot_be_started_exits_with_126_or_127_and_releases_the_lease()
         return;
     };
     let missing = sandbox.tenure("run", "x -- no-such-program-anywhere");
-    // PATH is set because a directory in it that may not be searched would change the code to 126.
+    // PATH is set, because the code would be 126 instead of 127 if the PATH of the test contained a
+    // directory that may not be searched.
     let missing = missing.env("PATH", sandbox.sandbox.path("")).finish();
     assert_eq!(missing.code, Some(127), "{missing:?}");
     assert!(
@@ -174,7 +175,8 @@ fn stop_request_sends_sigterm_to_the_command_once() {
     owner.process.until_stdout_has("ready\n");
     let stop = sandbox.tenure("stop", "x").start();
     owner.process.until_stdout_has("TERM\n");
-    // The lease is renewed several times before the command exits.
+    // The lease is renewed several times before the command exits. Each renewal finds the request
+    // again, which must not send a second SIGTERM.
     let renewed = || sandbox.status("x")["expires_in_ms"].as_u64().unwrap_or(0);
     for _ in 0..2 {
         until("the lease becomes older", || renewed() < 2_300);
@@ -233,7 +235,8 @@ fn signal_during_the_start_of_the_watchdog_is_not_lost() {
         }
         send(process.id(), libc::SIGTERM);
         process.finish();
-        // A signal ends a wrapper that has not started to catch signals. Its lease then expires.
+        // A signal may end the wrapper before its signal handlers are installed. The lease then
+        // stays until it expires.
         let next = sandbox.tenure("run", "--wait --quiet --ttl 1 x -- true");
         assert_eq!(next.finish().code, Some(0), "turn {turn}");
     }
@@ -286,14 +289,15 @@ fn control_c_reaches_a_command_on_a_lease_that_left_the_group_once() {
     assert_eq!(std::fs::read_to_string(&noted).unwrap(), "interrupt\n");
 }
 
-// The caller decides which signals are blocked or ignored, although the watchdog ignores many.
+// The command must have the signal masks of the wrapper's caller, although the watchdog, its
+// parent, ignores many signals.
 #[test]
 fn command_on_a_lease_has_the_same_signal_masks_as_without_the_wrapper() {
     let Some(sandbox) = LeaseSandbox::new() else {
         return;
     };
     let masks = |ignored: &str, prefix: &str| {
-        // The C library reserves these two signals.
+        // Signals 32 and 33, which the C library reserves for itself, so programs cannot set them.
         const INTERNAL: u64 = 0b11 << 31;
         let script = format!("trap '' {ignored}; exec {prefix} grep ^Sig[BIC] /proc/self/status");
         let launch = sandbox.sandbox.program("sh").arg("-c").arg(script);
@@ -318,7 +322,8 @@ fn command_on_a_lease_has_the_same_signal_masks_as_without_the_wrapper() {
 #[test]
 fn wrong_combinations_with_a_store_are_wrong_usage() {
     let sandbox = Sandbox::new();
-    // No server is needed: the usage is checked first, or the URL leads to no server.
+    // No Redis server is needed: wrong usage is reported before the store is contacted, and the URL
+    // leads to no server.
     for (words, part) in [
         ("run --ttl 5 x -- true", "--ttl"),
         (
@@ -336,7 +341,7 @@ fn wrong_combinations_with_a_store_are_wrong_usage() {
         assert_eq!(outcome.code, Some(2), "{words:?}: {outcome:?}");
         assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
     }
-    // The path of --file names a lock file, whatever the variable names.
+    // The path of `--file` names a lock file, even if TENURE_STORE is set.
     let file = sandbox.path("own.lock");
     let by_file = sandbox.tenure("run --file").arg(&file).words("-- true");
     let by_file = by_file.env("TENURE_STORE", "redis://127.0.0.1:1").finish();

@@ -14,7 +14,7 @@ const NOTE_INTERRUPTS: &str = "
     until read line; do :; done
     exit 42";
 
-/// Script that exits with 42 when it reads a line.
+/// Shell script that exits with 42 when it reads a line.
 const READ_A_LINE: &str = "echo ready; read line; exit 42";
 
 fn run(sandbox: &Sandbox, script: &str) -> Launch {
@@ -42,7 +42,8 @@ fn control_c_reaches_the_command_once() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// The signal is forwarded to a command that has left the group.
+// The terminal signals only its foreground process group, so the wrapper forwards the signal to a
+// command that has left the group.
 #[cfg(target_os = "linux")]
 #[test]
 fn control_c_reaches_a_command_that_left_the_group_once() {

@@ -1,9 +1,9 @@
 //! The command on a lease and all its descendants end before the next owner starts, however the
 //! wrapper, the watchdog or the store fail.
 //!
-//! The kernel decides: the command has a shared lock on a file, which all its descendants inherit.
-//! The command of the next owner tries to lock the file exclusively, which fails as long as a single
-//! descendant lives.
+//! The kernel shows if a process is left: the command has a shared lock on a witness file, which
+//! all its descendants inherit. The command of the next owner tries to lock the file exclusively,
+//! which fails as long as a single descendant of the previous command lives.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -19,9 +19,10 @@ use crate::redis::{self, LeaseSandbox};
 use crate::support::{Owner, Sandbox};
 use crate::unix::{Terminal, is_alive, send, state_of};
 
-/// Locks the file `$0` for itself and its descendants, and starts three of them in sessions of their
-/// own, each by a parent that exits: one that SIGTERM ends, one that ignores SIGTERM, and one that is
-/// stopped. Each appends its pid to `$0.started`. `$1` is run at the end.
+/// Shell script that locks the file `$0` for itself and its descendants, and starts three of them
+/// in sessions of their own, each by a parent that exits: one that SIGTERM ends, one that ignores
+/// SIGTERM, and one that is stopped. The script appends the pid of each to `$0.started`, and runs
+/// `$1` at the end.
 const FAMILY: &str = r#"
     exec 9<"$0"
     flock -s 9
@@ -32,18 +33,18 @@ const FAMILY: &str = r#"
     eval "$1"
 "#;
 
-/// Prints `alone` if no process has the lock on `$0`.
+/// Shell script that prints `alone` if no process has the lock on the witness file `$0`.
 const NEXT: &str = "if flock -n -x \"$0\" true; then echo alone; else echo overlap; fi";
 
-/// TTL of all leases here, in seconds.
+/// TTL of all leases in these tests, in seconds.
 const TTL: &str = "--ttl 3";
 
 /// A sandbox with an owner whose command has three descendants.
 struct Family {
     sandbox: LeaseSandbox,
     owner: Owner,
-    /// One family at a time: starting and killing the 200 processes of one test takes the time that
-    /// the watchdog of another test has in front of the end of its lease.
+    /// Guard that lets one family run at a time: starting and killing the 200 processes of one test
+    /// slows the watchdog of another test down, which must end its family before the lease ends.
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -66,14 +67,14 @@ impl Family {
         Self::start_with("sleep 300")
     }
 
-    /// Like `start`, with this text as the last command of the script.
+    /// Like `start`, but the script runs this text as its last command.
     fn start_with(last: &str) -> Option<Self> {
         let sandbox = LeaseSandbox::new()?;
         let launch = Self::launch(&sandbox, last);
         Some(Self::start_in(sandbox, launch))
     }
 
-    /// Starts the owner as prepared by `launch`.
+    /// Starts the owner in the sandbox and with the program that `launch` prepares.
     fn start_in(sandbox: LeaseSandbox, launch: Launch) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let owner = sandbox.hold(launch);
@@ -144,7 +145,7 @@ impl Family {
         assert!(self.are_all_gone(), "released before the descendants ended");
     }
 
-    /// Pid of the watchdog: the parent of the command.
+    /// Returns the pid of the watchdog, which is the parent of the command.
     fn watchdog(&self) -> u32 {
         parent_of(self.owner.command)
     }
@@ -158,7 +159,8 @@ fn parent_of(pid: u32) -> u32 {
     parent.expect("a pid")
 }
 
-/// Kills the descendants that a failed test has left. Their arguments name the witness.
+/// Kills the descendants that a failed test has left. They are found by their arguments, which name
+/// the witness file.
 impl Drop for Family {
     fn drop(&mut self) {
         let witness = Self::witness(&self.sandbox.sandbox);
@@ -191,7 +193,7 @@ fn assert_alone(next: Process) {
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
 }
 
-// T1: kill -9 of the wrapper.
+// T1: the wrapper is killed with kill -9.
 #[test]
 fn descendants_of_a_killed_wrapper_end_before_the_next_owner_starts() {
     let Some(mut family) = Family::start() else {
@@ -213,7 +215,7 @@ fn descendants_of_a_killed_process_group_end_before_the_next_owner_starts() {
     assert_alone(next);
 }
 
-// T1: SIGSTOP of the wrapper. It reports the loss once it is resumed.
+// T1: the wrapper is stopped with SIGSTOP. It reports the loss of the lease once it is resumed.
 #[test]
 fn descendants_of_a_stopped_wrapper_end_before_the_next_owner_starts() {
     let Some(mut family) = Family::start() else {
@@ -231,7 +233,7 @@ fn descendants_of_a_stopped_wrapper_end_before_the_next_owner_starts() {
     }
 }
 
-// T1: SIGSTOP of the whole process group, as Ctrl-Z sends it.
+// T1: the whole process group is stopped with SIGSTOP, as with Ctrl-Z.
 #[test]
 fn descendants_of_a_stopped_process_group_end_before_the_next_owner_starts() {
     let Some(mut family) = Family::start() else {
@@ -258,7 +260,8 @@ fn descendants_of_a_killed_watchdog_end_before_the_next_owner_starts() {
     assert!(outcome.stderr.contains("watchdog"), "{outcome:?}");
 }
 
-// A watchdog that was stopped for longer than a TTL finds the renewals that were sent meanwhile.
+// A watchdog that was stopped for longer than a TTL reads the renewals that the wrapper sent
+// meanwhile, before it acts on the earlier deadline.
 #[test]
 fn command_survives_a_watchdog_that_is_stopped_while_the_wrapper_renews() {
     let Some(family) = Family::start() else {
@@ -272,17 +275,19 @@ fn command_survives_a_watchdog_that_is_stopped_while_the_wrapper_renews() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(is_alive(family.owner.command));
     assert_eq!(family.sandbox.status("x")["record"]["token"], token);
-    // It still works: the end of the wrapper ends the family.
+    // The resumed watchdog still works: after the end of the wrapper it ends the family.
     let next = family.next();
     send(family.owner.wrapper, libc::SIGKILL);
     assert_alone(next);
 }
 
-/// Starts 200 descendants that ignore SIGTERM. Their end takes longer than a request to Redis.
+/// Shell script that starts 200 descendants that ignore SIGTERM. Ending them takes longer than the
+/// request that releases the lease.
 const CROWD: &str = "trap '' TERM; for i in $(seq 200); do sleep 300 & done; echo > \"$0.crowd\";";
 
-// The exit code is the command's, and the lease is released after the last descendant has ended. The
-// witness is checked right after the store has released the lease, not when the next owner starts.
+// The exit code is the command's, and the lease is released only after the last descendant has
+// ended. The test checks this right after the release, because descendants could end before the
+// next owner starts.
 #[test]
 fn descendants_that_the_command_leaves_end_before_the_lease_is_released() {
     let last = "until [ -e \"$0.go\" ]; do sleep 0.02; done; exit 7";
@@ -323,7 +328,8 @@ fn descendants_end_before_the_lease_expires_in_a_store_that_became_unreachable()
     }
 }
 
-// A store that has forgotten the lease may have granted it to another owner: no time is left.
+// A store that has forgotten the lease may have granted it to another owner, so the command is
+// killed at once, without time to exit by itself.
 #[test]
 fn command_is_killed_when_the_store_has_forgotten_the_lease() {
     let Some(mut family) = Family::start() else {
@@ -378,7 +384,8 @@ fn control_z_and_fg_resume_a_command_on_a_lease() {
 /// Fills a pipe that no process reads, so that the next write to it blocks.
 fn fill(pipe: &impl std::os::fd::AsRawFd) {
     let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
-    // Opened again, because the flag would apply to all processes that share the open pipe.
+    // The pipe is opened again, because the flag for non-blocking writes would otherwise apply to
+    // all processes that share it.
     let mut options = fs::OpenOptions::new();
     let options = options.write(true).custom_flags(libc::O_NONBLOCK);
     let mut pipe = options.open(path).expect("the pipe");
@@ -387,7 +394,8 @@ fn fill(pipe: &impl std::os::fd::AsRawFd) {
     }
 }
 
-// A pipe whose reader is stuck, or a terminal after Ctrl-S.
+// Stderr blocks if it is a pipe whose reader is stuck, or a terminal after Ctrl-S. The watchdog
+// must not wait for it.
 #[test]
 fn descendants_end_before_the_next_owner_starts_while_stderr_is_blocked() {
     let Some(sandbox) = LeaseSandbox::new() else {
@@ -403,7 +411,7 @@ fn descendants_end_before_the_next_owner_starts_while_stderr_is_blocked() {
     assert_alone(next);
 }
 
-// The failed renewal is logged on stderr.
+// The failed renewal is logged on stderr, which blocks. The next renewal must not wait for it.
 #[test]
 fn lease_is_renewed_after_a_failed_renewal_while_stderr_is_blocked() {
     let Some(sandbox) = LeaseSandbox::new() else {
@@ -422,7 +430,7 @@ fn lease_is_renewed_after_a_failed_renewal_while_stderr_is_blocked() {
             .contains("NOREPLICAS")
     });
     redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    // A lease that is not renewed has less than two thirds of its TTL left by now.
+    // Without renewals, less than two thirds of the TTL would be left at this time.
     until("the lease is renewed", || {
         sandbox.status("x")["expires_in_ms"].as_u64() > Some(9000)
     });
@@ -430,8 +438,8 @@ fn lease_is_renewed_after_a_failed_renewal_while_stderr_is_blocked() {
     assert_eq!(sandbox.status("x")["record"]["token"], token);
 }
 
-// Each limit of memory lets the start of another thread fail. The caller ignores SIGTERM, so that
-// only SIGKILL ends the command.
+// Starting a thread needs memory, so each limit makes the start of another thread fail. The caller
+// ignores SIGTERM, so that only SIGKILL ends the command.
 #[test]
 fn no_descendant_outlives_a_wrapper_that_cannot_start_a_thread() {
     let Some(sandbox) = LeaseSandbox::new() else {
@@ -447,13 +455,15 @@ fn no_descendant_outlives_a_wrapper_that_cannot_start_a_thread() {
         let launch = launch.words("run --wait --store").arg(sandbox.redis.url());
         let launch = launch.words(TTL).words("x -- sh -c");
         let launch = launch.arg("flock -s \"$0\" sleep 1; exit 7").arg(&witness);
-        // Each thread takes more than all other memory together.
+        // The stack of each thread is larger than all other memory together, so the limit decides
+        // how many threads start.
         let launch = launch.env("RUST_MIN_STACK", (256 << 20).to_string());
-        // Not dropped before the check, because that would kill the process group.
+        // The wrapper's handle is dropped only after the check, because dropping it kills the
+        // process group, and with it the descendants that the test searches for.
         let mut process = launch.start();
         let outcome = process.wait();
         if outcome.code != Some(7) {
-            // The time in which a watchdog that is still running would start the command.
+            // Waits for the time in which a watchdog that is still running would start the command.
             std::thread::sleep(Duration::from_millis(300));
         }
         let file = File::open(&witness).unwrap();
@@ -464,7 +474,7 @@ fn no_descendant_outlives_a_wrapper_that_cannot_start_a_thread() {
     assert_eq!(codes.last(), Some(&Some(7)), "{codes:?}");
 }
 
-// The wrapper kills the watchdog too.
+// The wrapper kills the stopped watchdog, and then the descendants.
 #[test]
 fn descendants_of_a_stopped_watchdog_end_when_the_lease_is_lost() {
     let Some(mut family) = Family::start() else {
@@ -498,7 +508,8 @@ fn wrapper_ends_the_descendants_of_a_command_that_exited_if_the_watchdog_is_stop
     let next = family.next();
     fs::write(family.sandbox.sandbox.path("witness.go"), "").unwrap();
     until("the command has exited", || !is_alive(family.owner.command));
-    // The watchdog reports the exit at once, and waits 2 s for the descendants.
+    // The watchdog reports the exit of the command at once, and then gives the descendants 2 s to
+    // exit. The test stops it in this time.
     std::thread::sleep(Duration::from_millis(300));
     send(watchdog, libc::SIGSTOP);
     let outcome = family.owner.process.wait();

@@ -17,7 +17,8 @@ pub(crate) const STOP_EVENT: &str = "lease";
 
 /// State of a lease. This build contains no lease store, so no value exists: enable one of the
 /// features `redis`, `dynamodb` and `etcd`.
-// Not an empty enum: code that uses a value would then be reported as unreachable.
+// A struct with a private field, not an empty enum: the compiler would report code that uses a
+// value of an empty enum as unreachable.
 #[derive(Clone, Debug)]
 pub struct LeaseState {
     _private: (),
@@ -39,7 +40,7 @@ impl LeaseState {
         false
     }
 
-    /// Waits for a change of the state.
+    /// Waits until the deadline changes, the lease is lost, or a stop is requested.
     pub fn wait_for_change(&self, _known: Option<Duration>, _limit: Duration) {}
 }
 

@@ -16,9 +16,10 @@ use crate::key::Key;
 use crate::record::Record;
 use crate::sys::clock;
 
-/// Pause between attempts while the store cannot be reached.
+/// Pause between two attempts to acquire a lease while its store is unreachable.
 const UNREACHABLE_PAUSE: Duration = Duration::from_millis(200);
-/// Longest wait for a notification. It bounds the delay if a notification is lost.
+/// Maximum wait for the store's notification that a key was released. The claim then tries again,
+/// so a lost notification delays it by no more than this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Parameters of a claim on a lease store.
@@ -35,8 +36,8 @@ pub(crate) struct LeaseRequest<'a> {
 pub(crate) enum Patience<'a> {
     /// Fails at once.
     None,
-    /// Waits until the deadline, or forever; the callback is told whom it waits for. Ends once the
-    /// other callback returns true.
+    /// Waits until the deadline, or forever if it is `None`. The first callback receives the owner
+    /// that the claim waits for. The claim ends as soon as the second callback returns true.
     Until(
         Option<Instant>,
         &'a mut dyn FnMut(&Holder),
@@ -65,8 +66,8 @@ pub(crate) fn acquire(
     };
     let result = attempts.run(patience);
     if result.is_err() && attempts.contacted {
-        // A response that was lost may have granted the lease. It is ended now, so that other
-        // processes need not wait for its expiry.
+        // The store may have granted the lease although its response was lost. The lease is
+        // released now, so that other processes need not wait for its expiry.
         let limit = Duration::from_millis(500).min(attempts.id.request_timeout());
         let _ = request.store.backend.release(&attempts.id, limit);
     }
@@ -79,7 +80,7 @@ struct Attempts<'a> {
     id: Arc<LeaseId>,
     /// True if an earlier request may have reached the store although it failed.
     contacted: bool,
-    /// Owner id that was last reported to the caller.
+    /// Owner id that was last reported to the caller, so that each owner is reported once.
     reported: Option<String>,
     waiter: Option<Box<dyn super::backend::Waiter>>,
 }
@@ -98,10 +99,12 @@ impl Attempts<'_> {
                     if !state.is_lost() {
                         return self.start_lease(grant, state);
                     }
-                    // The response took longer than the TTL. The lease may have passed on already.
+                    // The response of the store took longer than the TTL, so another process may
+                    // have acquired the key already.
                     let _ = backend.release(&self.id, limit);
-                    // The release may still be on its way. It must not end a later lease, so its
-                    // owner id is never used again.
+                    // A release request may reach the store late. A late release must not end a
+                    // newer lease of this process, so the owner id of this attempt is never used
+                    // again.
                     let owner = new_owner_id(self.request.record);
                     self.id = Arc::new(LeaseId {
                         owner,
@@ -123,7 +126,9 @@ impl Attempts<'_> {
                 }
                 Err(error) => {
                     self.contacted = true;
-                    // A store that was never reached is more likely misconfigured than down.
+                    // An unreachable store is retried only if it has responded to this claim
+                    // before. Otherwise its address is more likely wrong than the store down, and
+                    // the claim fails at once.
                     if !error.transient || !was_reachable || matches!(patience, Patience::None) {
                         return Err(self.request.store.error("acquire", self.request.key, error));
                     }
@@ -156,7 +161,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// Returns the time that is left to wait, or the error if there is none.
+    /// Returns the time for which the claim may still wait, or the error that ends the claim if no
+    /// time is left.
     fn check_patience(
         &self,
         patience: &Patience<'_>,
@@ -177,9 +183,9 @@ impl Attempts<'_> {
         }
     }
 
-    /// Waits until the store can prove whether the owner still renews its lease. A claim that does
-    /// not wait for the owner waits for this proof, at most one TTL: without it the key of a crashed
-    /// owner would be refused forever.
+    /// Waits until the store can prove whether the owner still renews its lease. Even a claim that
+    /// does not wait for an owner waits for this proof, at most one TTL: without the proof, the key
+    /// of a crashed owner would be refused forever.
     fn wait_unproven(
         &mut self,
         entry: &Entry,
@@ -211,8 +217,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// Waits for the release of the key. The first call only registers for the notification, so that
-    /// the next attempt sees a release that came before it.
+    /// Waits for the notification that the key was released. The first call only subscribes and
+    /// returns at once: the next attempt then sees a release that happened before the subscription.
     fn wait(&mut self, entry: &Entry, left: Duration) {
         let backend = &self.request.store.backend;
         let limit = self.id.request_timeout();
@@ -221,7 +227,8 @@ impl Attempts<'_> {
                 self.waiter = Some(waiter);
             }),
             Some(waiter) => {
-                // An expiry is not announced by every store, so the wait ends with the lease.
+                // Not every store sends a notification when a lease expires, so the wait ends at
+                // the expiry at the latest.
                 let expiry = entry
                     .expires_in
                     .map_or(LONGEST_WAIT, |left| left + Duration::from_millis(2));
@@ -231,7 +238,7 @@ impl Attempts<'_> {
         if let Err(error) = waited {
             tracing::debug!(
                 error = error.why,
-                "waiting for a lease without notification"
+                "waiting for a lease without notifications from the store"
             );
             self.waiter = None;
             thread::sleep(UNREACHABLE_PAUSE.min(left));
@@ -249,7 +256,9 @@ impl Attempts<'_> {
         )
         .map_err(|error| {
             self.contacted = true;
-            let why = StoreError::fatal(format!("cannot start the renewal thread: {error}"));
+            let why = StoreError::fatal(format!(
+                "cannot start the thread that renews the lease: {error}"
+            ));
             store.error("renew", self.request.key, why)
         })?;
         let lease = Lease {
@@ -272,7 +281,8 @@ impl Attempts<'_> {
 /// Returns a random id for one acquisition. The store compares it to recognize the owner, so two
 /// acquisitions must never have the same id.
 fn new_owner_id(record: &Record) -> String {
-    // `RandomState` has random keys from the operating system.
+    // `RandomState` takes its keys from the operating system's random numbers, so the id cannot
+    // repeat in another process or after a restart.
     let half = || std::hash::RandomState::new().hash_one((record.pid, clock::boot_time()));
     format!("{:016x}{:016x}", half(), half())
 }

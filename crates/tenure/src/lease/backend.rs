@@ -9,8 +9,8 @@ const REQUESTS_PER_TTL: u32 = 3;
 /// Maximum time for one request, however long the TTL is.
 const MAX_REQUEST: Duration = Duration::from_secs(5);
 
-/// A store of leases. All calls block for at most their time limit, and may be made from any
-/// thread, also from one of an async runtime.
+/// A store of leases. Each operation blocks for at most the time limit that its caller gives. Any
+/// thread may call it, also a thread of an async runtime.
 ///
 /// An error does not say whether the store has executed the request. Every request can therefore be
 /// repeated: it names the owner, and the store compares the owner before it changes anything.
@@ -33,7 +33,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// Extends the lease to its whole TTL, if this owner still has it.
     fn renew(&self, id: &LeaseId, grant: &Grant, limit: Duration) -> Result<Renewed, StoreError>;
 
-    /// Replaces the lock record. False: this owner no longer has the lease.
+    /// Replaces the lock record of the lease. Returns false if this owner no longer has the lease.
     fn write_record(
         &self,
         id: &LeaseId,
@@ -41,16 +41,18 @@ pub(crate) trait Backend: Send + Sync + Debug {
         limit: Duration,
     ) -> Result<bool, StoreError>;
 
-    /// Ends the lease, if this owner still has it. The counter of tokens is kept.
+    /// Ends the lease if this owner still has it. The counter of tokens stays in the store, so that
+    /// the next owner gets a larger token.
     fn release(&self, id: &LeaseId, limit: Duration) -> Result<(), StoreError>;
 
-    /// Returns the present lease of a key.
+    /// Returns the current lease of a key, or `None` if the key is free.
     fn read(&self, key: &str, limit: Duration) -> Result<Option<Entry>, StoreError>;
 
-    /// Returns all present leases, at most [`MAX_LISTED`].
+    /// Returns the current leases of all keys, at most [`MAX_LISTED`].
     fn list(&self, limit: Duration) -> Result<Vec<(String, Entry)>, StoreError>;
 
-    /// Stores a request to stop next to the lease of this owner. False: the owner no longer has it.
+    /// Stores a request to stop next to the lease of this owner, who reads it at the next renewal.
+    /// Returns false if the owner no longer has the lease.
     fn request_stop(&self, key: &str, owner: &str, limit: Duration) -> Result<bool, StoreError>;
 
     /// Prepares to wait for the release of a key. The notification starts with this call, so that a
@@ -60,7 +62,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
 
 /// Waits for the release of a key.
 pub(crate) trait Waiter {
-    /// Returns when the key may have become free, or after `limit`.
+    /// Returns after a notification that the key may be free, or after `limit`.
     fn wait(&mut self, limit: Duration) -> Result<(), StoreError>;
 }
 
@@ -121,9 +123,11 @@ pub(crate) enum Attempt {
 pub(crate) struct Entry {
     pub(crate) owner: String,
     pub(crate) token: u64,
-    /// Lock record, as the owner wrote it. Not trusted.
+    /// Lock record as its owner wrote it. Other programs can write to the store, so the content is
+    /// not trusted.
     pub(crate) record: Vec<u8>,
-    /// Time until the lease expires unless it is renewed, if the store knows it.
+    /// Time until the lease expires unless it is renewed. `None` if the store does not report
+    /// expiry times.
     pub(crate) expires_in: Option<Duration>,
 }
 
@@ -148,7 +152,7 @@ pub(crate) struct StoreError {
 }
 
 impl StoreError {
-    /// Failure that a later request may not have.
+    /// Returns an error for a temporary failure: the same request may succeed later.
     pub(crate) fn transient(why: impl fmt::Display) -> Self {
         Self {
             why: without_error_numbers(&why.to_string()),
@@ -156,7 +160,8 @@ impl StoreError {
         }
     }
 
-    /// Failure that every later request will have too.
+    /// Returns an error for a permanent failure: every later request will fail too, so retries are
+    /// useless.
     pub(crate) fn fatal(why: impl fmt::Display) -> Self {
         Self {
             why: without_error_numbers(&why.to_string()),
@@ -164,13 +169,14 @@ impl StoreError {
         }
     }
 
-    /// No response arrived within the limit.
+    /// Returns the error for a request that the store did not respond to within the limit.
     pub(crate) fn timeout(limit: Duration) -> Self {
         Self::transient(format!("no response within {} ms", limit.as_millis()))
     }
 }
 
-/// Removes ` (os error N)`, which says no more than the words in front of it.
+/// Removes ` (os error N)` from the message of an I/O error: the number repeats the words in front
+/// of it.
 fn without_error_numbers(why: &str) -> String {
     let mut parts = why.split(" (os error ");
     let mut text = parts.next().unwrap_or_default().to_owned();

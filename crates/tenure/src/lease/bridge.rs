@@ -1,7 +1,7 @@
 //! Blocking calls of async clients, on a private runtime with one thread.
 //!
-//! The caller waits on a channel of the standard library. Its thread may therefore belong to another
-//! runtime, whose `block_on` would panic there.
+//! The calling thread waits on a channel of the standard library, not in `block_on`: that would
+//! panic on a thread that belongs to another async runtime.
 
 use std::fmt;
 use std::future::Future;
@@ -12,17 +12,19 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::backend::StoreError;
 
-/// Time in addition to the limit of a call, for the thread that reports the timeout.
+/// Time for which the caller waits beyond the limit of a call, so that the runtime can report the
+/// timeout itself.
 const GRACE: Duration = Duration::from_millis(250);
-/// Maximum number of threads that resolve host names.
+/// Maximum number of threads on which the runtime resolves host names.
 const MAX_BLOCKING_THREADS: usize = 4;
 
 /// Runtime of the async client of one store.
 pub(super) struct Bridge {
-    /// Taken when the bridge is dropped.
+    /// `None` only while the bridge is dropped: shutting a runtime down consumes it.
     runtime: Option<Runtime>,
     handle: Handle,
-    /// Process that started the runtime. Its thread does not exist in a forked child.
+    /// Process that started the runtime. A forked child has no copy of the runtime's thread, so its
+    /// calls would never complete.
     process: u32,
 }
 
@@ -46,7 +48,8 @@ impl Bridge {
         self.process != std::process::id()
     }
 
-    /// Handle that starts tasks for which no caller waits.
+    /// Returns a handle for tasks that run in the background while no caller waits for their
+    /// result.
     #[cfg(feature = "etcd")]
     pub(super) fn handle(&self) -> &Handle {
         &self.handle
@@ -69,7 +72,8 @@ impl Bridge {
             let result = tokio::time::timeout(limit, future)
                 .await
                 .unwrap_or_else(|_| Err(StoreError::timeout(limit)));
-            // The caller is gone only if it has reported a timeout.
+            // Sending the result fails only if the caller has reported a timeout and left, so the
+            // error is ignored.
             let _ = sender.send(result);
         });
         match receiver.recv_timeout(limit.saturating_add(GRACE)) {
@@ -103,7 +107,8 @@ impl Drop for Bridge {
             return;
         };
         if self.is_forked() {
-            // Its locks may have been held by threads that do not exist here.
+            // The runtime is leaked in a forked child: threads that exist only in the parent may
+            // have held the runtime's locks, and shutting it down could then wait forever.
             std::mem::forget(runtime);
         } else {
             runtime.shutdown_background();

@@ -43,24 +43,27 @@ use super::{DEFAULT_TTL, MAX_TTL, MIN_TTL};
 use crate::error::Error;
 use crate::sys::clock;
 
-/// Maximum time in which the region and the credentials are found. Instance metadata is asked last.
+/// Maximum time to find the region and the credentials. The slowest source is tried last: the
+/// metadata service of an EC2 instance.
 const CONFIGURE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Number of times that a request is sent while the service is busy, within the limit of the call.
+/// Maximum number of times that one request is sent while the service is busy.
 const MAX_ATTEMPTS: u32 = 3;
-/// Pauses between them. They are short, so that the last error is reported and not a timeout.
+/// Pause after the first response "busy"; further pauses grow. They are short, so that all attempts
+/// fit into the limit of a call and the service's error is reported instead of a timeout.
 const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 const MAX_BACKOFF: Duration = Duration::from_millis(100);
-/// Number of times that an attempt starts again because the item changed between read and write.
+/// Maximum number of times that one claim starts again because another process changed the item
+/// between this process's read and its conditional write.
 const MAX_RACES: usize = 5;
-/// Interval of two looks at a lease whose owner is known to be alive. A release must be noticed
-/// within one second.
+/// Interval between two reads of a lease whose owner is alive. A waiting claim must notice a
+/// release within one second.
 const POLL: Duration = Duration::from_millis(400);
-/// Number of items that one page of a list is made from.
+/// Maximum number of items that the service reads for one page of a list.
 const PAGE: i32 = 1000;
 
 type Item = HashMap<String, AttributeValue>;
 
-/// Client of one table.
+/// Client of one DynamoDB table, whose items are the leases.
 pub(super) struct DynamoDb {
     table: Arc<Table>,
     bridge: Bridge,
@@ -71,7 +74,7 @@ struct Table {
     name: String,
     /// Region and endpoint.
     scope: Vec<(&'static str, String)>,
-    /// Command that creates the table.
+    /// AWS command that creates the table, for the error message about a missing table.
     create: String,
     observations: Observations,
 }
@@ -92,8 +95,11 @@ impl DynamoDb {
                 ));
             }
         };
-        let bridge = Bridge::start()
-            .map_err(|error| url.bad(&format!("cannot start its thread: {error}")))?;
+        let bridge = Bridge::start().map_err(|error| {
+            url.bad(&format!(
+                "cannot start the thread of the AWS client: {error}"
+            ))
+        })?;
         let (client, region, used_endpoint) = bridge
             .call(CONFIGURE_TIMEOUT, configure(region, endpoint.clone(), keys))
             .map_err(|error| url.bad(&error.why))?;
@@ -129,7 +135,8 @@ impl DynamoDb {
         self.bridge.call(limit, requests(Arc::clone(&self.table)))
     }
 
-    /// Changes the item of a key if this owner has it. `None`: another owner has it, or none.
+    /// Changes the item of a key if this owner has it. Returns `None` if another owner or no owner
+    /// has it.
     fn update_if_owner(
         &self,
         key: &str,
@@ -152,7 +159,8 @@ impl DynamoDb {
 impl Drop for DynamoDb {
     fn drop(&mut self) {
         if self.bridge.is_forked() {
-            // Closing the copied connections would end the TLS sessions of the parent.
+            // In a forked child the client is leaked: closing the child's copies of the parent's
+            // connections would end the parent's TLS sessions.
             std::mem::forget(Arc::clone(&self.table));
         }
     }
@@ -185,7 +193,7 @@ impl Backend for DynamoDb {
                 }
             }
             Err(StoreError::transient(
-                "other processes changed the item during each attempt",
+                "other processes changed the item of the key during each attempt to acquire it",
             ))
         })
     }
@@ -291,12 +299,14 @@ impl Backend for DynamoDb {
     }
 }
 
-/// DynamoDB sends no notifications: the caller looks again after a pause.
+/// Waits by polling: DynamoDB sends no notifications, so the caller reads the item again after a
+/// pause.
 struct Poll;
 
 impl Waiter for Poll {
     fn wait(&mut self, limit: Duration) -> Result<(), StoreError> {
-        // Processes that wait for the same key must not look at it all at the same time.
+        // Random jitter: processes that wait for the same key must not all read its item at the
+        // same time.
         let jitter = Duration::from_millis(random() % 150);
         std::thread::sleep(limit.min(POLL.saturating_sub(jitter)));
         Ok(())
@@ -311,7 +321,7 @@ impl Table {
             .key("key", AttributeValue::S(key.to_owned()))
     }
 
-    /// Sends a conditional write. `None`: the condition is false.
+    /// Sends a conditional write. Returns `None` if the item does not meet the condition.
     async fn write(
         &self,
         request: UpdateItemFluentBuilder,
@@ -339,8 +349,8 @@ impl Table {
             .map_err(|error| self.to_store_error(&error))
     }
 
-    /// Reads the item and writes it if it is free, expired or this owner's. `None`: another process
-    /// wrote it in between.
+    /// Reads the item of a key and writes it if the key is free, expired or already this owner's.
+    /// Returns `None` if another process changed the item between the read and the write.
     async fn acquire(&self, id: &LeaseId, record: &[u8]) -> Result<Option<Attempt>, StoreError> {
         let item = self.get(&id.key).await?.unwrap_or_default();
         let now = clock::boot_time();
@@ -349,7 +359,8 @@ impl Table {
             return self.take_over(id, record, &item).await;
         };
         if held.owner == id.owner {
-            // An earlier attempt of this owner succeeded, but its response was lost.
+            // The item names this owner already: an earlier attempt succeeded, but its response was
+            // lost.
             return self.renew_own(id, held.token).await;
         }
         let version = text(&item, "version").unwrap_or_default();
@@ -370,8 +381,9 @@ impl Table {
         }
     }
 
-    /// Writes this owner into the item, if it is still as it was read. The token changes with every
-    /// acquisition, so that a request that arrives late has no effect.
+    /// Writes this owner into the item, if the item is unchanged since it was read. Every
+    /// acquisition changes the token, so a delayed request that expects an older token has no
+    /// effect.
     async fn take_over(
         &self,
         id: &LeaseId,
@@ -444,7 +456,10 @@ impl Table {
                 StoreError::fatal(why)
             };
         };
-        let code = service.err().code().unwrap_or("an error without a code");
+        let code = service
+            .err()
+            .code()
+            .unwrap_or("an AWS error without a code");
         let message = service.err().message().unwrap_or_default();
         let why = crate::text::sanitize_name(format!("{code}: {message}"));
         match code {
@@ -469,8 +484,8 @@ impl Table {
     }
 }
 
-/// Finds the region and the credentials, and creates the client. Returns it with the region and
-/// the endpoint, which the environment may give.
+/// Finds the region and the credentials, and creates the client. Returns the client, the region and
+/// the endpoint; the latter two may come from the environment.
 async fn configure(
     region: Option<String>,
     endpoint: Option<String>,
@@ -502,7 +517,8 @@ async fn configure(
             "no AWS region is set; write dynamodb://TABLE?region=us-east-1, or set AWS_REGION",
         ));
     };
-    // The first request would otherwise fail with a timeout if there are no credentials.
+    // The credentials are fetched now, because the first request would otherwise fail with a
+    // timeout, not with an error that names the missing credentials.
     if let Some(provider) = config.credentials_provider() {
         provider.provide_credentials().await.map_err(|error| {
             StoreError::fatal(format!(
@@ -518,7 +534,7 @@ async fn configure(
     Ok((Client::new(&config), region, endpoint))
 }
 
-/// Removes user and password from the URL of an endpoint.
+/// Removes the user and the password from the URL of an endpoint, for messages.
 fn without_user(endpoint: &str) -> String {
     match (endpoint.split_once("://"), endpoint.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, address))) => format!("{scheme}://{address}"),
@@ -526,7 +542,8 @@ fn without_user(endpoint: &str) -> String {
     }
 }
 
-/// Rejects names that AWS would reject, or that would change the meaning of the command in an error.
+/// Rejects table, region and endpoint names that AWS would reject, or that would change the meaning
+/// of the shell command in an error message.
 fn check(url: &StoreUrl, region: Option<&str>, endpoint: Option<&str>) -> Result<(), Error> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if !(3..=255).contains(&url.address.len()) || !url.address.chars().all(is_name) {
@@ -548,7 +565,7 @@ fn check(url: &StoreUrl, region: Option<&str>, endpoint: Option<&str>) -> Result
     Ok(())
 }
 
-/// Reads a lease from an item. `None`: the key is free.
+/// Reads a lease from an item of the table. Returns `None` if the key is free.
 fn entry(item: &Item) -> Option<Entry> {
     let record = match item.get("record") {
         Some(AttributeValue::B(record)) => record.clone().into_inner(),
@@ -557,7 +574,8 @@ fn entry(item: &Item) -> Option<Entry> {
     Some(Entry {
         owner: match item.get("owner")? {
             AttributeValue::S(owner) => owner.clone(),
-            // Not written by tenure. The key is not free.
+            // Another program wrote the item, because its owner is not a text. The key counts as
+            // held.
             _ => String::new(),
         },
         token: number(item, "token").unwrap_or(0),
@@ -574,8 +592,8 @@ fn number(item: &Item, name: &str) -> Option<u64> {
     item.get(name)?.as_n().ok()?.parse().ok()
 }
 
-/// Token of the next owner. The counter of a new item starts with the time in microseconds: the
-/// tokens then increase even if the item was deleted.
+/// Returns the token of the next owner. The counter of a new item starts with the time in
+/// microseconds, so tokens increase even if the previous item was deleted.
 fn next_token(item: &Item) -> Result<u64, StoreError> {
     if item.contains_key("token") {
         return number(item, "token")
@@ -588,14 +606,15 @@ fn next_token(item: &Item) -> Result<u64, StoreError> {
     Ok(u64::try_from(now.as_micros()).unwrap_or(1).max(1))
 }
 
-/// TTL of the owner, limited to those that a claim may have.
+/// Returns the TTL in the item of an owner. The value is limited to the range that claims may have,
+/// because other programs can write to the table.
 fn ttl(item: &Item) -> Duration {
     number(item, "ttl_ms")
         .map_or(DEFAULT_TTL, Duration::from_millis)
         .clamp(MIN_TTL, MAX_TTL)
 }
 
-/// Time until the next look at a lease that may have expired.
+/// Returns the time until the next read of a lease that may have expired.
 fn retry(ttl: Duration, expires_in: Duration) -> Duration {
     (ttl / 10)
         .clamp(Duration::from_millis(50), Duration::from_millis(500))

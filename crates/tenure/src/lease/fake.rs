@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use super::backend::{Attempt, Backend, Entry, Grant, LeaseId, Renewed, StoreError, Waiter};
 
-/// Behaviour of one request.
+/// Behaviour of the fake store for one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
     /// The store executes the request, and its response arrives after this time.
     Delay(Duration),
     /// The store executes the request, and its response is lost.
     LoseResponse,
-    /// The store is not reached.
+    /// The request does not reach the store, and fails.
     Unreachable,
 }
 
-/// One key, with at most one owner and no expiry.
+/// Fake store with one key, at most one owner, and no expiry.
 #[derive(Debug, Default)]
 pub(super) struct Fake {
     inner: Mutex<Inner>,
@@ -32,7 +32,7 @@ struct Inner {
     stop: bool,
     /// Faults of the next requests to acquire and renew, in this order.
     faults: VecDeque<Fault>,
-    /// Every request to acquire and renew fails, once `faults` is empty.
+    /// True if every request to acquire or renew fails once `faults` is empty.
     unreachable: bool,
     renewals: usize,
     /// Owner ids of all requests to release.
@@ -46,7 +46,7 @@ impl Fake {
         fake
     }
 
-    /// Adds faults of the next requests.
+    /// Adds faults for the next requests, one each.
     pub(super) fn add_faults(&self, faults: &[Fault]) {
         self.lock().faults.extend(faults);
     }

@@ -105,8 +105,8 @@ pub(crate) fn stop(
     }
 }
 
-/// Returns the holder that an entry of the store describes. Its text is another process's and is
-/// sanitized.
+/// Returns the holder that a lease in the store describes. Another process wrote the text of its
+/// lock record, so the text is sanitized.
 pub(super) fn holder(store: &LeaseStore, key: &Key, entry: &Entry) -> Holder {
     let mut record = Record::decode(&entry.record).ok();
     if let Some(record) = &mut record {

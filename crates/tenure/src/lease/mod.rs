@@ -54,11 +54,13 @@ pub use state::LeaseState;
 
 /// TTL of a lease if the claim does not state one.
 const DEFAULT_TTL: Duration = Duration::from_secs(15);
-/// Smallest TTL. A shorter lease would be lost at every short pause of the network or a process.
+/// Smallest TTL. A shorter lease would be lost at every short interruption of the network or of the
+/// process.
 const MIN_TTL: Duration = Duration::from_secs(1);
-/// Largest TTL. After a crash the key stays held for this long.
+/// Largest TTL. The key of a crashed owner stays held until its TTL has passed, so the TTL must be
+/// bounded.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Maximum time for one request that does not depend on a TTL, such as reading a status.
+/// Maximum time for a request that is not bounded by a TTL, such as reading a status.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A connection to a store of leases. Clones share the connection.
@@ -89,8 +91,8 @@ impl LeaseStore {
         url::identity(&self.url, &self.backend.scope())
     }
 
-    /// URL of the store and the name of the key in it. It stands where a file store has the path of
-    /// a lock file.
+    /// Returns the URL of the store and the name of the key in it. Messages show it in place of the
+    /// path of a lock file.
     pub(crate) fn path_of(&self, key: &Key) -> PathBuf {
         let name = store_key(key).unwrap_or_default();
         PathBuf::from(format!("{}#{name}", self.url))
@@ -113,8 +115,8 @@ impl fmt::Debug for LeaseStore {
     }
 }
 
-/// Returns the name of a key in a store of leases. Keys that are paths have none: the path names a
-/// different file on each machine.
+/// Returns the name of a key in a store of leases. A key that is a path has no such name, because
+/// the path means a different file on each machine.
 fn store_key(key: &Key) -> Result<String, Error> {
     if key.own_path().is_some() {
         return Err(Error::new(Kind::BadKey {
@@ -131,7 +133,7 @@ fn key_from_store(name: &str) -> Option<Key> {
     Key::from_file_name(&format!("{name}.lock"))
 }
 
-/// Returns the TTL if it is allowed, or the default TTL.
+/// Returns the TTL of a claim if it is within the limits, or the default TTL if the claim has none.
 fn checked_ttl(ttl: Option<Duration>, key: &Key) -> Result<Duration, Error> {
     let ttl = ttl.unwrap_or(DEFAULT_TTL);
     if (MIN_TTL..=MAX_TTL).contains(&ttl) {
@@ -165,12 +167,13 @@ impl Lease {
         &self.state
     }
 
-    /// State for other threads. Always present in a build that contains lease stores.
+    /// Returns the state of the lease, which other threads can check. In a build without lease
+    /// stores there is no value of this type.
     pub(crate) fn shared_state(&self) -> Option<LeaseState> {
         Some(self.state.clone())
     }
 
-    /// Replaces the lock record in the store. Fails if the lease is lost.
+    /// Replaces the lock record in the store. Fails if this process has lost the lease.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let limit = self.id.request_timeout();
         match self
@@ -193,7 +196,8 @@ impl Lease {
         }
     }
 
-    /// Releases the lease in the store. If the request fails, the lease ends after its TTL.
+    /// Releases the lease in the store. If the request fails, the lease ends when its TTL has
+    /// passed.
     pub(crate) fn release(self) -> Result<(), Error> {
         self.state.mark_lost();
         self.renewal.stop();
@@ -210,8 +214,8 @@ impl Lease {
             })
     }
 
-    /// Ends the renewal without a request to the store. The lease ends after its TTL, as after a
-    /// crash.
+    /// Ends the renewal without a request to the store. The lease then ends when its TTL has
+    /// passed, as after a crash.
     pub(crate) fn abandon(self) {
         self.state.mark_lost();
         self.renewal.stop();

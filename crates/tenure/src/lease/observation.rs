@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Maximum number of keys that are observed at a time.
+/// Maximum number of keys whose leases are observed at a time. It bounds the memory of a process
+/// that inspects many keys.
 const MAX_OBSERVED: usize = 1024;
 
 /// The leases of other owners that this process has seen.
@@ -19,12 +20,12 @@ pub(super) struct Observations(Mutex<HashMap<String, Seen>>);
 struct Seen {
     owner: String,
     version: String,
-    /// Time at which this version was seen first.
+    /// Time at which this process saw the current version of the lease for the first time.
     first: Duration,
-    /// Time at which it was seen last.
+    /// Time at which this process saw the current version of the lease for the last time.
     last: Duration,
-    /// Time after which the owner has renewed or acquired the lease: the time at which its previous
-    /// version was seen last.
+    /// Time after which the owner has certainly renewed or acquired the lease: the time at which
+    /// this process saw the previous version for the last time.
     renewed_after: Option<Duration>,
 }
 
@@ -33,7 +34,7 @@ struct Seen {
 pub(super) enum Verdict {
     /// The owner has renewed the lease within its TTL.
     Valid {
-        /// Time after which the lease has expired, if its version does not change.
+        /// Time at which the lease expires unless the owner changes its version.
         expires_in: Duration,
     },
     /// The owner may have stopped renewing the lease before this process saw it first.
@@ -43,8 +44,8 @@ pub(super) enum Verdict {
 }
 
 impl Observations {
-    /// Records what a response has shown. `now` is the time after the response arrived: the owner may
-    /// have renewed the lease while the response was on its way.
+    /// Records the version of a lease that a response has shown. `now` must be the time after the
+    /// response arrived: the owner may have renewed the lease while the response was on its way.
     pub(super) fn observe(
         &self,
         key: &str,
@@ -87,7 +88,7 @@ impl Observations {
         }
     }
 
-    /// Forgets a key that has no other owner.
+    /// Forgets what was observed about a key that no other process owns any more.
     pub(super) fn forget(&self, key: &str) {
         let mut observed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         observed.remove(key);
@@ -125,7 +126,8 @@ mod tests {
         };
         observe("1", 100);
         assert_eq!(observe("2", 104), valid(10));
-        // The renewal was after 100, so the lease is valid until 110 at least.
+        // The changed version proves a renewal after the time 100, so the lease with a TTL of 10 is
+        // valid until 110 at least.
         assert_eq!(observe("2", 110), valid(4));
         assert_eq!(
             observe("2", 111),
@@ -151,7 +153,7 @@ mod tests {
             leases.observe(&key.to_string(), "a", "1", TTL, seconds(key));
         }
         assert_eq!(leases.0.lock().unwrap().len(), MAX_OBSERVED);
-        // The latest are kept.
+        // The keys that were observed last are kept.
         let verdict = leases.observe("4999", "a", "1", TTL, seconds(6000));
         assert_eq!(verdict, Verdict::Expired);
     }

@@ -1,8 +1,9 @@
 //! Leases in Redis, or a server that speaks its protocol.
 //!
-//! A lease is a hash with an expiry, `PREFIX:{KEY}:lease`, and beside it stands the counter of tokens,
-//! `PREFIX:{KEY}:token`, which never expires. Each operation is one script, which the server runs
-//! without other commands in between. The braces keep both in the same slot of a cluster.
+//! A lease is a hash with an expiry, `PREFIX:{KEY}:lease`. The counter of its fencing tokens is a
+//! key of its own, `PREFIX:{KEY}:token`, which never expires. Each operation is one Lua script,
+//! which the server runs without other commands in between. The braces put both keys into the same
+//! slot of a Redis cluster.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +23,9 @@ use crate::error::Error;
 /// Prefix of all names in Redis if the URL states none.
 const DEFAULT_PREFIX: &str = "tenure";
 
-/// Acquires the lease. The token is larger than the last one, and at least the server's time in
-/// microseconds: tokens increase even if the server has lost its data. A lease that lost its expiry
-/// gets it back, so that it cannot last forever.
+/// Lua script that acquires a lease. The token is larger than the previous one, and at least the
+/// server's time in microseconds, so tokens increase even if the server has lost its data. A lease
+/// that lost its expiry gets an expiry again, so that it cannot last forever.
 const ACQUIRE: &str = r"
 local held = redis.call('HMGET', KEYS[1], 'owner', 'token', 'record', 'ttl')
 if held[1] and held[1] ~= ARGV[1] then
@@ -54,7 +55,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return {1, token}
 ";
 
-/// Extends the lease of this owner. Returns 2 if a stop was requested.
+/// Lua script that extends the lease of this owner. Returns 2 if a stop was requested.
 const RENEW: &str = r"
 local held = redis.call('HMGET', KEYS[1], 'owner', 'stop')
 if held[1] ~= ARGV[1] then return 0 end
@@ -63,15 +64,16 @@ if held[2] then return 2 end
 return 1
 ";
 
-/// Sets one field of the lease of this owner: its lock record, or a stop request.
+/// Lua script that sets one field of the lease of this owner: its lock record, or a stop request.
 const SET_FIELD: &str = r"
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[1], ARGV[2], ARGV[3])
 return 1
 ";
 
-/// Ends the lease of this owner and tells the processes that wait for it. A user without the right to
-/// publish can still release: the waiting processes then look again after a pause.
+/// Lua script that ends the lease of this owner and publishes a message to the processes that wait
+/// for the key. A user without the right to publish can still release: waiting processes then find
+/// the free key after a pause.
 const RELEASE: &str = r"
 if redis.call('HGET', KEYS[1], 'owner') ~= ARGV[1] then return 0 end
 redis.call('DEL', KEYS[1])
@@ -79,22 +81,22 @@ redis.pcall('PUBLISH', KEYS[1], 'released')
 return 1
 ";
 
-/// Reads the lease and the time until its expiry.
+/// Lua script that reads the lease and the time until its expiry.
 const READ: &str = r"
 local held = redis.call('HMGET', KEYS[1], 'owner', 'token', 'record')
 if not held[1] then return {} end
 return {held[1], held[2] or '0', held[3] or '', redis.call('PTTL', KEYS[1])}
 ";
 
-/// Number of idle connections that are kept for the next requests.
+/// Maximum number of idle connections that are kept open for later requests.
 const MAX_IDLE: usize = 4;
 
-/// Connections to one Redis server.
+/// Client of one Redis server, with its connections.
 pub(super) struct Redis {
     client: Client,
     /// URL without credentials.
     shown: String,
-    /// True once the settings of the server were checked.
+    /// True once this process has checked if the server's settings let it forget leases.
     is_checked: AtomicBool,
     prefix: String,
     idle: Mutex<Idle>,
@@ -105,7 +107,7 @@ pub(super) struct Redis {
     read: Script,
 }
 
-/// Connections that no request uses now.
+/// Open connections that no request uses at present.
 struct Idle {
     /// Process that opened the connections. A forked child must not use them.
     process: u32,
@@ -158,8 +160,9 @@ impl Redis {
         let idle = self.idle().connections.pop();
         let reused = idle.is_some();
         match self.try_with(idle, limit, &request) {
-            // The server may have closed an idle connection, for example when it was restarted.
-            // Every request may be repeated (see `Backend`).
+            // The server may have closed the idle connection, for example at a restart, so the
+            // request is sent again on a new connection. Every request may be repeated (see
+            // `Backend`).
             Err(error) if reused && is_broken(&error) && !error.is_timeout() => {
                 self.try_with(None, limit, &request)
             }
@@ -181,7 +184,8 @@ impl Redis {
         connection.set_read_timeout(Some(limit))?;
         connection.set_write_timeout(Some(limit))?;
         let outcome = request(&mut connection);
-        // After an error the connection may still receive the response to an earlier request.
+        // A connection is not reused after an error: the response to the failed request may still
+        // arrive and would be taken for the response to the next one.
         if outcome.is_ok() {
             let mut idle = self.idle();
             if idle.connections.len() < MAX_IDLE {
@@ -194,16 +198,17 @@ impl Redis {
     fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.process != std::process::id() {
-            // Closing the copies would end the TLS sessions of the parent.
+            // In a forked child the connections are leaked: closing the child's copies would end
+            // the parent's TLS sessions.
             std::mem::forget(std::mem::take(&mut idle.connections));
             idle.process = std::process::id();
         }
         idle
     }
 
-    /// Logs a warning once if this server can forget a lease that it has granted. Two owners are then
-    /// possible for up to one TTL. A server that does not respond is reported by the next request.
-    /// Processes that only look at leases need no warning.
+    /// Logs a warning, once, if this server can forget a lease that it has granted: two owners are
+    /// then possible for up to one TTL. If the server does not respond, the next request reports
+    /// that. Processes that only inspect leases do not call this function.
     fn warn_about_persistence(&self, limit: Duration) {
         if self.is_checked.swap(true, Ordering::Relaxed) {
             return;
@@ -212,7 +217,8 @@ impl Redis {
             redis::cmd("INFO").query::<String>(connection)
         });
         let Ok(info) = info else { return };
-        // Managed servers often refuse CONFIG. The policy of fsync is then unknown.
+        // Managed Redis services often refuse the command CONFIG. The `appendfsync` policy is then
+        // unknown, and no warning names it.
         let fsync = self.with(limit, |connection| {
             let mut get = redis::cmd("CONFIG");
             get.arg("GET").arg("appendfsync");
@@ -334,7 +340,8 @@ impl Backend for Redis {
             match self.read(&name, limit) {
                 Ok(Some(entry)) => entries.push((name, entry)),
                 Ok(None) => {}
-                // A key of another program with such a name must not hide the leases.
+                // A key of another program may have a name like that of a lease but another type.
+                // It is skipped, so that it does not hide the leases.
                 Err(error) if !error.transient => {
                     let name = crate::text::sanitize_name(name);
                     tracing::warn!(name, error = error.why, "skipped a key that is not a lease");
@@ -354,8 +361,8 @@ impl Backend for Redis {
             let mut connection = self.client.get_connection_with_timeout(limit)?;
             connection.set_read_timeout(Some(limit))?;
             connection.set_write_timeout(Some(limit))?;
-            // The subscription outlives this call, so it is sent by hand: `PubSub` unsubscribes when
-            // it is dropped.
+            // The command SUBSCRIBE is sent without `PubSub`, which would unsubscribe when it is
+            // dropped at the end of this call.
             let mut subscribe = redis::cmd("SUBSCRIBE");
             subscribe.arg(self.lease_key(key));
             connection.send_packed_command(&subscribe.get_packed_command())?;
@@ -400,13 +407,14 @@ struct Subscription(Connection);
 
 impl Waiter for Subscription {
     fn wait(&mut self, limit: Duration) -> Result<(), StoreError> {
-        // A timeout of zero would wait forever.
+        // A timeout of zero would mean no timeout, so the wait is at least 1 ms.
         let limit = limit.max(Duration::from_millis(1));
         let received = self.0.set_read_timeout(Some(limit)).and_then(|()| {
-            // `recv_response` would skip the first message after a timeout.
+            // Messages are read through `PubSub`, because `recv_response` would skip the first
+            // message after a timeout.
             let mut messages = self.0.as_pubsub();
             let received = messages.get_message();
-            // Dropping it would end the subscription.
+            // `PubSub` is forgotten, because dropping it would end the subscription.
             std::mem::forget(messages);
             received
         });
@@ -437,7 +445,7 @@ fn open(url: &StoreUrl) -> Result<Client, RedisError> {
     Client::open(info.set_redis_settings(settings))
 }
 
-/// Reasons why this server can forget what it has acknowledged.
+/// Returns the reasons why this server can forget a lease that it has granted.
 fn risks(info: &str, fsync: Option<&str>) -> Vec<&'static str> {
     let field = |name: &str| {
         info.lines()
@@ -447,10 +455,10 @@ fn risks(info: &str, fsync: Option<&str>) -> Vec<&'static str> {
     let mut risks = Vec::new();
     if field("connected_slaves").is_some_and(|count| count != "0") || field("role") == Some("slave")
     {
-        risks.push("it has replicas, and a failover loses writes that were not replicated");
+        risks.push("the server has replicas, and a failover loses writes that were not replicated");
     }
     if field("aof_enabled") == Some("0") {
-        risks.push("it has no append-only file (`appendonly no`)");
+        risks.push("the server has no append-only file (`appendonly no`)");
     } else if fsync.is_some_and(|fsync| fsync != "always") {
         risks.push("`appendfsync` is not `always`");
     }
@@ -468,7 +476,8 @@ fn is_broken(error: &RedisError) -> bool {
         || error.is_timeout()
         || error.is_connection_dropped()
         || error.is_unrecoverable_error()
-        // A server that became a replica: a new connection may lead to the new primary.
+        // The server rejected a write because it became a replica. A new connection may lead to the
+        // new primary.
         || matches!(error.kind(), ErrorKind::Server(ServerErrorKind::ReadOnly))
 }
 
@@ -476,7 +485,8 @@ fn to_store_error(error: &RedisError, limit: Duration) -> StoreError {
     if error.is_timeout() {
         return StoreError::timeout(limit);
     }
-    // The client closes the connection after a wrong password too, but a new one does not help.
+    // A wrong password is a permanent error, although the server also closes the connection: a new
+    // connection would fail too.
     let transient = is_broken(error) && error.kind() != ErrorKind::AuthenticationFailed
         || matches!(
             error.kind(),
@@ -503,7 +513,8 @@ fn unexpected() -> StoreError {
     StoreError::fatal("the server sent an unexpected response")
 }
 
-/// Reads a lease from the fields owner, token, record and remaining milliseconds.
+/// Builds a lease from the fields that the script returns: owner, token, record and remaining
+/// milliseconds.
 fn entry(fields: &[redis::Value]) -> Result<Option<Entry>, StoreError> {
     let [owner, token, record, left] = fields else {
         return if fields.is_empty() {

@@ -15,23 +15,24 @@ use crate::sys::clock;
 
 /// Number of renewals in one TTL.
 const RENEWALS_PER_TTL: u32 = 3;
-/// Pause after the first failed renewal. The pause doubles with each further failure.
+/// Pause after the first failed renewal of a lease. The pause doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
-/// Time for which a thread waits for another lease.
+/// Time for which a renewal thread without a lease waits for another lease before it ends.
 const IDLE_TIME: Duration = Duration::from_secs(1);
-/// Maximum number of threads that wait for another lease.
+/// Maximum number of renewal threads without a lease. Further ones end at once.
 const MAX_IDLE: usize = 4;
 
-/// Threads that wait for another lease. Leases are sent to them while the mutex is locked, so that a
-/// thread that finds none, and removes itself under the mutex, has missed none.
+/// Renewal threads without a lease. A lease is sent to such a thread only while this mutex is
+/// locked. A thread that ends removes itself under the mutex too, so no lease is sent to a thread
+/// that has ended.
 static IDLE: Mutex<IdleThreads> = Mutex::new(IdleThreads {
     process: 0,
     threads: Vec::new(),
 });
 
 struct IdleThreads {
-    /// Process of the threads. A forked child has none of them.
+    /// Process that started the threads. A forked child has none of them.
     process: u32,
     threads: Vec<(thread::ThreadId, Sender<Job>)>,
 }
@@ -39,7 +40,7 @@ struct IdleThreads {
 /// Handle of a renewal thread. Dropping it ends the thread after its present request.
 #[derive(Debug)]
 pub(super) struct Renewal {
-    /// Dropping the sender wakes the thread.
+    /// Sender without messages: dropping it wakes the renewal thread, which then ends the renewal.
     stop: Mutex<Option<Sender<()>>>,
 }
 
@@ -70,7 +71,8 @@ impl Renewal {
         })
     }
 
-    /// Ends the thread. A request in progress is harmless, because the store compares the owner.
+    /// Ends the renewal. A renewal request that is in progress is harmless, because the store
+    /// compares the owner.
     pub(super) fn stop(&self) {
         self.stop
             .lock()
@@ -86,7 +88,7 @@ struct Job {
     grant: Grant,
     state: LeaseState,
     url: Arc<str>,
-    /// Disconnected when the renewal must end.
+    /// Receiver whose sender is dropped when the renewal must end.
     stopped: Receiver<()>,
 }
 
@@ -116,10 +118,12 @@ fn wait_for_job() -> Option<Job> {
     let (sender, jobs) = mpsc::channel();
     let own = thread::current().id();
     {
-        // A forked child can find the mutex locked forever.
+        // The mutex is not waited for: in a forked child it can stay locked forever by a thread
+        // that exists only in the parent.
         let mut idle = IDLE.try_lock().ok()?;
         if idle.process != std::process::id() {
-            // The senders belong to threads of the parent process.
+            // The threads of these senders exist only in the parent process. Dropping the senders
+            // could wait for the locks of those threads, so they are leaked.
             std::mem::forget(std::mem::take(&mut idle.threads));
             idle.process = std::process::id();
         }
@@ -136,9 +140,10 @@ fn wait_for_job() -> Option<Job> {
     jobs.try_recv().ok()
 }
 
-/// Lets an idle thread renew the lease. Returns the job if there is none.
+/// Lets an idle thread renew the lease. Returns the job if no thread is idle.
 fn send_to_idle_thread(job: Job) -> Option<Job> {
-    // As above. A new thread costs little more than waiting for the mutex.
+    // The mutex is not waited for: in a forked child it can stay locked forever. Starting a new
+    // thread costs little more than waiting.
     let Ok(mut idle) = IDLE.try_lock() else {
         return Some(job);
     };
@@ -168,11 +173,12 @@ impl Worker<'_> {
         let mut failing = false;
         while pause(wait) {
             let Some(deadline) = self.state.deadline() else {
-                self.report_loss("it was not renewed in time");
+                self.report_loss("the lease was not renewed in time");
                 return;
             };
             let sent = clock::boot_time();
-            // A response after the deadline is of no use.
+            // The request ends at the deadline of the lease: a later response could not extend the
+            // lease.
             let limit = deadline
                 .saturating_sub(sent)
                 .min(self.id.request_timeout())
@@ -183,7 +189,8 @@ impl Worker<'_> {
                         self.state.request_stop();
                     }
                     if !self.state.extend(sent, self.id.ttl) {
-                        // A release marks the lease as lost too. It needs no report.
+                        // `release` marks the lease as lost too. A release is intended, so no loss
+                        // is reported.
                         if pause(Duration::ZERO) {
                             self.end_late_lease();
                         }
@@ -193,14 +200,17 @@ impl Worker<'_> {
                         tracing::info!(store = self.url, key = self.id.key, "lease renewed again");
                         failing = false;
                     }
-                    // Counted from the request, so that slow responses do not delay the next one.
+                    // The interval counts from the time at which the request was sent, so that a
+                    // slow response does not delay the next renewal.
                     wait = (sent + interval).saturating_sub(clock::boot_time());
                     retry = FIRST_RETRY;
                 }
                 Ok(Renewed::NotOwner) => {
                     self.state.mark_lost();
                     if pause(Duration::ZERO) {
-                        self.report_loss("the store no longer has it, or another owner has it");
+                        self.report_loss(
+                            "the store no longer has the lease, or another owner has it",
+                        );
                     }
                     return;
                 }
@@ -224,7 +234,7 @@ impl Worker<'_> {
     /// The store extended a lease that this process already considers lost. Ends it in the store, so
     /// that other processes need not wait for its expiry.
     fn end_late_lease(&self) {
-        self.report_loss("the response to its renewal arrived too late");
+        self.report_loss("the response to the renewal arrived too late");
         if let Err(error) = self.backend.release(self.id, self.id.request_timeout()) {
             tracing::debug!(
                 store = self.url,
@@ -302,7 +312,8 @@ mod tests {
     fn lease_survives_an_outage_that_is_shorter_than_its_ttl() {
         let outage = [Fault::Unreachable, Fault::LoseResponse];
         let (fake, _renewal, state) = held(Duration::from_secs(3), &outage);
-        // The renewal whose response was lost counts too.
+        // The store extends the lease although the response to the renewal is lost, so that renewal
+        // counts.
         fake.wait_for_renewals(3);
         assert!(!state.is_lost());
     }

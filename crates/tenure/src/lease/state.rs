@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys::clock;
 
-/// Value of the deadline after the lease is lost. A lost lease stays lost.
+/// Value of the field `deadline` after the lease is lost. A lost lease never becomes valid again.
 const LOST: u64 = 0;
 
 /// State of a lease that its owner shares between threads: until when it is valid, and whether a
@@ -33,7 +33,8 @@ struct Shared {
     /// Nanoseconds of the boot clock at which the lease counts as lost, or [`LOST`].
     deadline: AtomicU64,
     stop_requested: AtomicBool,
-    /// Guards no data: it orders changes of the two values above with the start of a wait for them.
+    /// Mutex without data, for the condition variable. The two values above are changed while it is
+    /// locked, so that a thread that is about to wait does not miss a change.
     changes: Mutex<()>,
     changed: Condvar,
 }
@@ -57,8 +58,8 @@ impl LeaseState {
         self.deadline().is_none()
     }
 
-    /// Point in time from which the lease counts as lost, on the clock of
-    /// [`boot_time`](crate::boot_time). `None`: it is lost.
+    /// Returns the time from which the lease counts as lost, on the clock of
+    /// [`boot_time`](crate::boot_time). `None` if it is lost already.
     pub fn deadline(&self) -> Option<Duration> {
         loop {
             let deadline = self.0.deadline.load(Ordering::Acquire);
@@ -68,9 +69,9 @@ impl LeaseState {
             if nanos(clock::boot_time()) < deadline {
                 return Some(Duration::from_nanos(deadline));
             }
-            // Marks the loss for all threads before it is reported, so that a renewal that is
-            // processed later cannot revive the lease. If the exchange fails, the lease was renewed
-            // in time or marked as lost.
+            // The loss is stored for all threads before it is reported, so that a renewal that is
+            // processed later cannot make the lease valid again. If the exchange fails, another
+            // thread has just renewed the lease or marked it as lost.
             let lost = self.0.deadline.compare_exchange(
                 deadline,
                 LOST,
@@ -89,8 +90,8 @@ impl LeaseState {
         self.0.stop_requested.load(Ordering::Acquire)
     }
 
-    /// Waits for a change: another deadline than `known`, a loss, or a stop request. Returns at the
-    /// latest after `limit`.
+    /// Waits until the deadline differs from `known`, the lease is lost, or a stop is requested.
+    /// Returns after `limit` at the latest.
     pub fn wait_for_change(&self, known: Option<Duration>, limit: Duration) {
         let end = Instant::now().checked_add(limit);
         let mut changes = self.lock();
@@ -108,8 +109,9 @@ impl LeaseState {
             if left.is_zero() {
                 return;
             }
-            // The condition variable does not count time in which the machine is suspended. The
-            // wait is therefore split, so that a loss during suspension is noticed soon after it.
+            // A condition variable does not count the time in which the machine is suspended. The
+            // wait is therefore divided into short parts, so that a loss during suspension is
+            // noticed soon after the machine resumes.
             let slice = left.min(valid).min(Duration::from_millis(500));
             changes = self
                 .0
@@ -120,8 +122,9 @@ impl LeaseState {
         }
     }
 
-    /// Like [`deadline`](Self::deadline), while the mutex of changes is held: an expiry is not
-    /// announced, because this thread is the one that waits.
+    /// Returns the deadline, or `None` if the lease is lost or has expired. Unlike
+    /// [`deadline`](Self::deadline) it does not mark an expired lease as lost, because that would
+    /// lock the mutex `changes`, which the caller has locked.
     fn deadline_or_expiry(&self) -> Option<Duration> {
         let deadline = self.0.deadline.load(Ordering::Acquire);
         (deadline != LOST && nanos(clock::boot_time()) < deadline)
@@ -177,14 +180,15 @@ impl fmt::Debug for LeaseState {
     }
 }
 
-/// Time from which the owner considers a lease lost that was requested at `sent`. The store started
-/// to count later, because the request still had to arrive.
+/// Returns the time from which the owner of a lease that was requested at `sent` considers it lost.
+/// The store starts to count the TTL later, when the request arrives, so the owner always stops
+/// first.
 fn deadline(sent: Duration, ttl: Duration) -> Duration {
     sent + ttl.saturating_sub(margin(ttl))
 }
 
-/// Part of the TTL by which the owner considers the lease lost before the store does. It covers
-/// clocks that run at different speeds, and the time to stop work in progress.
+/// Returns the part of the TTL by which the owner considers the lease lost earlier than the store.
+/// It covers clocks that run at different speeds, and the time to stop work in progress.
 fn margin(ttl: Duration) -> Duration {
     (ttl / 10).clamp(Duration::from_millis(100), Duration::from_secs(2))
 }
@@ -226,7 +230,7 @@ mod tests {
         let before = state.deadline().unwrap();
         assert!(state.extend(start + Duration::from_secs(1), TTL));
         assert_eq!(state.deadline().unwrap(), before + Duration::from_secs(1));
-        // The response to an older request must not shorten the lease.
+        // A response to an older request arrives late and must not move the deadline back.
         assert!(state.extend(start, TTL));
         assert_eq!(state.deadline().unwrap(), before + Duration::from_secs(1));
     }

@@ -15,7 +15,7 @@ pub(super) struct StoreUrl {
     pub(super) password: Option<String>,
     /// Hosts and ports, or the name of a table.
     pub(super) address: String,
-    /// Path without its first slash.
+    /// Path of the URL, without its first slash.
     pub(super) path: String,
     pub(super) options: BTreeMap<String, String>,
 }
@@ -41,7 +41,7 @@ impl StoreUrl {
         let bad = |why: &str| bad_url(&without_credentials(url), why);
         let (scheme, rest) = url
             .split_once("://")
-            .ok_or_else(|| bad("it has no scheme, such as redis://"))?;
+            .ok_or_else(|| bad("the URL has no scheme, such as redis://"))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (credentials, address) = authority
@@ -59,12 +59,12 @@ impl StoreUrl {
         };
         if credentials.is_none() && (path.contains('@') || query.contains('@')) {
             return Err(bad(
-                "it has an `@` behind the host; write `/`, `?` and `@` in a password as %2F, %3F \
+                "the URL has an `@` behind the host; write `/`, `?` and `@` in a password as %2F, %3F \
                  and %40",
             ));
         }
         if address.is_empty() && scheme != "redis+unix" {
-            return Err(bad("it names no host or table"));
+            return Err(bad("the URL names no host or table"));
         }
         let mut options = BTreeMap::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -87,17 +87,18 @@ impl StoreUrl {
         Ok(parsed)
     }
 
-    /// Removes an option, so that [`finish`](Self::finish) finds those that were not used.
+    /// Removes an option and returns its value. [`finish`](Self::finish) then rejects the options
+    /// that were not taken.
     pub(super) fn take(&mut self, option: &str) -> Option<String> {
         self.options.remove(option)
     }
 
-    /// Fails if an option is left that the store does not know.
+    /// Fails if the URL has an option that the store does not support.
     pub(super) fn finish(&self, known: &str) -> Result<(), Error> {
         match self.options.keys().next() {
             None => Ok(()),
             Some(option) => Err(self.bad(&format!(
-                "it has no option `{}`; the options are {known}",
+                "this store has no option `{}`; its options are {known}",
                 crate::text::sanitize_name(option.clone())
             ))),
         }
@@ -107,7 +108,7 @@ impl StoreUrl {
         bad_url(&self.shown(), why)
     }
 
-    /// The URL without credentials, as messages show it.
+    /// Returns the URL without credentials, for messages.
     pub(super) fn shown(&self) -> String {
         let slash = if self.path.is_empty() { "" } else { "/" };
         let shown = format!("{}://{}{slash}{}", self.scheme, self.address, self.path);
@@ -135,7 +136,7 @@ fn bad_url(url: &str, why: &str) -> Error {
     })
 }
 
-/// Removes everything in front of the last `@`, and the options.
+/// Returns the URL without its credentials, which end at the last `@`, and without its options.
 fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     // Credentials end at the last `@`, because a password may contain any other character.
@@ -161,7 +162,7 @@ pub(super) fn identity(shown: &str, scope: &[(&'static str, String)]) -> String 
             if byte.is_ascii_alphanumeric() || b"-_.:/[]".contains(&byte) {
                 identity.push(char::from(byte));
             } else {
-                // Writing to a string does not fail.
+                // Writing to a `String` never fails.
                 let _ = write!(identity, "%{byte:02X}");
             }
         }

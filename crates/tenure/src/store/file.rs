@@ -95,12 +95,14 @@ pub(crate) fn try_acquire(target: LockTarget) -> Result<Attempt, Error> {
 pub(super) enum Step {
     Locked(LockFile, DeletionGuard),
     Busy(Box<Holder>),
-    /// The lock file at the path was removed or replaced during the attempt. The caller tries again
-    /// with the file that is now at the path.
+    /// Another process removed or replaced the lock file at the path during the attempt. The caller
+    /// tries again with the file that is now at the path.
     Retry,
-    /// The lock is held; its owner may be identified in a moment, after writing its lock record.
+    /// Another process holds the lock and could not be identified yet: it may not have written its
+    /// lock record. The caller tries again to identify it.
     Undecided(Option<Box<Holder>>),
-    /// An owner has the deletion guard but no file: it lost the file, or is releasing the key.
+    /// Another process has the deletion guard of the key, but no lock file is at the path: that
+    /// owner has lost its file, or is releasing the key.
     WithoutFile(Box<Holder>),
 }
 
@@ -126,8 +128,9 @@ fn step(target: &LockTarget) -> Result<Step, Error> {
     refused
 }
 
-/// Performs the checks that remain after the lock file is locked: its path, the deletion guard, and
-/// the store's second directory, in which the key may be held too. `None`: the key is acquired.
+/// Performs the checks that remain after this process has locked the file: the path still leads to
+/// it, no other process has the deletion guard, and the key is not held in the store's second
+/// directory. Returns `None` if all pass: this process then owns the key.
 fn check_locked(
     target: &LockTarget,
     file: &LockFile,
@@ -266,7 +269,7 @@ impl Held {
         }
     }
 
-    /// Releases the lock and leaves the file and its record unchanged, as a crash would.
+    /// Releases the lock and leaves the file and its lock record unchanged, as after a crash.
     pub(crate) fn release_only(mut self) -> Result<(), Error> {
         self.kept = true;
         self.release()
@@ -311,12 +314,13 @@ impl Held {
         unlocked.map_err(|error| Error::io("unlock", &self.path, error))
     }
 
-    /// Closes the descriptors without unlocking. A forked child must not release the lock of its
-    /// parent.
+    /// Closes the descriptors of a forked child without unlocking, because unlocking would release
+    /// the lock of its parent.
     pub(crate) fn abandon(self) {}
 
     fn remove_file(&mut self) -> std::io::Result<()> {
-        // Another process's file may be at the path by now, and must not be removed.
+        // The file at the path is removed only if it is the locked one: another process may have
+        // put its own file there.
         if self.file.is_at(&self.directory, &self.name)? {
             self.guard.allow_removal();
             self.directory.remove(&self.name)?;

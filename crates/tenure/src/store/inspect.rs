@@ -22,7 +22,7 @@ use crate::sys::types::{Attested, GuardOwner, LockState};
 pub(super) const IDENTIFY_TIMEOUT: Duration = Duration::from_millis(100);
 pub(super) const IDENTIFY_PAUSE: Duration = Duration::from_micros(500);
 
-/// Holder of a lock that is known to be held.
+/// Result of identifying the holder of a lock that is known to be held.
 pub(crate) enum Identified {
     Proven(Box<Holder>),
     /// The lock record does not name the process that has the lock, but may be rewritten in a
@@ -212,8 +212,7 @@ pub(crate) fn list(location: &StoreLocation) -> Result<Vec<Status>, Error> {
                 continue;
             };
             let status = inspect_in(&lock_directory, &key, &name)?.status;
-            // A key that was released between listing the directory and inspecting its file is left
-            // out.
+            // A key that was released after the directory was listed is left out of the result.
             if !matches!(status.state, State::Free) {
                 found.push(status);
             }
@@ -252,7 +251,8 @@ fn inspect_in(directory: &LockDirectory, key: &Key, name: &OsStr) -> Result<Insp
             other => {
                 let unsearchable = matches!(other, Lookup::Unsearchable);
                 let state = without_readable_file(directory, key, name, &path, other);
-                // The user that the state names owns the directory, so messages name the directory.
+                // For a directory that cannot be searched, the reported user is the owner of the
+                // directory, so the reported path must be that of the directory too.
                 let path = if unsearchable && matches!(state, State::Unknown { .. }) {
                     directory.path().to_owned()
                 } else {

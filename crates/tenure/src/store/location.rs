@@ -43,15 +43,15 @@ pub(crate) struct LockTarget {
     /// The directory of the store in which the lock file is not created. The key is refused if a
     /// process holds it there.
     elsewhere: Option<PathBuf>,
-    /// True if the directory belongs to this user. Locking it against tmpfiles cleaners then
-    /// affects no other user.
+    /// True if the directory belongs to this user. Only then is it locked against cleaners of
+    /// temporary files: in a shared directory the lock would affect other users.
     pub(crate) own_directory: bool,
     path: PathBuf,
 }
 
 impl StoreLocation {
-    /// Directory in which lock files would be created. The directory is not created, so another one
-    /// is used later if another user creates this one first.
+    /// Returns the directory in which lock files would be created, without creating it. The result
+    /// can change: if another user creates this directory first, another one is used.
     pub(crate) fn dir(&self) -> PathBuf {
         match self {
             Self::Fixed(dir) => dir.clone(),
@@ -123,7 +123,8 @@ impl StoreLocation {
         })
     }
 
-    /// Opens the directories that may contain the lock file of the key, and creates none.
+    /// Opens those directories that exist and may contain the lock file of the key. Creates none,
+    /// so that reading a status leaves nothing behind.
     pub(crate) fn existing(&self, key: Option<&Key>) -> Result<Vec<LockDirectory>, Error> {
         if let Some((dir, _)) = key.and_then(Key::own_path) {
             return match Directory::open_parent(&dir) {
@@ -165,7 +166,8 @@ impl LockTarget {
     }
 }
 
-/// Opens a directory, which may be another user's and inaccessible. `None`: it does not exist.
+/// Opens a directory, which may belong to another user who denies access. Returns `None` if it does
+/// not exist.
 fn open_or_denied(path: PathBuf) -> Result<Option<LockDirectory>, Error> {
     match Directory::open(&path) {
         Err(error) if is_denied(&error) => {
@@ -176,8 +178,8 @@ fn open_or_denied(path: PathBuf) -> Result<Option<LockDirectory>, Error> {
     }
 }
 
-/// Returns `None` for a directory that this process may not search, and so cannot create lock files
-/// in.
+/// Returns `None` instead of an error for a directory that this process may not search: this
+/// process cannot create lock files in it either.
 fn unless_denied(opened: Result<Directory, Error>) -> Result<Option<Directory>, Error> {
     match opened {
         Err(error) if is_denied(&error) => Ok(None),

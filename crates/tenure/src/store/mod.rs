@@ -114,8 +114,8 @@ impl Store {
     /// that decide in which store a key is (Redis: `prefix`; DynamoDB: `region` and `endpoint`, also if
     /// the environment gives them). `None` for a store of files.
     ///
-    /// Hosts that compare it notice that they are configured for different stores. One store can have
-    /// several identities, for example with and without its default port.
+    /// Hosts compare this text to detect that they are configured for different stores. Two texts
+    /// for one store are possible, for example with and without the default port.
     ///
     /// ```no_run
     /// let store = tenure::Store::connect("redis://:secret@127.0.0.1:6379?prefix=jobs")?;
@@ -135,7 +135,8 @@ impl Store {
         }
     }
 
-    /// Location of the lock files, for operations that lease stores do not have.
+    /// Returns the location of the lock files, or an error for a lease store: the caller's
+    /// operation exists only for files.
     fn location(&self, act: &'static str) -> Result<&StoreLocation, Error> {
         match &self.kind {
             StoreKind::Files(location) => Ok(location),
@@ -151,8 +152,8 @@ impl Store {
         Claim::new(self.clone(), key.clone())
     }
 
-    /// Excludes owners of a key while its data is read, and leaves nothing behind. `None`: the key
-    /// has no lock file, so there is nothing to lock, and a process may acquire the key at any
+    /// Excludes owners of a key while its data is read, without creating a lock file. `None`: the
+    /// key has no lock file, so there is nothing to lock, and a process may acquire the key at any
     /// time.
     pub fn read_lock(&self, key: &Key) -> Result<Option<ReadLock>, Error> {
         read_lock::acquire(self.location("take a read lock")?, key)
@@ -217,8 +218,8 @@ impl Default for Store {
     }
 }
 
-/// Removes a stale lock file; as root also another user's. Returns false if an owner holds it now,
-/// or if it no longer exists.
+/// Removes a stale lock file; as root also one of another user. Returns false if an owner holds the
+/// file now, or if the file no longer exists.
 pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
     let (path, dir) = (
         status.path(),
@@ -255,8 +256,8 @@ pub(crate) fn remove_stale_file(status: &Status) -> Result<bool, Error> {
         thread::sleep(inspect::IDENTIFY_PAUSE);
     }
     let removed = remove_locked_file(&directory, name, &file, give_up_at).map_err(failed);
-    // A child that was forked meanwhile has a copy of the descriptor. Unlocking releases the lock
-    // for that copy too; closing would not.
+    // A child of this process that was forked meanwhile has a copy of the descriptor. Unlocking
+    // releases the lock for that copy too; closing the descriptor would not.
     file.unlock().map_err(failed)?;
     removed
 }

@@ -9,7 +9,9 @@ use tenure::Proof;
 use super::server::{Health, RunningServer, ServerReport, ServerState};
 use crate::cli::exit::Failure;
 use crate::cli::output;
-use crate::cli::status_client::{BackendStatus, ConnectionCounts, UsageStatus};
+use crate::cli::status_client::{
+    BackendStatus, ConnectionCounts, KeysStatus, RefusedCounts, UsageStatus,
+};
 use crate::lock::rfc3339;
 
 #[derive(Serialize)]
@@ -40,6 +42,8 @@ struct StatusEntry<'a> {
     requests: Option<u64>,
     connections: Option<&'a ConnectionCounts>,
     backend_connections: Option<&'a ConnectionCounts>,
+    keys: Option<&'a KeysStatus>,
+    refused: Option<&'a RefusedCounts>,
     usage: Option<&'a UsageStatus>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
@@ -132,6 +136,8 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
         entry.requests = response.requests;
         entry.connections = response.connections.as_ref();
         entry.backend_connections = response.backend_connections.as_deref();
+        entry.keys = response.keys.as_deref();
+        entry.refused = response.refused.as_deref();
         entry.usage = response.usage.as_deref();
         entry.backends = Some(StatusBackends {
             up,

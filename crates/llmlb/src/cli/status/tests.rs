@@ -34,7 +34,9 @@ pub(super) fn health(status: &str) -> Health {
         "connections": { "open": 12, "max": 448, "max_per_address": 112, "rejected": 38,
             "rejected_per_address": 2 },
         "backend_connections": { "open": 3, "max": 452, "max_per_address": 113, "rejected": 0,
-            "rejected_per_address": 0 }, "backends": [
+            "rejected_per_address": 0 },
+        "keys": { "required": true, "count": 3, "error": null }, "refused": { "invalid_api_key": 7 },
+        "backends": [
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
               "ejected": false, "models": 3,
               "in_flight": 1, "requests": 500, "error": null, "last_error":
@@ -114,6 +116,8 @@ fn json_of_a_running_server_has_the_documented_fields() {
                 "rejected_per_address": 2 },
             "backend_connections": { "open": 3, "max": 452, "max_per_address": 113, "rejected": 0,
                 "rejected_per_address": 0 },
+            "keys": { "required": true, "count": 3, "error": null },
+            "refused": { "invalid_api_key": 7 },
             "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
                 "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
                 "failed": 0, "recorded": 130, "lost": 0, "error": null,
@@ -151,6 +155,8 @@ fn json_has_the_reason_when_the_server_does_not_respond() {
         "requests",
         "connections",
         "backend_connections",
+        "keys",
+        "refused",
         "usage",
     ] {
         assert_eq!(none[field], Value::Null, "{field}");

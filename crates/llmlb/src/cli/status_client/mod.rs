@@ -1,6 +1,7 @@
 //! Client for `GET /status` of a running server. It uses blocking sockets of the standard library: the
 //! HTTP clients among the dependencies do not show the local address, which is checked here.
 
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -26,6 +27,8 @@ pub(super) struct StatusResponse {
     pub(super) requests: Option<u64>,
     pub(super) connections: Option<ConnectionCounts>,
     pub(super) backend_connections: Option<Box<ConnectionCounts>>,
+    pub(super) keys: Option<Box<KeysStatus>>,
+    pub(super) refused: Option<Box<RefusedCounts>>,
     #[serde(default)]
     pub(super) backends: Vec<BackendStatus>,
     pub(super) usage: Option<Box<UsageStatus>>,
@@ -39,6 +42,22 @@ pub(super) struct ConnectionCounts {
     pub(super) max_per_address: Option<u64>,
     pub(super) rejected: Option<u64>,
     pub(super) rejected_per_address: Option<u64>,
+}
+
+/// Number of requests that API keys did not permit, by error code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct RefusedCounts(pub(super) BTreeMap<String, u64>);
+
+/// State of a server's API keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct KeysStatus {
+    /// True if clients need a key.
+    pub(super) required: bool,
+    /// Number of keys, without revoked ones.
+    pub(super) count: u64,
+    /// Reason why the latest `keys.json` is not used.
+    pub(super) error: Option<String>,
 }
 
 /// State of a server, as the server itself reports it.

@@ -9,6 +9,7 @@ use toml::de::DeValue;
 use super::super::backends::fields::ModelPatterns;
 use super::super::env::Environment;
 use super::super::problems::quoted;
+use super::super::secret::Secret;
 use super::super::types::{ValueType, VariableName};
 use super::super::values::{self, RawSetting};
 use super::{MAX_SECRET, MIN_SECRET, SecretHash};
@@ -64,7 +65,7 @@ impl ValueType<SecretHash> for Sha256Hex {
     }
 
     fn allowed(&self) -> String {
-        "64 hexadecimal digits, from: printf %s SECRET | sha256sum".to_owned()
+        "64 hexadecimal digits, as sha256sum prints them".to_owned()
     }
 }
 
@@ -104,21 +105,21 @@ pub(crate) fn parse_expiry(text: &str) -> Option<Timestamp> {
 /// Parses names of models, each of which may end in a `*`. The error is the reason why they are
 /// rejected.
 pub(crate) fn model_patterns(names: &[String]) -> Result<Vec<String>, String> {
-    let names = names.iter().map(|name| name.as_str());
+    let names = names.iter().map(String::as_str);
     let names: Vec<DeValue<'_>> = names.map(|name| DeValue::String(name.into())).collect();
     let names = names.into_iter().map(|name| Spanned::new(0..0, name));
     let list = DeValue::Array(names.collect());
     ModelPatterns.parse(RawSetting::Toml(&list))
 }
 
-/// Returns the hash of the secret that an environment variable contains.
-pub(super) fn secret_in(variable: &str, env: &Environment) -> Result<SecretHash, String> {
+/// Returns the secret that an environment variable contains.
+pub(super) fn secret_in(variable: &str, env: &Environment) -> Result<Secret, String> {
     let is_secret = |text: &str| {
         (MIN_SECRET..=MAX_SECRET).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic())
     };
     match env.text(variable) {
-        Some(Ok(text)) if is_secret(text) => Ok(SecretHash::new(text.as_bytes())),
+        Some(Ok(text)) if is_secret(text) => Ok(Secret::new(text.to_owned())),
         Some(_) => Err(format!(
             "the value of the variable {variable} cannot be a secret; allowed: {MIN_SECRET} to \
              {MAX_SECRET} visible ASCII characters"

@@ -1,4 +1,4 @@
-//! SHA-256 of a secret. Secrets themselves are stored nowhere.
+//! SHA-256 of a secret, and hexadecimal digits.
 
 use std::fmt::{self, Write};
 

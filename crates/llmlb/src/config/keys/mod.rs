@@ -13,6 +13,7 @@ use super::env::Environment;
 use super::key_limits::{Budget, KeyLimits};
 use super::origin::Origin;
 use super::problems::ProblemList;
+use super::secret::Secret;
 use super::setting::{Section, Setting};
 use super::settings::{self, KeyFields};
 use super::tables::{self, TableFields};
@@ -59,7 +60,26 @@ impl KeyRights {
 pub(crate) struct ConfiguredKey {
     pub(crate) rights: KeyRights,
     /// Unique.
-    pub(crate) secret: SecretHash,
+    pub(crate) secret: ConfiguredSecret,
+}
+
+/// The secret of a key, as the configuration has it.
+#[derive(Clone, Debug)]
+pub(crate) enum ConfiguredSecret {
+    /// The value of a variable (`key_env`).
+    Text(Secret),
+    /// `sha256`
+    Hash(SecretHash),
+}
+
+impl ConfiguredSecret {
+    /// Returns the SHA-256 of the secret.
+    fn hash(&self) -> SecretHash {
+        match self {
+            Self::Text(secret) => SecretHash::new(secret.expose().as_bytes()),
+            Self::Hash(hash) => *hash,
+        }
+    }
 }
 
 /// The keys of the file.
@@ -123,8 +143,8 @@ pub(super) fn read(
     for draft in &drafts {
         read.variables.extend(draft.fields.key_env.clone());
         let secret = secret(draft, env, problems);
-        if let Some(secret) = secret {
-            let first = *secrets.entry(secret).or_insert(&draft.origin);
+        if let Some(secret) = &secret {
+            let first = *secrets.entry(secret.hash()).or_insert(&draft.origin);
             if !std::ptr::eq(first, &raw const draft.origin) {
                 let what = format!("two keys have the same secret{}", first_seen(first));
                 problems.add(&draft.origin, "key", &what);
@@ -219,13 +239,18 @@ fn check_budget(draft: &KeyDraft, problems: &mut ProblemList) {
     }
 }
 
-fn secret(draft: &KeyDraft, env: &Environment, problems: &mut ProblemList) -> Option<SecretHash> {
+fn secret(
+    draft: &KeyDraft,
+    env: &Environment,
+    problems: &mut ProblemList,
+) -> Option<ConfiguredSecret> {
     let Some(variable) = &draft.fields.key_env else {
-        return draft.fields.sha256;
+        return draft.fields.sha256.map(ConfiguredSecret::Hash);
     };
     let setting = &settings::KEY_ENV;
     let secret = fields::secret_in(variable, env);
     secret
+        .map(ConfiguredSecret::Text)
         .map_err(|why| problems.add(draft.origin(setting), setting.name, &why))
         .ok()
 }

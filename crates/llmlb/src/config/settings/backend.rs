@@ -10,7 +10,7 @@ use super::super::{BackendUrl, Kind};
 use super::{BACKEND_FLAG, BACKENDS};
 
 section! {
-    /// One `[[backend]]` of the file.
+    /// A `[[backend]]` table of the file.
     BackendFields {
         name: Option<String> = BACKEND_NAME,
         url: Option<BackendUrl> = BACKEND_URL,
@@ -41,7 +41,8 @@ pub(crate) static BACKEND_URL: Setting<Option<BackendUrl>> = Setting {
     flag: Some(Flag {
         long: BACKEND_FLAG,
         short: None,
-        // `--backend` replaces the whole list of backends, not one URL: it is read in backends/mod.rs.
+        // The setting has no flag here: `--backend` replaces the whole list of backends, not one
+        // URL. It is read in backends/mod.rs.
         text: |_| None,
     }),
     default: Described("required", || None),

@@ -10,8 +10,8 @@ use super::super::types::{HOUR, Optional, SECOND, TimeSpan};
 section! {
     /// The section `[fleet]`.
     FleetConfig {
-        /// Lease store of the servers that share a data directory. `None`: all of them run on this
-        /// machine.
+        /// Lease store of the servers that share a data directory. `None` if only one machine uses
+        /// the directory.
         store: Option<FleetStore> = FLEET_STORE,
         ttl: Duration = FLEET_TTL,
     }

@@ -39,7 +39,7 @@ pub(super) const SECTIONS: [&str; 8] = [
     "server", "upstream", "log", "usage", "fleet", "backend", "key", ALIASES,
 ];
 
-/// Environment variables without a setting in the file.
+/// Environment variables that have no setting in the configuration file.
 pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
     (CONFIG, "Configuration file; the flag is `--config`."),
     (

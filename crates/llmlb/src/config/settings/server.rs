@@ -18,7 +18,7 @@ section! {
     /// The section `[server]`.
     ServerConfig {
         host: IpAddr = HOST,
-        /// 0 selects any free port.
+        /// Port to listen on. 0 selects any free port.
         port: u16 = PORT,
         allow_public: bool = ALLOW_PUBLIC,
         /// Additional host names and addresses that are accepted in `Host`, in lower case.
@@ -45,9 +45,11 @@ section! {
         stall_timeout: Duration = STALL_TIMEOUT,
         /// Maximum number of client connections. `None`: derived from the limit of open files.
         max_connections: Option<usize> = MAX_CONNECTIONS,
-        /// Maximum number of connections of one client address. `None`: a quarter of all connections.
+        /// Maximum number of connections of one client address. `None`: a quarter of all
+        /// connections.
         max_connections_per_address: Option<usize> = MAX_CONNECTIONS_PER_ADDRESS,
-        /// Maximum time of a connection without a request, and for the head of a request to arrive.
+        /// Maximum time for which a connection may have no request, and for the head of a request
+        /// to arrive.
         idle_timeout: Duration = CLIENT_IDLE_TIMEOUT,
         /// Maximum size of the head of a request, and of the trailers of its body, in bytes.
         max_header: usize = MAX_HEADER,
@@ -245,7 +247,7 @@ pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
     value: &TIMEOUT,
     about: "Close a client connection that has had no request for this long; the head of a request must arrive within it.",
 };
-// The lower bound is the smallest read buffer of hyper.
+// The minimum is the smallest read buffer that hyper accepts.
 pub(crate) static MAX_HEADER: Setting<usize> = Setting {
     name: "server.max_header",
     variable: Some("LLMLB_MAX_HEADER"),

@@ -11,15 +11,15 @@ section! {
     /// The section `[upstream]`.
     UpstreamConfig {
         connect_timeout: Duration = CONNECT_TIMEOUT,
-        /// Maximum time to the first byte of a response.
+        /// Maximum time from sending a request to a backend until the first byte of its response.
         first_byte_timeout: Duration = FIRST_BYTE_TIMEOUT,
-        /// Maximum pause within a response.
+        /// Maximum pause between two parts of a backend's response.
         idle_timeout: Duration = IDLE_TIMEOUT,
         /// Request headers that are forwarded in addition to the default ones.
         forward_headers: HeaderPatterns = FORWARD_HEADERS,
         probe_interval: Duration = PROBE_INTERVAL,
         probe_timeout: Duration = PROBE_TIMEOUT,
-        /// Maximum number of models that are used of one backend.
+        /// Maximum number of models of one backend; further ones are ignored.
         max_models: usize = MAX_MODELS,
     }
 }
@@ -27,7 +27,7 @@ section! {
 section! {
     /// The section `[log]`.
     LogConfig {
-        /// True if the access log is on.
+        /// True if the access log has a line for each request.
         requests: bool = LOG_REQUESTS,
     }
 }

@@ -14,7 +14,7 @@ section! {
     /// The section `[usage]`: recording and delivery of usage records.
     UsageConfig {
         enabled: bool = USAGE_ENABLED,
-        /// `None`: records are moved to `archive/`.
+        /// URL of the receiver of usage records. `None`: records are moved to `archive/`.
         url: Option<Receiver> = USAGE_URL,
         /// Name of the environment variable that contains the bearer token for the receiver of
         /// usage records.

@@ -70,7 +70,7 @@ fn empty_variable_counts_as_not_set() {
     assert_eq!(run.good().server.port, 7);
 }
 
-/// The variables that Kubernetes sets for a Service, by its name in capitals.
+/// Returns the variables that Kubernetes sets for a Service whose name in capitals is given.
 fn service_links(service: &str) -> Vec<(String, &'static str)> {
     [
         ("_SERVICE_HOST", "10.0.0.1"),

@@ -74,10 +74,12 @@ fn example_of_the_page_is_valid() {
     let (example, _) = rest.split_once("```").unwrap();
     let config = LoadCase::with_file(example)
         .env("GPU_2_KEY", "k")
+        .env("CI_KEY", "sk-0123456789abcdef")
         .env("BILLING_TOKEN", "t")
         .good();
     assert_eq!(config.backends.len(), 3);
     assert_eq!(config.aliases.len(), 2);
+    assert_eq!(config.keys.len(), 2);
     for setting in everything().filter(|setting| section_of(setting.name()) != settings::ALIASES) {
         let key = key_of(setting.name());
         assert!(example.contains(key), "the example does not show {key}");

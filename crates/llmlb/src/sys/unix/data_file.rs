@@ -22,11 +22,8 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = regular(options.append(true).create(true).mode(0o600), path)?;
-    if geteuid().is_root()
-        && file.metadata()?.uid() == 0
-        && let Some(dir) = path.parent()
-    {
-        let dir = dir.metadata()?;
+    if geteuid().is_root() && file.metadata()?.uid() == 0 {
+        let dir = parent(path).metadata()?;
         // Root in a container may lack the right to change owners; the file then stays root's.
         if dir.uid() != 0 {
             let _ = fchown(&file, Some(dir.uid()), Some(dir.gid()));
@@ -42,10 +39,8 @@ pub(crate) fn open_trusted(path: &Path) -> io::Result<Result<File, Exposed>> {
     let file = open(path)?;
     let found = file.metadata()?;
     let (user, owner) = (geteuid(), found.uid());
-    let is_owner_of_directory = || -> io::Result<bool> {
-        let dir = path.parent().map(Path::metadata).transpose()?;
-        Ok(dir.is_some_and(|dir| dir.uid() == owner))
-    };
+    let is_owner_of_directory =
+        || -> io::Result<bool> { Ok(parent(path).metadata()?.uid() == owner) };
     let is_trusted =
         owner == user.as_raw() || owner == 0 || (user.is_root() && is_owner_of_directory()?);
     Ok(match found.mode() {
@@ -59,7 +54,7 @@ pub(crate) fn open_trusted(path: &Path) -> io::Result<Result<File, Exposed>> {
 /// Creates a file with mode 0600 that belongs to the owner of its directory. Fails for a user who is
 /// neither this owner nor root: the owner could not read the file.
 pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
-    let dir = path.parent().unwrap_or(Path::new(".")).metadata()?;
+    let dir = parent(path).metadata()?;
     let user = geteuid();
     if !user.is_root() && dir.uid() != user.as_raw() {
         let owner = users::shown(dir.uid());
@@ -125,14 +120,20 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    if geteuid().is_root()
-        && let Some(parent) = dir.parent()
-    {
-        let parent = parent.metadata()?;
+    if geteuid().is_root() {
+        let parent = parent(dir).metadata()?;
         // As for files, an error means that only root can use the directory.
         let _ = lchown(dir, Some(parent.uid()), Some(parent.gid()));
     }
     Ok(())
+}
+
+/// Returns the directory of a file, also for a relative path without a directory.
+fn parent(path: &Path) -> &Path {
+    let parent = path.parent();
+    parent
+        .filter(|dir| !dir.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {

@@ -16,12 +16,14 @@ use rustix::time::{
     timerfd_settime,
 };
 
-/// Program that is started as the watchdog: the one of this process, even if its file was replaced.
+/// Returns the program to start as the watchdog: the one that this process runs. `/proc/self/exe`
+/// leads to it even if its file was replaced by an upgrade.
 pub(super) fn own_program() -> io::Result<std::path::PathBuf> {
     Ok("/proc/self/exe".into())
 }
 
-/// Makes this process the parent of all descendants whose own parent exits.
+/// Makes this process a child subreaper: the kernel then makes it the parent of every descendant
+/// whose own parent exits.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(
         rustix::process::getpid(),
@@ -33,7 +35,8 @@ pub(super) fn prepare(command: &mut Command) {
     let watchdog = rustix::process::getpid();
     let die_with_the_watchdog = move || {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // The signal is not sent for a watchdog that ended before it was requested.
+        // The kernel does not send this signal if the watchdog ended before the request, so the
+        // child checks that the watchdog is still its parent.
         if rustix::process::getppid() == Some(watchdog) {
             Ok(())
         } else {
@@ -49,11 +52,13 @@ pub(super) fn prepare(command: &mut Command) {
 /// once.
 pub(super) fn leave_the_group() {
     let _ = rustix::process::setsid();
-    // The name of the program would be `exe`. It is only informational.
+    // Without a name, process lists would show the watchdog as `exe`. The name is only
+    // informational, so an error is ignored.
     let _ = fs::write("/proc/self/comm", "tenure-watchdog");
 }
 
-/// Returns the terminal to the group of the wrapper. The command shares that group on Linux.
+/// Does nothing: on Linux the command shares the process group of the wrapper, so the wrapper never
+/// loses the terminal.
 pub(super) fn return_terminal(_command: Pid) {}
 
 /// All descendants of this process.
@@ -71,7 +76,8 @@ impl Descendants {
         Self
     }
 
-    /// True if there are descendants that are not children. On Linux every orphan becomes a child.
+    /// True if there are descendants although this process has no children. On Linux there are
+    /// none: every orphan becomes a child of this process.
     pub(super) fn has_others(self) -> bool {
         false
     }
@@ -84,9 +90,9 @@ impl Descendants {
         }
     }
 
-    /// Kills all descendants once. Descendants that are forked meanwhile become children of this
-    /// process, and the caller repeats the call until there are none. Returns the number of children
-    /// if this process may signal none of them.
+    /// Sends SIGKILL once to all descendants. Processes that they fork meanwhile become children of
+    /// the watchdog, and the caller repeats the call until none is left. If the watchdog may signal
+    /// none of them, returns the number of its children; else 0.
     pub(super) fn kill(self) -> u32 {
         let own = rustix::process::getpid();
         let (mut children, mut refused) = (0, 0);
@@ -101,8 +107,9 @@ impl Descendants {
     }
 }
 
-/// Signals a descendant. The pid of a child cannot be reused before this process reaps it. Other
-/// pids can, so these processes are pinned by a pidfd, and their parent is checked afterwards.
+/// Signals a descendant. The pid of a child cannot be reused before this process reaps the child.
+/// The pid of a more distant descendant can: such a process is pinned by a pidfd, and its parent is
+/// checked afterwards, so that no unrelated process is signalled.
 fn send(descendant: &Descendant, own: Pid, signal: Signal) -> Result<(), Errno> {
     let pid = descendant.pid;
     if descendant.parent == own {
@@ -127,7 +134,7 @@ fn send(descendant: &Descendant, own: Pid, signal: Signal) -> Result<(), Errno> 
 /// Finds all descendants, parents in front of their children.
 fn tree(own: Pid) -> Vec<Descendant> {
     let mut found: Vec<Descendant> = Vec::new();
-    // A process that moves in the tree during the search must not be found twice.
+    // A process that gets another parent during the search must not be listed twice.
     let mut known = HashSet::from([own]);
     let all = (!has_lists_of_children(own)).then(all_processes);
     let children_of = |parent: Pid| match &all {
@@ -186,7 +193,8 @@ fn all_processes() -> Vec<Descendant> {
         .collect()
 }
 
-/// Parent in the text of `/proc/PID/stat`. The program's name in front of it may contain anything.
+/// Returns the parent pid from the text of `/proc/PID/stat`. The search begins behind the program's
+/// name, which may contain spaces and parentheses.
 fn parent_in(stat: &str) -> Option<Pid> {
     let (_, fields) = stat.rsplit_once(") ")?;
     parse_pid(fields.split(' ').nth(1)?)
@@ -212,7 +220,7 @@ impl Alarm {
             it_interval: Timespec::default(),
             it_value: Timespec {
                 tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
-                // Zero would disarm the timer.
+                // A time of zero would disarm the timer, so at least 1 ns is set.
                 tv_nsec: i64::from(at.subsec_nanos().max(1)),
             },
         };
@@ -225,7 +233,7 @@ impl Alarm {
         Some(self.0.as_fd())
     }
 
-    /// Longest time that `poll` may wait by itself.
+    /// Returns the maximum time-out of `poll`. `None`: the alarm's descriptor ends the wait.
     pub(super) fn longest_wait(&self, _until: Duration) -> Option<Duration> {
         None
     }

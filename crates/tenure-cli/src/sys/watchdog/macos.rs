@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
-/// Longest wait for an event. The timeout of `poll` does not count while the machine is asleep, so a
-/// longer wait would end too late after it.
+/// Maximum wait for an event. The time-out of `poll` does not count while the machine is asleep, so
+/// a longer wait would end long after the deadline of the lease.
 const LONGEST_WAIT: Duration = Duration::from_millis(250);
 
-/// Program that is started as the watchdog.
+/// Returns the path of the program to start as the watchdog, the one that this process runs.
 pub(super) fn own_program() -> io::Result<std::path::PathBuf> {
     std::env::current_exe()
 }
 
-/// Does nothing: orphans become children of the first process of the system.
+/// Does nothing: macOS has no child subreaper, so orphans become children of the system's first
+/// process.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(())
 }
@@ -45,7 +46,8 @@ pub(super) fn prepare(command: &mut Command) {
 /// Does nothing: the watchdog must stay in the session to return the terminal.
 pub(super) fn leave_the_group() {}
 
-/// Returns the terminal to the group of the wrapper.
+/// Makes the group of the wrapper the terminal's foreground group again, because the command's
+/// group has ended.
 pub(super) fn return_terminal(command: Pid) {
     // SAFETY: plain numbers. The watchdog ignores SIGTTOU.
     unsafe {
@@ -55,7 +57,7 @@ pub(super) fn return_terminal(command: Pid) {
     }
 }
 
-/// Process group of the command, if the command was started.
+/// Process group of the command. `None` if the command was not started.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descendants(Option<Pid>);
 
@@ -84,7 +86,7 @@ impl Descendants {
     }
 }
 
-/// Timer without a descriptor: `poll` wakes up often enough.
+/// Alarm without a timer descriptor: `poll` wakes up often enough to notice the time.
 #[derive(Debug)]
 pub(super) struct Alarm;
 

@@ -29,14 +29,15 @@ pub(crate) enum Order {
 pub(super) enum Report {
     /// The command runs with this pid.
     Started(u32),
-    /// The command could not be started: the number of the error.
+    /// The command could not be started; the number of the error (`errno`).
     NotStarted(i32),
     /// The lease was not renewed in time, and SIGTERM was sent to the command and its descendants.
     Expiring,
     /// The command has exited: its exit code, or 128 and the number of the signal. `by_watchdog`:
     /// the watchdog ended it because the lease was not renewed in time.
     Exited { code: i32, by_watchdog: bool },
-    /// All descendants have ended, except for this number of processes that may not be signalled.
+    /// All descendants of the watchdog have ended, except for this number of processes that it may
+    /// not signal.
     Ended { survivors: u32 },
 }
 
@@ -120,7 +121,8 @@ impl Inbox {
                 Ok(0) => return Ok(None),
                 Ok(count) => self.filled += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // A peer that ended with unread messages resets the connection.
+                // The connection is reset if the other process ended without reading all messages.
+                // That counts as closed.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(None),
                 Err(error) => return Err(error),
             }

@@ -45,25 +45,28 @@ pub(crate) use wrapper::supervise;
 use super::unix;
 use crate::{exit, output};
 
-/// First argument of a process that is started as a watchdog.
+/// Verb, as first argument, that starts this program as a watchdog. Only the wrapper uses it.
 pub(crate) const VERB: &str = "__watchdog";
 
-/// Time for descendants to exit after the command has exited by itself.
+/// Time that remaining descendants have to exit after the command has exited by itself. Then they
+/// are killed.
 const GRACE_AFTER_EXIT: Duration = Duration::from_secs(2);
-/// Time for the command to exit after its wrapper has ended, unless the lease ends earlier.
+/// Time that the command has to exit after its wrapper has ended, unless the lease ends earlier.
+/// Then it is killed.
 const GRACE_WITHOUT_WRAPPER: Duration = Duration::from_secs(10);
-/// Pause between two attempts to kill all descendants.
+/// Pause between two attempts to kill all descendants, which may fork new ones in between.
 const KILL_PAUSE: Duration = Duration::from_millis(5);
-/// Number of attempts to kill processes that this process may not signal.
+/// Number of attempts to kill descendants that this process may not signal, such as those of
+/// another user. Then they are reported as survivors.
 const KILL_ATTEMPTS: u32 = 100;
 
 /// Arguments of a watchdog.
 struct Settings {
     /// Socket to the wrapper.
     socket: RawFd,
-    /// First deadline of the lease, on the boot clock.
+    /// Deadline of the lease at the start of the watchdog, on the boot clock.
     deadline: Duration,
-    /// Time in front of the deadline at which SIGTERM is sent.
+    /// Time between SIGTERM to the command and the deadline of the lease.
     notice: Duration,
     /// Signals that the command must ignore, because the caller of the wrapper ignores them.
     ignored: u64,
@@ -125,7 +128,7 @@ struct Watchdog {
     /// Socket to the wrapper; `None` after the wrapper has ended.
     socket: Option<UnixStream>,
     inbox: Inbox,
-    /// Becomes readable when a child has exited.
+    /// Socket that becomes readable when a child has exited, so that `poll` wakes up.
     exits: UnixStream,
     alarm: Alarm,
     /// Process group of the wrapper.
@@ -137,17 +140,17 @@ struct Watchdog {
     stage: Stage,
 }
 
-/// Progress of the end of the command and its descendants.
+/// Progress of ending the command and its descendants.
 #[derive(Default)]
 struct Stage {
-    /// The command has exited and is reaped.
+    /// True once the command has exited and is reaped.
     exited: bool,
-    /// SIGTERM was sent to all descendants.
+    /// True once SIGTERM was sent to all descendants.
     asked: bool,
     lease: Validity,
-    /// End of the time in which the descendants may exit by themselves.
+    /// Time until which the descendants may exit by themselves; then they are killed.
     grace_end: Option<Duration>,
-    /// Number of consecutive attempts to kill processes that this process may not signal.
+    /// Number of consecutive failed attempts to kill descendants that this process may not signal.
     refusals: u32,
 }
 
@@ -163,7 +166,8 @@ enum Validity {
 }
 
 impl Watchdog {
-    /// Starts the command. An error was reported to the wrapper.
+    /// Starts the command. If that fails, the error is reported to the wrapper in a message, so the
+    /// returned error carries none.
     fn start(settings: &Settings, socket: UnixStream) -> Result<Self, ()> {
         let fail = |error: &io::Error| {
             let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
@@ -183,7 +187,8 @@ impl Watchdog {
         }
         let child = start_command(settings).map_err(|error| fail(&error))?;
         let command = Pid::from_child(&child);
-        // After the start, because the command belongs to the session and group of the wrapper.
+        // The watchdog leaves the wrapper's session and group only after the start: the command
+        // inherits both, and must stay in them.
         system::leave_the_group();
         let started = Report::Started(child.id());
         send(socket.as_raw_fd(), started.encode());
@@ -201,7 +206,8 @@ impl Watchdog {
         })
     }
 
-    /// Waits until the command and all its descendants have ended, and ends them in time.
+    /// Waits until the command and all its descendants have ended. Ends them if the lease is not
+    /// renewed in time.
     fn watch(&mut self) -> i32 {
         let mut survivors = 0;
         while self.reap() {
@@ -224,7 +230,8 @@ impl Watchdog {
         }
         system::return_terminal(self.command);
         self.report(Report::Ended { survivors });
-        // Printed last: a write to a pipe that is full, or to a terminal after Ctrl-S, blocks.
+        // The message is printed last, because a write to a full pipe, or to a terminal after
+        // Ctrl-S, blocks and would delay killing the descendants.
         if self.socket.is_none() && can_write(&io::stderr()) {
             output::message("`tenure run` was killed; its command and all descendants were ended");
         }
@@ -272,7 +279,8 @@ impl Watchdog {
         }
     }
 
-    /// Kills all descendants once. Returns the number of those that this process may not signal.
+    /// Sends SIGKILL once to all descendants. Returns the number of those that this process may not
+    /// signal.
     fn kill(&mut self, now: Duration) -> u32 {
         if now >= self.deadline {
             self.stage.lease = Validity::Lost;
@@ -286,7 +294,7 @@ impl Watchdog {
         survivors
     }
 
-    /// Time of the next signal, on the boot clock.
+    /// Returns the time of the next signal to the descendants, on the boot clock.
     fn next_action(&self) -> Duration {
         let asking = self.deadline.saturating_sub(self.notice);
         let next = if self.stage.asked {
@@ -297,7 +305,7 @@ impl Watchdog {
         self.stage.grace_end.map_or(next, |end| end.min(next))
     }
 
-    /// Sets the time until which the descendants may exit by themselves.
+    /// Limits the time in which the descendants may exit by themselves. The earliest limit counts.
     fn limit_grace(&mut self, grace: Duration) {
         let end = tenure::boot_time() + grace;
         let earlier = self.stage.grace_end.map_or(end, |before| before.min(end));
@@ -324,7 +332,8 @@ impl Watchdog {
             .flatten()
             .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
             .collect();
-        // Every outcome leads to a look at all sources.
+        // The result of `poll` is ignored: the caller then checks every source of events, whatever
+        // woke it.
         let _ = rustix::event::poll(&mut events, limit.as_ref());
         let mut bytes = [0; 64];
         while matches!((&self.exits).read(&mut bytes), Ok(1..)) {}
@@ -351,8 +360,9 @@ impl Watchdog {
     fn execute(&mut self, order: Order) {
         match order {
             Order::Deadline(deadline) => {
-                // Once killing has begun, the lease counts as lost. A deadline that was sent in time
-                // counts even if this process was stopped meanwhile.
+                // A deadline is ignored once the descendants are being killed, because the lease
+                // then counts as lost. A deadline that the wrapper sent in time counts even if the
+                // watchdog was stopped when it arrived.
                 if deadline > self.deadline && self.stage.lease != Validity::Lost {
                     self.deadline = deadline;
                     self.stage.lease = Validity::Valid;
@@ -409,7 +419,7 @@ fn start_command(settings: &Settings) -> io::Result<std::process::Child> {
     command.spawn()
 }
 
-/// Descriptor to which the handler of SIGCHLD writes.
+/// Descriptor of the socket to which the handler of SIGCHLD writes a byte for each exit.
 static EXITS: AtomicI32 = AtomicI32::new(-1);
 
 /// Returns a socket that becomes readable whenever a child exits.

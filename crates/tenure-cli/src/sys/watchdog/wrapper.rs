@@ -1,5 +1,5 @@
-//! The side of the wrapper: starts the watchdog, sends it the deadlines of the lease, and ends all
-//! descendants if the watchdog is killed or does not react.
+//! The wrapper's side of the watchdog: starts the watchdog, sends it the deadlines of the lease,
+//! and ends all descendants if the watchdog is killed or does not react.
 
 use std::ffi::OsString;
 use std::io::{self, ErrorKind};
@@ -23,11 +23,13 @@ use super::{GRACE_AFTER_EXIT, KILL_ATTEMPTS, KILL_PAUSE, Settings};
 use crate::sys::unix::{self, Relay};
 use crate::sys::{Ending, LeasedCommand, StartError};
 
-/// Interval between two looks at the lease after a stop was requested.
+/// Interval between two checks of the lease after a stop was requested.
 const STOPPING_POLL: Duration = Duration::from_millis(100);
-/// Longest wait for a change of the lease.
+/// Maximum wait for a change of the lease. The thread that sends orders then checks the lease
+/// again.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
-/// Maximum time in which the watchdog ends the descendants after the command has exited.
+/// Maximum time that the watchdog has to end the descendants after the command has exited. Then the
+/// wrapper kills them.
 const END_TIMEOUT: Duration = GRACE_AFTER_EXIT.saturating_add(Duration::from_secs(3));
 /// Interval at which the first process of a container reaps orphans, and at which the wrapper checks
 /// [`END_TIMEOUT`].
@@ -44,7 +46,8 @@ pub(crate) fn supervise(
     let Some((deadline, lease)) = valid else {
         return Err(StartError::LeaseLost);
     };
-    // All steps that can fail come before the start of the watchdog, which starts the command.
+    // All steps that can fail precede the start of the watchdog: once it runs, it starts the
+    // command, which a failed step would leave running.
     let (socket, theirs) =
         connect(&lease, deadline, leased.patience).map_err(StartError::Watchdog)?;
     // The socket stays open until this process ends, so that no signal handler can write to another
@@ -59,8 +62,8 @@ pub(crate) fn supervise(
     })
 }
 
-/// Returns both ends of a connection, and starts the thread that sends orders to the other end. The
-/// orders are buffered until the watchdog reads them.
+/// Returns both ends of the connection to the watchdog, and starts the thread that sends orders
+/// into it. The socket buffers the orders until the watchdog reads them.
 fn connect(
     lease: &LeaseState,
     deadline: Duration,
@@ -78,36 +81,37 @@ fn connect(
     Ok((ours, theirs))
 }
 
-/// The watchdog and its descendants. They are killed when the value is dropped, so that none of them
-/// runs when the lease is released.
+/// The watchdog and all its descendants. Dropping this value kills them, so that none of them runs
+/// when the lease is released.
 #[derive(Debug, Default)]
 struct Family {
     watchdog: Option<Child>,
-    /// The command, once its start is reported.
+    /// Pid of the command, once the watchdog has reported its start.
     command: Option<Pid>,
     /// True from the start of the watchdog until all descendants have ended.
     is_running: bool,
 }
 
 impl Family {
-    /// Ends the watchdog after its last report. It has no descendants left.
+    /// Ends the watchdog after it has reported that it has no descendants left.
     fn finish(&mut self) {
         self.is_running = false;
         if let Some(mut watchdog) = self.watchdog.take() {
-            // A stopped process does not exit by itself.
+            // A watchdog that is stopped (SIGSTOP) cannot exit by itself, so it is killed.
             let _ = watchdog.kill();
             let _ = watchdog.wait();
         }
     }
 
-    /// Kills the watchdog, which may be stopped, and all descendants. Returns the number of those
-    /// that this process may not signal.
+    /// Kills the watchdog and all its descendants. SIGKILL also ends a watchdog that is stopped.
+    /// Returns the number of processes that this process may not signal.
     fn kill(&mut self) -> u32 {
         self.is_running = false;
         if let Some(watchdog) = self.watchdog.take() {
             let _ = rustix::process::kill_process(Pid::from_child(&watchdog), Signal::KILL);
         }
-        // Children of the watchdog become children of this process, where the system allows that.
+        // On Linux the wrapper adopts the children of the killed watchdog, and ends them as its own
+        // children. macOS finds them by their process group.
         end_all(Descendants::new(self.command))
     }
 }
@@ -120,7 +124,7 @@ impl Drop for Family {
     }
 }
 
-/// Starts the watchdog with its end of the connection. It starts the command.
+/// Starts the watchdog with its end of the connection. The watchdog then starts the command.
 fn start_watchdog(
     family: &mut Family,
     theirs: UnixStream,
@@ -131,7 +135,8 @@ fn start_watchdog(
     system::adopt_orphans()?;
     let settings = Settings {
         socket: theirs.as_raw_fd(),
-        // Earlier than the lease's own deadline: a busy machine takes time to end many processes.
+        // The watchdog gets an earlier deadline than that of the lease, because a busy machine
+        // takes time to end many processes.
         deadline: deadline.saturating_sub(leased.patience),
         notice: leased.notice,
         ignored: relay.ignored_signals(),
@@ -143,7 +148,8 @@ fn start_watchdog(
         .args(settings.to_arguments())
         .env("TENURE_TOKEN", leased.token.to_string());
     let prepare = move || {
-        // The watchdog must outlive every signal that the wrapper forwards.
+        // The watchdog ignores every signal that the wrapper forwards, so that none of them ends it
+        // before the command.
         unix::ignore_forwarded_signals();
         rustix::io::fcntl_setfd(&theirs, FdFlags::empty())?;
         Ok(())
@@ -154,13 +160,14 @@ fn start_watchdog(
     let spawned = command.spawn();
     family.is_running = spawned.is_ok();
     family.watchdog = Some(spawned?);
-    // The wrapper keeps no copy of the other end, because `command` is dropped here: the end of the
-    // watchdog must close the connection.
+    // `command` holds the wrapper's copy of the watchdog's end and is dropped here: the connection
+    // must be closed when the watchdog ends.
     Ok(())
 }
 
-/// Sends changes of the lease to the watchdog until the lease is lost or released. A watchdog that
-/// has not ended all descendants within `patience` after the loss is replaced by the wrapper.
+/// Sends changes of the lease to the watchdog until the lease is lost or released. If the watchdog
+/// has not ended all descendants within `patience` after the loss, the connection is closed, and
+/// the wrapper ends them.
 fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration, patience: Duration) {
     let mut known = first;
     let (mut stop_requested, mut stop_sent) = (false, false);
@@ -173,19 +180,22 @@ fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration, patienc
         match lease.deadline() {
             Some(deadline) if deadline != known => {
                 known = deadline;
-                // An order that does not arrive leaves the earlier deadline, which is safe.
+                // A deadline that cannot be sent is ignored: the watchdog keeps an earlier
+                // deadline, which is safe.
                 let deadline = deadline.saturating_sub(patience);
                 send(socket.as_raw_fd(), Order::Deadline(deadline).encode());
             }
             Some(_) => {}
             None => {
                 let end = Instant::now() + patience;
-                // The socket is full if the watchdog was stopped for a long time.
+                // Sending is repeated, because the socket is full if the watchdog was stopped for a
+                // long time.
                 while !send(socket.as_raw_fd(), Order::Kill.encode()) && Instant::now() < end {
                     thread::sleep(KILL_PAUSE);
                 }
                 thread::sleep(end.saturating_duration_since(Instant::now()));
-                // The wrapper reads the end of the connection, as if the watchdog had been killed.
+                // Shutting the connection down makes the wrapper act as if the watchdog had been
+                // killed: it kills all descendants.
                 let _ = socket.shutdown(Shutdown::Read);
                 return;
             }
@@ -259,7 +269,8 @@ fn follow(
             None => {}
         }
     }
-    // The watchdog was killed, or does not react.
+    // The watchdog has closed its connection before its last report, or does not react: the wrapper
+    // kills it and all descendants.
     let is_lost = lease.is_lost();
     warn_of_survivors(family.kill());
     Ok(match ending {

@@ -38,11 +38,11 @@ pub(super) struct Cluster {
 
 pub(super) struct Member {
     url: String,
-    /// Connection, until a request fails on it.
+    /// Open connection to the member; `None` after a request on it failed.
     client: Mutex<Option<Client>>,
 }
 
-/// A lease as the cluster has it.
+/// A lease as the cluster has stored it.
 pub(super) struct Held {
     pub(super) entry: Entry,
     /// Id of the etcd lease.
@@ -53,7 +53,7 @@ pub(super) struct Held {
 enum Created {
     InRevision(Option<i64>),
     Exists(Vec<KeyValue>),
-    /// The etcd lease of the attempt does not exist.
+    /// The etcd lease that the keys should be attached to does not exist.
     NoLease,
 }
 
@@ -90,7 +90,8 @@ impl Cluster {
         record: &[u8],
         end: Instant,
     ) -> Result<Attempt, StoreError> {
-        // A refused attempt ends here, without a write.
+        // If the key has an owner, the attempt ends after this read, without a write to the
+        // cluster.
         if let Some(held) = self.read(&id.key, end).await? {
             return self.settle(id, held, end).await;
         }
@@ -99,7 +100,8 @@ impl Cluster {
             .entry(id.owner.clone())
             .or_insert_with(random_lease);
         if !self.grant(lease, id.ttl, end).await? {
-            // The lease is from an earlier attempt and may be about to expire.
+            // The etcd lease exists already: an earlier attempt created it, and it may be about to
+            // expire, so it is renewed first.
             let alive = self.keep_alive(lease, end).await?;
             if !alive {
                 self.unsettled().remove(&id.owner);
@@ -130,7 +132,7 @@ impl Cluster {
         }
     }
 
-    /// Outcome of an attempt that found the key held, by this owner or by another one.
+    /// Returns the outcome of an attempt that found the key held, by this owner or by another one.
     async fn settle(
         self: &Arc<Self>,
         id: &LeaseId,
@@ -141,14 +143,15 @@ impl Cluster {
             if let Some(lease) = self.unsettled().remove(&id.owner) {
                 let cluster = Arc::clone(self);
                 self.handle.spawn(async move {
-                    // Without it, the lease expires by itself.
+                    // A failed revocation is harmless: the unused etcd lease expires by itself.
                     let end = Instant::now() + REVOKE_TIMEOUT;
                     let _ = cluster.revoke(lease, end).await;
                 });
             }
             return Ok(Attempt::Held(held.entry));
         }
-        // An earlier attempt of this owner succeeded, but its response was lost.
+        // The key names this owner already: an earlier attempt succeeded, but its response was
+        // lost.
         if !self.keep_alive(held.lease, end).await? {
             return Err(StoreError::transient(
                 "the lease expired while it was acquired",
@@ -161,7 +164,7 @@ impl Cluster {
         }))
     }
 
-    /// Creates an etcd lease. False: it exists already.
+    /// Creates an etcd lease with this id. Returns false if it exists already.
     async fn grant(&self, lease: i64, ttl: Duration, end: Instant) -> Result<bool, StoreError> {
         let seconds = seconds(ttl);
         let granted = self
@@ -184,7 +187,7 @@ impl Cluster {
         }
     }
 
-    /// Creates the keys of an owner, unless the key has an owner.
+    /// Creates the etcd keys of an owner in one transaction, unless the key has an owner.
     async fn create(
         &self,
         id: &LeaseId,
@@ -199,7 +202,7 @@ impl Cluster {
             .and_then([
                 TxnOp::put(owner, id.owner.clone(), attached.clone()),
                 TxnOp::put(self.key(&id.key, "record"), record, attached),
-                // A request that addressed an earlier owner.
+                // Deletes a request to stop an earlier owner, so that it does not stop the new one.
                 TxnOp::delete(self.key(&id.key, "stop"), None),
             ])
             .or_else([TxnOp::get(
@@ -225,10 +228,10 @@ impl Cluster {
         .await
     }
 
-    /// Extends an etcd lease to its whole TTL. False: it does not exist.
+    /// Extends an etcd lease to its whole TTL. Returns false if the lease does not exist.
     pub(super) async fn keep_alive(&self, lease: i64, end: Instant) -> Result<bool, StoreError> {
         self.run(end, |mut client| async move {
-            // The client waits for the first response.
+            // `lease_keep_alive` returns only after the first response, so the lease is renewed.
             match client.lease_keep_alive(lease).await {
                 Ok(_) => Ok(true),
                 Err(etcd_client::Error::LeaseKeepAliveError(why)) if why == "lease not found" => {
@@ -264,7 +267,8 @@ impl Cluster {
         Ok(held(response.kvs()))
     }
 
-    /// Writes a key that is attached to the lease of this owner. False: this owner has no lease.
+    /// Writes an etcd key that is attached to the lease of this owner. Returns false if this owner
+    /// has no lease.
     pub(super) async fn write_if_owner(
         &self,
         key: &str,
@@ -315,7 +319,8 @@ impl Cluster {
             };
             let idle = member.client().clone().filter(|_| may_reuse);
             let reused = idle.is_some();
-            // A member that does not respond leaves time for the others.
+            // Each member gets an equal share of the remaining time, so that a member that does not
+            // respond leaves time for the other members.
             let share = end.saturating_duration_since(Instant::now()) / untried.max(1);
             let exchange = async {
                 let client = match idle {
@@ -332,11 +337,13 @@ impl Cluster {
             if !error.transient {
                 return Err(error);
             }
-            // The connection may lead to a member that is gone, so the next request opens a new one.
+            // The member at the other end of the connection may be down, so the next request opens
+            // a new connection.
             member.client().take();
             may_reuse = !reused || timed_out;
             if !may_reuse {
-                // The server may have closed the connection, for example when it was restarted.
+                // A reused connection may have been closed by the server, for example at a restart.
+                // The same member is then tried once more with a new connection.
                 continue;
             }
             let next = (index + 1) % self.members.len();
@@ -368,13 +375,14 @@ impl Member {
     }
 }
 
-/// Returns a random id for an etcd lease. The server would choose one if it were 0.
+/// Returns a random id for an etcd lease. Never 0, because the server would then choose the id
+/// itself.
 fn random_lease() -> i64 {
     let random = std::hash::RandomState::new().hash_one(0);
     i64::try_from(random >> 1).unwrap_or(i64::MAX).max(1)
 }
 
-/// Reads a lease from the keys of its owner. `None`: there is no owner.
+/// Reads a lease from the etcd keys of a key. Returns `None` if the key has no owner.
 pub(super) fn held(kvs: &[KeyValue]) -> Option<Held> {
     let field = |name: &str| {
         kvs.iter()
@@ -392,7 +400,7 @@ pub(super) fn held(kvs: &[KeyValue]) -> Option<Held> {
     })
 }
 
-/// Keys that the first operation of a transaction has read.
+/// Returns the etcd keys and values that the first operation of a transaction has read.
 pub(super) fn key_values(responses: &[TxnOpResponse]) -> Vec<KeyValue> {
     match responses.first() {
         Some(TxnOpResponse::Get(response)) => response.kvs().to_vec(),
@@ -404,7 +412,8 @@ fn to_token(revision: i64) -> u64 {
     u64::try_from(revision).unwrap_or(0)
 }
 
-/// TTL of an etcd lease: whole seconds, rounded up, so that it never ends before the lease does.
+/// Returns the TTL of an etcd lease in whole seconds. It is rounded up, so that the etcd lease
+/// never ends before the lease of the owner.
 fn seconds(ttl: Duration) -> i64 {
     let whole = ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0);
     i64::try_from(whole).unwrap_or(i64::MAX)

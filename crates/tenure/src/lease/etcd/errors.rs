@@ -14,7 +14,7 @@ const OUT_OF_RANGE: i32 = 11;
 const UNIMPLEMENTED: i32 = 12;
 const DATA_LOSS: i32 = 15;
 
-/// True if the server responded with this code and a message that contains this text.
+/// True if the server responded with this status code and a message that contains this text.
 pub(super) fn is_status(error: &etcd_client::Error, code: i32, text: &str) -> bool {
     match error {
         etcd_client::Error::GRpcStatus(status) => {
@@ -41,7 +41,8 @@ pub(super) fn to_store_error(error: &etcd_client::Error) -> StoreError {
         };
     };
     let code = i32::from(status.code());
-    // The causes are those of the connection. A response of the server has none.
+    // The causes of an error describe the connection. The error of a server's response has no
+    // causes.
     let why = match status.source() {
         Some(cause) => describe_sources(cause),
         None => crate::text::sanitize_name(status.message().to_owned()),
@@ -51,7 +52,8 @@ pub(super) fn to_store_error(error: &etcd_client::Error) -> StoreError {
             "the server requires a user; write etcd://USER@HOST:PORT?password_file=PATH",
         );
     }
-    // Another client changed users or roles in this moment. The next request has the new state.
+    // Another client changed etcd's users or roles during the request. The next request uses the
+    // new state, so this error is temporary.
     let is_outdated = why.contains("revision of auth store is old");
     let fatal = matches!(
         code,

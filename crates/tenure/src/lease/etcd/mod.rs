@@ -1,12 +1,14 @@
 //! Leases in etcd.
 //!
-//! A held key has two keys in etcd, `PREFIX/KEY/owner` with the owner id and `PREFIX/KEY/record` with
-//! the lock record. A stop request is a third one, `PREFIX/KEY/stop`, with the id of the owner that
-//! it addresses. All are attached to one etcd lease, so that they vanish together with it. The token is
-//! the revision in which the first was created, which etcd increases with every write.
+//! A held key is stored under two keys of etcd: `PREFIX/KEY/owner` with the owner id and
+//! `PREFIX/KEY/record` with the lock record. A stop request is stored under a third one,
+//! `PREFIX/KEY/stop`, with the id of the owner that it addresses. All are attached to one etcd
+//! lease, so that etcd deletes them together when the lease ends. The fencing token is the revision
+//! in which the owner key was created; etcd increases the revision with every write.
 //!
-//! The id of the etcd lease is chosen here, so that a grant whose response was lost can be repeated.
-//! An id is never used again after its revocation was sent: a late revocation would end a new lease.
+//! This client chooses the id of the etcd lease, so that it can repeat a grant whose response was
+//! lost. An id is never used again after its revocation was sent: a late revocation would end a new
+//! lease.
 
 mod cluster;
 mod errors;
@@ -46,8 +48,11 @@ impl Etcd {
         let options = options::connect_options(&mut url)?;
         url.finish("`cacert`, `cert`, `key` and `password_file`")?;
         let prefix = url.path.trim_matches('/');
-        let bridge = Bridge::start()
-            .map_err(|error| url.bad(&format!("cannot start its thread: {error}")))?;
+        let bridge = Bridge::start().map_err(|error| {
+            url.bad(&format!(
+                "cannot start the thread of the etcd client: {error}"
+            ))
+        })?;
         let prefix = if prefix.is_empty() { "tenure" } else { prefix };
         let handle = bridge.handle().clone();
         let cluster = Cluster::new(options::members(&url), options, prefix.to_owned(), handle);
@@ -57,7 +62,7 @@ impl Etcd {
         })
     }
 
-    /// Runs requests to the cluster. All of them together end before `limit`.
+    /// Runs several requests to the cluster, which must all end within `limit`.
     fn call<T, F>(
         &self,
         limit: Duration,
@@ -76,7 +81,8 @@ impl Etcd {
 impl Drop for Etcd {
     fn drop(&mut self) {
         if self.bridge.is_forked() {
-            // Closing the copied connections would end the TLS sessions of the parent.
+            // In a forked child the cluster is leaked: closing the child's copies of the parent's
+            // connections would end the parent's TLS sessions.
             std::mem::forget(Arc::clone(&self.cluster));
         }
     }
@@ -109,7 +115,8 @@ impl Backend for Etcd {
             if !cluster.keep_alive(grant.lease, end).await? {
                 return Ok(Renewed::NotOwner);
             }
-            // The etcd lease can live on although its keys were deleted or overwritten.
+            // The owner key is compared too: an etcd lease can outlive its keys if another client
+            // deletes or overwrites them, and then this owner has lost the key.
             let owner = cluster.key(&id.key, "owner");
             let stop = cluster.key(&id.key, "stop");
             let created = i64::try_from(grant.token).unwrap_or(i64::MAX);
@@ -165,7 +172,8 @@ impl Backend for Etcd {
                 Ok(held) => held
                     .filter(|held| held.entry.owner == id.owner)
                     .map(|held| held.lease),
-                // The revocation may still succeed.
+                // The read failed, but the id of this owner's etcd lease is known from its last
+                // attempt, so that lease is revoked all the same.
                 Err(_) if unsettled.is_some() => None,
                 Err(error) => return Err(error),
             };
@@ -264,7 +272,8 @@ impl Backend for Etcd {
                     async move {
                         let options = WatchOptions::new().with_filters([WatchFilterType::NoPut]);
                         let mut stream = client.watch(owner, Some(options)).await?;
-                        // The first response confirms that the watch has started.
+                        // The watch is active once its first response has arrived. Waiting for it
+                        // ensures that no release is missed.
                         stream.message().await?;
                         Ok(stream)
                     }
@@ -300,7 +309,8 @@ async fn forward_deletions(mut stream: WatchStream, sender: mpsc::Sender<Result<
     }
 }
 
-/// Watch that reports when the key of an owner is deleted.
+/// Watch of etcd that reports the deletion of a key's owner, which means that the key was released
+/// or has expired.
 struct Deletion {
     events: Receiver<Result<(), StoreError>>,
     task: JoinHandle<()>,

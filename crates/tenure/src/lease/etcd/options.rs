@@ -8,7 +8,7 @@ use crate::error::Error;
 
 const DEFAULT_PORT: u16 = 2379;
 
-/// Returns the members of the cluster that the URL names.
+/// Returns the members of the cluster, from the hosts in the store's URL.
 pub(super) fn members(url: &StoreUrl) -> Vec<Member> {
     let scheme = if url.scheme == "etcds" {
         "https"

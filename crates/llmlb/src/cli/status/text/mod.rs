@@ -144,6 +144,9 @@ fn list(server: &ServerReport, running: &RunningServer, now: SystemTime) -> Vec<
         if let Some(connections) = &response.connections {
             add("clients", &clients(connections));
         }
+        if let Some(keys) = keys(response) {
+            add("API keys", &keys);
+        }
         let (up, total) = running.backends().unwrap_or_default();
         add("backends", &format!("{up} of {total} up"));
         lines.extend(backends(response, now));
@@ -166,6 +169,20 @@ fn clients(connections: &ConnectionCounts) -> String {
         0 => format!("{open} of {max} connections"),
         _ => format!("{open} of {max} connections, {rejected} rejected"),
     }
+}
+
+/// Formats the API keys of a server that needs them, and the requests that they did not permit.
+fn keys(response: &StatusResponse) -> Option<String> {
+    let keys = response.keys.as_ref().filter(|keys| keys.required)?;
+    let mut parts = vec![keys.count.to_string()];
+    let refused = response.refused.iter();
+    match refused.flat_map(|refused| refused.0.values()).sum() {
+        0_u64 => {}
+        1 => parts.push("1 request refused".to_owned()),
+        refused => parts.push(format!("{refused} requests refused")),
+    }
+    parts.extend(keys.error.as_ref().map(|error| plain(error)));
+    Some(parts.join("; "))
 }
 
 /// Formats a line for each backend, with the reason why it is down, or its last error.

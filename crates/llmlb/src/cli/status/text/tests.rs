@@ -16,6 +16,7 @@ Server on port 32768
   in flight  3, 1 waiting for a slot
   requests   1000
   clients    12 of 448 connections, 40 rejected
+  API keys   3; 7 requests refused
   backends   1 of 2 up
     gpu1     up    http://10.0.0.5:8000  3 models, 1 in flight, 500 requests, last error 500 Internal Server Error (30 s ago)
     big-gpu  down  http://10.0.0.6:8000  connection refused
