@@ -170,7 +170,10 @@ fn no_request_fails_while_redis_is_down_and_the_spend_is_refilled() {
     // One request is used, and each server admits one of two parts of what it knows to be left.
     let counts = admitted(&servers, 32);
     let is_kept = counts.iter().sum::<usize>() <= 39;
-    assert!(is_kept && counts.iter().all(|count| *count >= 19), "{counts:?}");
+    assert!(
+        is_kept && counts.iter().all(|count| *count >= 19),
+        "{counts:?}"
+    );
     let log = servers[1].log();
     assert!(
         log.contains("cannot share limits of keys in redis://127.0.0.1:"),

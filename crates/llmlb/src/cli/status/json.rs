@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use serde::Serialize;
+use serde_json::Value;
 use tenure::Proof;
 
 use super::server::{Health, RunningServer, ServerReport, ServerState};
@@ -44,6 +45,7 @@ struct StatusEntry<'a> {
     backend_connections: Option<&'a ConnectionCounts>,
     keys: Option<&'a KeysStatus>,
     refused: Option<&'a RefusedCounts>,
+    limits: Option<&'a Value>,
     usage: Option<&'a UsageStatus>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
@@ -138,6 +140,7 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
         entry.backend_connections = response.backend_connections.as_deref();
         entry.keys = response.keys.as_deref();
         entry.refused = response.refused.as_deref();
+        entry.limits = response.limits.as_deref();
         entry.usage = response.usage.as_deref();
         entry.backends = Some(StatusBackends {
             up,

@@ -36,6 +36,7 @@ pub(super) fn health(status: &str) -> Health {
         "backend_connections": { "open": 3, "max": 452, "max_per_address": 113, "rejected": 0,
             "rejected_per_address": 0 },
         "keys": { "required": true, "count": 3, "error": null }, "refused": { "invalid_api_key": 7 },
+        "limits": { "mode": "enforce", "fleet": null, "keys": {} },
         "backends": [
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
               "ejected": false, "models": 3,
@@ -118,6 +119,7 @@ fn json_of_a_running_server_has_the_documented_fields() {
                 "rejected_per_address": 0 },
             "keys": { "required": true, "count": 3, "error": null },
             "refused": { "invalid_api_key": 7 },
+            "limits": { "mode": "enforce", "fleet": null, "keys": {} },
             "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
                 "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
                 "failed": 0, "recorded": 130, "lost": 0, "error": null,
@@ -157,6 +159,7 @@ fn json_has_the_reason_when_the_server_does_not_respond() {
         "backend_connections",
         "keys",
         "refused",
+        "limits",
         "usage",
     ] {
         assert_eq!(none[field], Value::Null, "{field}");

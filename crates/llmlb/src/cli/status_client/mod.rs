@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Maximum size of a response. Another program on the port could send without end.
 const MAX_RESPONSE: usize = 1 << 20;
@@ -29,6 +30,8 @@ pub(super) struct StatusResponse {
     pub(super) backend_connections: Option<Box<ConnectionCounts>>,
     pub(super) keys: Option<Box<KeysStatus>>,
     pub(super) refused: Option<Box<RefusedCounts>>,
+    /// Limits of API keys, as the server reports them.
+    pub(super) limits: Option<Box<Value>>,
     #[serde(default)]
     pub(super) backends: Vec<BackendStatus>,
     pub(super) usage: Option<Box<UsageStatus>>,
