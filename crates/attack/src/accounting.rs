@@ -95,7 +95,8 @@ fn websocket(target: &Target) -> Outcome {
     }
     let prompt = "y".repeat(1_000_000);
     let other = server.send(&Request::chat("m", &prompt))?.status();
-    // Write once more, which fails if the server has reset the WebSocket since the last write.
+    // Write once more: the write fails if the server has reset the WebSocket, which the attack
+    // would otherwise not notice before its verdict.
     is_open &= client.send(&piece).is_ok();
     let word = if is_open { "open" } else { "reset" };
     let evidence = format!(
@@ -209,7 +210,7 @@ fn idle_http2(target: &Target) -> Outcome {
     verdict(open == CONNECTIONS && served == 2, evidence)
 }
 
-/// Data that is sent on each HTTP/1.1 connection.
+/// Data that the attack sends on each HTTP/1.1 connection, to fill one kind of buffer in llmlb.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Http1Filling {
     /// A request of 600 kB, after which the connection is idle.

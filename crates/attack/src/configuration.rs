@@ -46,7 +46,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Property for which a configuration file is not trusted.
+/// Reason why llmlb must reject a configuration file: its owner, a link, or write access of others.
+/// A file with reason `None` must be accepted, which shows that the attack would work.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Untrusted {
     Owner,

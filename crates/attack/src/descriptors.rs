@@ -14,7 +14,7 @@ use testkit::{
 
 use crate::{Attack, Outcome, Target, is_serving, verdict};
 
-/// Descriptor limit of the server under attack.
+/// Maximum number of file descriptors that the server under attack may open.
 const DESCRIPTORS: usize = 128;
 /// Number of connections that attackers open, more than the limit of descriptors.
 const HELD: usize = 200;
@@ -85,8 +85,9 @@ fn unrecorded(target: &Target) -> Outcome {
     // a free descriptor could not open them later and would serve no request.
     send_all(&mut clients, "before");
     let held = hold(&server)?;
-    // The server seals and closes its staging entry after a second. A waiting client connection then uses the
-    // descriptor that became free.
+    // The server seals and closes its staging entry after a second. A waiting client connection
+    // then uses the descriptor that became free, so none is left when the next record must be
+    // written.
     thread::sleep(Duration::from_millis(1500));
     let open = resources::open_descriptors(server.pid())?;
     let served = send_all(&mut clients, "during");
@@ -213,7 +214,8 @@ fn backend_connections(target: &Target) -> Outcome {
     verdict(other == 200 && held > 0 && is_told, evidence)
 }
 
-/// Possible names of the setting that limits idle HTTP/2 connections.
+/// Names of settings that limit idle HTTP/2 connections. Earlier versions of llmlb have none of
+/// them.
 const IDLE_SETTINGS: [&str; 3] = [
     "server.http2_idle_timeout",
     "server.h2_idle",
@@ -235,7 +237,8 @@ fn pinging(target: &Target) -> Outcome {
     let client = Http2::connect(server.address)?;
     let began = Instant::now();
     while began.elapsed() < limit && !client.is_closed() {
-        // Pings from the client must not keep the connection open either.
+        // The client sends pings and opens no stream. llmlb must close the connection as idle all
+        // the same. Otherwise pings would hold a descriptor at almost no cost.
         let _ = client.send(&Frame::new(FrameKind::Ping, 0, 0, [7; 8]));
         thread::sleep(Duration::from_millis(500));
     }

@@ -81,7 +81,8 @@ fn error(status: u16) -> Reply {
     Reply::json(status, r#"{"error":{"message":"scripted error"}}"#)
 }
 
-/// Sends GETs without a model, which go to the first backend and get 401.
+/// Sends GET requests without a model, to which the first backend responds with 401. llmlb holds if
+/// it does not eject this backend, since any client can cause such responses.
 fn by_unauthorized(target: &Target) -> Outcome {
     let reply = |request: &Received| match request.path() {
         "/v1/files/f" => error(401),
@@ -157,7 +158,8 @@ fn last_backend(target: &Target) -> Outcome {
     verdict(!was_ejected && victim == 200, evidence)
 }
 
-/// Ends the response to a poisoned prompt after its first event.
+/// Script of a fake engine that crashes on a poisoned prompt: it ends the response after the first
+/// event. Every other prompt is served.
 fn crashing_engine(request: &Received) -> Reply {
     if is_poisoned(request) {
         Reply::stream().event("{}").then(Step::Close)
@@ -296,8 +298,7 @@ fn retry_after_date(target: &Target) -> Outcome {
         thread::sleep(Duration::from_millis(5));
     }
     // An ejection after failures ends after a second, the pause of the `Retry-After` date only
-    // after 30 s. A server that ejects the backend and ignores the date sends requests to it again
-    // now.
+    // after 30 s. A server that ignores the date would by now send requests to the backend again.
     thread::sleep(Duration::from_millis(1100));
     for number in 0..REQUESTS {
         server.send(&Request::chat("m", &format!("later {number}")))?;

@@ -99,7 +99,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
     attacks
 }
 
-/// Returns a long prompt of words.
+/// Returns a prompt of [`LONG`] characters that consists of ordinary words.
 fn prose() -> String {
     "some words ".repeat(LONG / 11)
 }
@@ -117,7 +117,9 @@ fn recorded_prompt(target: &Target, path: &str, body: &str) -> Result<(u16, u64)
     Ok((status, record["prompt_tokens"].as_u64().unwrap_or(0)))
 }
 
-/// Compares the estimates without and with a field that the endpoint ignores.
+/// Sends the same prompt without and with a field that the endpoint ignores. llmlb holds if the
+/// field does not lower the estimate, since clients could otherwise reduce what they are billed
+/// for.
 fn chosen(target: &Target, path: &str, body: &Value, ignored: &str) -> Outcome {
     let mut body = body.clone();
     body["model"] = "m".into();

@@ -225,7 +225,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
     attacks
 }
 
-/// Value by which a forged field is recognised.
+/// Value of each forged field. The attack recognizes the field by it among those that reached the
+/// backend.
 const MARK: &str = "mark-of-the-client";
 
 fn reach_backend(target: &Target, fields: &[&str]) -> Outcome {

@@ -206,7 +206,8 @@ fn continuations(target: &Target) -> Outcome {
     )
 }
 
-/// Checks the limits that the server announces in its SETTINGS frame.
+/// Compares the limits that the server announces in its SETTINGS frame with maximum values. Larger
+/// limits would let a client use more memory than the other attacks assume.
 fn settings(target: &Target) -> Outcome {
     const MAX_CONCURRENT_STREAMS: u16 = 3;
     const MAX_HEADER_LIST_SIZE: u16 = 6;

@@ -75,7 +75,8 @@ fn announced(target: &Target) -> Outcome {
             clients.push(client);
         }
     }
-    // The second piece makes the server allocate the announced length, if it does so at all.
+    // A server that allocates the announced length in advance does so at the latest when more of
+    // the body follows, so the client sends a second piece.
     thread::sleep(Duration::from_millis(100));
     for client in &mut clients {
         sent += client.send(piece).map_or(0, |()| piece.len());
@@ -150,7 +151,7 @@ fn growth(server: &LlmlbServer, before: u64) -> io::Result<u64> {
     Ok(resources::resident_memory(server.pid())?.saturating_sub(before))
 }
 
-/// Data that fills the buffers of each stream.
+/// Direction of the data with which the attack fills the buffers of each HTTP/2 stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Filling {
     Bodies,
@@ -246,7 +247,8 @@ fn many_models() -> io::Result<FakeLlm> {
         .start(|_| Reply::json(200, chat_completion("ok", 100, 50)))
 }
 
-/// A backend sends a model list of 7 MB with many small objects.
+/// A backend sends a model list of 7 MB that consists of many small objects. llmlb holds if it does
+/// not need many times that memory to parse the list.
 fn model_list(target: &Target) -> Outcome {
     const BYTES: usize = 7_000_000;
     const BOUND: u64 = 200 * MIB;

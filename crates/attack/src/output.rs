@@ -78,7 +78,8 @@ fn long_method(target: &Target) -> Outcome {
         "{method} /v1/x HTTP/1.1\r\nhost: localhost\r\n\r\n"
     ));
     let status = client.response().map_or(0, |response| response.status());
-    // The log is complete when the server has stopped.
+    // The attack reads the log after the server has stopped, since log lines may be written later
+    // than the response.
     server.try_stop()?;
     let longest = server.log().lines().map(str::len).max().unwrap_or(0);
     let evidence = format!("client got {status}, longest line of the log {longest} bytes");

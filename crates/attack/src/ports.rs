@@ -19,7 +19,8 @@ use crate::{Attack, Outcome, Target, Verdict, verdict};
 const EXHAUSTED: &str = "4-cancelled-streams-exhaust-ports";
 const ONE_BACKEND: &str = "4-ports-of-one-backend-exhausted";
 
-/// Range of local ports in the network namespace of the attack.
+/// Range of local ports in the network namespace of the attack. The range is small, so that leaked
+/// ports soon make backend connections fail.
 const PORTS: u16 = 200;
 const FIRST_PORT: u16 = 40_000;
 
@@ -43,7 +44,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Backend whose response is determined by words in the prompt.
+/// Script of a backend that chooses its response by words in the prompt, such as a stream that
+/// never ends.
 fn engine(request: &Received) -> Reply {
     let text = request.text();
     let error = |status| Reply::json(status, r#"{"error":{"message":"scripted error"}}"#);

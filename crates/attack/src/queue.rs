@@ -167,7 +167,8 @@ fn full_queue(target: &Target) -> Outcome {
     }
     wait_until_queued(&server, QUEUE)?;
     let mut waiting = begin(server.address, VICTIM, &Request::chat("m", "victim"))?;
-    // The victim is either rejected at once, or waits until the slot is free.
+    // A victim that finds the queue full must either be rejected at once or be served when the slot
+    // is free. A victim that gets neither has starved.
     thread::sleep(Duration::from_millis(50));
     busy.gate.open();
     let victim = waiting.response()?.status();

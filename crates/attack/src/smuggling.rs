@@ -127,7 +127,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
     attacks
 }
 
-/// Adds attacks of backends whose responses have an ambiguous end.
+/// Adds the attacks by backends whose responses have an ambiguous end, such as a 204 response with
+/// a body.
 fn add_reused(attacks: &mut Vec<Attack>) {
     let mut add = |name: &str, shows, method: &'static str, response: fn() -> String| {
         attacks.push(Attack::fast(name, shows, move |target| {
@@ -302,7 +303,8 @@ fn victims(address: SocketAddr) -> Result<usize, Box<dyn Error>> {
     Ok(crossed)
 }
 
-/// The backend responds to uploads with an error and leaves their bodies unread.
+/// The backend rejects uploads and leaves their bodies unread. llmlb holds if no other client
+/// receives the response to a request that is hidden in such a body.
 fn rejected_unread(target: &Target, status: u16) -> Outcome {
     let is_upload = |head: &Head| head.path() == "/v1/files";
     let rule = move |head: &Head| {
@@ -323,7 +325,9 @@ fn rejected_unread(target: &Target, status: u16) -> Outcome {
     crossing(target, &llm, &[carrier], Judged::Crossing)
 }
 
-/// The backend responds to an upload before it is complete, and leaves the rest unread.
+/// The backend responds to an upload before the upload is complete, and leaves the rest of the body
+/// unread. llmlb holds if it does not reuse the connection, on which the rest would be parsed as a
+/// request.
 fn early_response(target: &Target) -> Outcome {
     let rule = |head: &Head| match head.path() {
         "/v1/files" => BodyHandling::Unread,
@@ -346,7 +350,8 @@ fn early_response(target: &Target) -> Outcome {
     crossing(target, &llm, &[carrier], Judged::Crossing)
 }
 
-/// The backend sends a second response behind the first one, at once or a little later.
+/// The backend sends a second response behind the first one, at once or a little later. llmlb holds
+/// if it discards the connection, so that no other client receives the second response.
 fn extra_bytes(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", |request| {
         let second = Reply::json(200, chat_completion(SECRET, 9, 9));

@@ -44,7 +44,8 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("backslash", "/v1/chat\\completions"),
     ("escaped-backslash", "/v1/chat%5Ccompletions"),
     ("absolute-form", "http://localhost/v1/chat%2Fcompletions"),
-    // Paths below an endpoint, which servers that match prefixes serve as the endpoint itself.
+    // Paths below that of an endpoint. Servers that match paths by prefix serve such a request as
+    // one to the endpoint itself.
     ("member", "/v1/chat/completions/x"),
     ("member-of-member", "/v1/chat/completions/x/y"),
     ("response-member", "/v1/responses/x"),

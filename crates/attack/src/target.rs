@@ -1,4 +1,4 @@
-//! The program under attack.
+//! The llmlb program under attack, and the start of attacks in a network namespace of their own.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -149,7 +149,9 @@ fn echoed_option(target: &Target) -> Outcome {
     )
 }
 
-/// The backend ignores the case of field names, as Go does, and uses the last of duplicate fields.
+/// Fake backend that finds `include_usage` as Go's JSON parser does: it ignores the case of field
+/// names and uses the last of several equal names. A client must not be able to disable usage
+/// reports that way.
 fn suppressed(target: &Target, options: &str) -> Outcome {
     let llm = FakeLlm::start("m", |request| {
         let body = String::from_utf8_lossy(&request.body).to_lowercase();

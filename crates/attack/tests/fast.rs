@@ -18,7 +18,8 @@ fn llmlb() -> PathBuf {
     };
     let built = Command::new(env!("CARGO"))
         .args(["build", "--locked", "--quiet", "--profile", profile])
-        // As `scripts/test` builds it: other tests use the same program.
+        // Build with the same features as `scripts/test`. Other tests use the same program file,
+        // and other features would replace it.
         .args(["-p", "llmlb", "--bin", "llmlb", "--all-features"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status();

@@ -28,6 +28,7 @@ use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
 use crate::server::{ClientConnections, ClientLimits, HttpLimits, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
+use crate::tls::{self, TlsConfig};
 use crate::upstream::{AddressLimit, Connector};
 
 /// Interval at which a draining server reports the number of requests in flight.
@@ -40,6 +41,12 @@ pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
     /// True if lines begin with a timestamp.
     pub(crate) timed: bool,
+}
+
+/// Port for clients: the socket, and the certificate if the port serves https.
+pub(crate) struct ClientPort {
+    pub(crate) listener: TcpListener,
+    pub(crate) tls: Option<Arc<TlsConfig>>,
 }
 
 /// Parts of the server that are opened before it starts, because it does not start without them.
@@ -84,12 +91,13 @@ impl App {
     pub(crate) async fn start(
         config: &Config,
         demo: bool,
-        listener: TcpListener,
+        port: ClientPort,
         division: &Division,
         via: Via,
         log: RequestLog,
         opened: Opened,
     ) -> io::Result<Self> {
+        let ClientPort { listener, tls } = port;
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
         let mut backends = config.backends.clone();
@@ -110,7 +118,7 @@ impl App {
         };
         let backends = backends.into_iter().map(Backend::new);
         let pool = Arc::new(Pool::new(pool_config, backends));
-        let issuer_file = data_dir::find(None, demo)
+        let issuer_file = data_dir::find(config.usage.data_dir.as_deref(), demo)
             .map(|data| IssuerFile::start(&data, issued, &pool))
             .transpose()?;
         let connector = Connector::new(config.upstream.connect_timeout, division);
@@ -135,7 +143,11 @@ impl App {
         let workers_config = worker_config(config, connector, via, log);
         let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
         let limiter = start_limiter(config, demo, &opened)?;
-        let shared = Arc::new(shared(
+        if let Some(tls) = &tls {
+            tls.log_warnings();
+            tasks.spawn(tls::watch(Arc::clone(tls), stop_probes.clone()));
+        }
+        let shared = shared(
             config,
             division,
             pool,
@@ -143,7 +155,8 @@ impl App {
             usage,
             issuer_store,
             &workers_config,
-        ));
+        );
+        let shared = Arc::new(Shared { tls, ..shared });
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         Ok(Self {
             shared,
@@ -192,6 +205,9 @@ impl App {
         self.tasks.close();
         self.shared.meter.seal();
         self.shared.limiter.finish();
+        if let Some(list) = self.shared.meter.in_flight() {
+            list.close();
+        }
         if let Some(store) = &self.shared.issuer_store {
             store.finish();
         }
@@ -260,6 +276,7 @@ fn shared(
         private_hosts: is_private
             .then(|| KnownHosts::new(&server.hosts, sys::host_name(env::text))),
         unknown_endpoints: server.unknown_endpoints,
+        tls: None,
         proxies: proxies.clone(),
         dropped_headers: Arc::default(),
         client_limits: ClientLimits {
@@ -287,7 +304,9 @@ fn shared(
 fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc<Limiter>> {
     let (mode, instance) = (config.server.limits, opened.meter.instance());
     let limiter = Limiter::start(mode, &config.fleet, instance, &opened.keys)?;
-    if let Some(data) = data_dir::find(None, demo).filter(|_| opened.meter.is_on()) {
+    if let Some(data) =
+        data_dir::find(config.usage.data_dir.as_deref(), demo).filter(|_| opened.meter.is_on())
+    {
         limiter.replay(&data, instance)?;
     }
     Ok(Arc::new(limiter))
@@ -304,8 +323,8 @@ fn start_exporter(
     if !usage.enabled {
         return Ok((None, None));
     }
-    let Some(data) = data_dir::find(None, demo) else {
-        let why = "no data directory: this user has no home directory; set LLMLB_DATA_DIR";
+    let Some(data) = data_dir::find(usage.data_dir.as_deref(), demo) else {
+        let why = "no data directory: this user has no home directory; set usage.data_dir or LLMLB_DATA_DIR";
         tracing::warn!("usage: {why}");
         let to = usage.url.as_ref().map(config::Receiver::shown);
         return Ok((None, Some(Arc::new(exporter::ExportState::broken(to, why)))));

@@ -1,29 +1,29 @@
-//! Choice of the data directory, which holds usage records.
+//! Choice of the data directory, which holds usage records and keys.
 
 use std::path::{Path, PathBuf};
 
 use crate::config::env;
 use crate::sys;
 
-/// Returns the data directory: the one named by `--data`, else by `LLMLB_DATA_DIR`, else the user's
-/// own. `None`: this user has no home directory.
+/// Returns the data directory: the configured one (`usage.data_dir`, `LLMLB_DATA_DIR`), else the
+/// user's own. `None`: this user has no home directory.
 ///
 /// The demo always gets a directory of its own, so that its records never mix with real usage.
-pub(crate) fn find(named: Option<&Path>, demo: bool) -> Option<PathBuf> {
-    let in_environment = || Some(for_demo(env::data_dir()?, demo));
-    let of_user = || {
+pub(crate) fn find(configured: Option<&Path>, demo: bool) -> Option<PathBuf> {
+    let configured = configured.map(|dir| for_demo(dir, demo));
+    configured.or_else(|| {
         let name = if demo { "llmlb-demo" } else { "llmlb" };
         Some(sys::data_dir(env::directory)?.join(name))
-    };
-    named
-        .map(Path::to_owned)
-        .or_else(in_environment)
-        .or_else(of_user)
+    })
 }
 
 /// Returns the directory itself, or for the demo its subdirectory `demo`.
-fn for_demo(named: PathBuf, demo: bool) -> PathBuf {
-    if demo { named.join("demo") } else { named }
+fn for_demo(configured: &Path, demo: bool) -> PathBuf {
+    if demo {
+        configured.join("demo")
+    } else {
+        configured.to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -31,17 +31,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn named_directory_takes_precedence() {
-        let named = Path::new("here");
-        for demo in [false, true] {
-            assert_eq!(find(Some(named), demo).as_deref(), Some(named));
-        }
-    }
-
-    #[test]
-    fn demo_uses_a_subdirectory_of_the_environments_directory() {
-        let named = || PathBuf::from("/var/lib/llmlb");
-        assert_eq!(for_demo(named(), false), named());
-        assert_eq!(for_demo(named(), true), named().join("demo"));
+    fn demo_uses_a_subdirectory_of_the_configured_directory() {
+        let dir = Path::new("/var/lib/llmlb");
+        assert_eq!(find(Some(dir), false).as_deref(), Some(dir));
+        assert_eq!(find(Some(dir), true), Some(dir.join("demo")));
     }
 }

@@ -3,7 +3,7 @@
 //! `cargo fuzz run -s none TARGET` searches for inputs that violate a property. `fuzz/corpus/TARGET` holds
 //! inputs that reach different code, which `cargo test` replays.
 
-pub use crate::meter::fuzz::{estimate, ndjson, sse, usage_report};
+pub use crate::meter::fuzz::{estimate, ndjson, sse, usage_report, websocket};
 pub use crate::request::fuzz::{forwarded_for, json_fields, multipart, path, query, request_body};
 pub use crate::upstream::fuzz::{chunks, response_head};
 
@@ -15,7 +15,7 @@ mod tests {
 
     type FuzzTarget = fn(&[u8]);
 
-    const TARGETS: [(&str, FuzzTarget); 12] = [
+    const TARGETS: [(&str, FuzzTarget); 13] = [
         ("chunks", chunks),
         ("estimate", estimate),
         ("forwarded_for", forwarded_for),
@@ -28,6 +28,7 @@ mod tests {
         ("response_head", response_head),
         ("sse", sse),
         ("usage_report", usage_report),
+        ("websocket", websocket),
     ];
     /// Targets of tenure and spool, which replay their own corpora.
     const TARGETS_OF_LIBRARIES: [&str; 6] = [

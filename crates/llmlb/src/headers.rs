@@ -11,6 +11,10 @@ use http::{HeaderName, Method};
 /// Field with the id of a request, sent to the backend and returned to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// Field with the code of an error, in every error response of llmlb's own. It is removed from responses of
+/// backends, so that clients can tell the two apart.
+pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static("x-llmlb-error");
+
 /// Treatment of a client's header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderAction {
@@ -78,6 +82,8 @@ fn is_consumed(name: &str) -> bool {
             | "proxy-authenticate"
             | "proxy-authorization"
             | "proxy-connection"
+            // Without extensions such as compression, the meter can read the messages of a WebSocket.
+            | "sec-websocket-extensions"
             | "te"
             | "trailer"
             | "transfer-encoding"
@@ -181,7 +187,7 @@ fn is_added_by_intermediaries(name: &str) -> bool {
 }
 
 /// True for a backend's field that is not sent to clients: a field of the connection, a field about the
-/// operator's account at the backend, or a policy of the backend for browsers.
+/// operator's account at the backend, a policy of the backend for browsers, or an extension of a WebSocket.
 pub(crate) fn is_removed_from_responses(name: &str) -> bool {
     match name.as_bytes().first() {
         Some(b'a') => {
@@ -207,11 +213,15 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
         Some(b'r') => matches!(name, "report-to" | "reporting-endpoints") || is_rate_limit(name),
         Some(b's') => matches!(
             name,
-            "set-cookie" | "set-cookie2" | "strict-transport-security"
+            "sec-websocket-extensions" | "set-cookie" | "set-cookie2" | "strict-transport-security"
         ),
         Some(b't') => name == "te",
         Some(b'u') => name == "upgrade",
-        Some(b'x') => name == "x-api-key" || name.starts_with("x-litellm-") || is_rate_limit(name),
+        Some(b'x') => {
+            matches!(name, "x-api-key" | "x-llmlb-error")
+                || name.starts_with("x-litellm-")
+                || is_rate_limit(name)
+        }
         _ => false,
     }
 }
@@ -417,12 +427,18 @@ mod tests {
             action_on(&Method::GET, "sec-websocket-key", true),
             HeaderAction::Forward
         );
+        assert_eq!(
+            action_on(&Method::GET, "sec-websocket-extensions", true),
+            HeaderAction::Consume
+        );
     }
 
     #[test]
     fn account_and_browser_policies_of_a_backend_do_not_reach_clients() {
         for name in [
+            "sec-websocket-extensions",
             "set-cookie",
+            "x-llmlb-error",
             "x-ratelimit-remaining-tokens",
             "anthropic-ratelimit-requests-limit",
             "x-ratelimitbysize-limit",

@@ -45,6 +45,7 @@ mod server;
 mod short_writes;
 mod sys;
 mod text;
+mod tls;
 mod upstream;
 
 /// Compiles and runs the README's examples as doc tests.

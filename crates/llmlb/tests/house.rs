@@ -48,6 +48,7 @@ const LAYERS: &[&str] = &[
     "memory_budget",
     "config",
     "lock",
+    "tls",
     "data_dir",
     "keys",
     "descriptors",

@@ -187,7 +187,9 @@ impl Batch {
         // records, the count and the text around the records.
         if batch.encode() != bytes {
             return Err(lines.first_damaged().unwrap_or_else(|| {
-                BatchDamage::new("its text differs from the one that is written for its records")
+                BatchDamage::new(
+                    "the text of the batch differs from the one that is written for its records",
+                )
             }));
         }
         Ok(batch)
@@ -200,7 +202,9 @@ impl BatchHead {
         let line = bytes.split(|byte| *byte == b'\n').next();
         let text = line.and_then(|line| std::str::from_utf8(line).ok());
         let text = text.and_then(|text| text.strip_suffix(r#","records":["#));
-        let text = text.ok_or_else(|| BatchDamage::new("its first line is not a batch head"))?;
+        let text = text.ok_or_else(|| {
+            BatchDamage::new("the first line of the file is not the head of a batch")
+        })?;
         let head: Self = serde_json::from_str(&format!("{text}}}"))
             .map_err(|error| BatchDamage::new(error.to_string()))?;
         if head.version != VERSION {

@@ -12,7 +12,8 @@ use crate::sys;
 /// Paths of the directories in one data directory.
 #[derive(Clone, Debug)]
 pub(crate) struct DataDir {
-    /// Disk that the directories are on; a fake one in tests.
+    /// Disk through which files in the directories are read and written. Tests use disks that fail
+    /// or crash.
     pub(crate) disk: Arc<dyn Disk>,
     /// Entries, until they are consolidated.
     pub(crate) staging: PathBuf,

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::record::parse_id;
 
-/// Type of an entry, which the ending of its file name tells.
+/// Type of an entry, which follows from the ending of its file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum EntryKind {
     /// `{uuid}.json`: one record, written by any program.
@@ -36,7 +36,8 @@ impl EntryName {
             _ => return None,
         };
         let id = parse_id(stem).ok()?;
-        // A UUID has several spellings. Only one counts, so that an entry has only one name.
+        // A UUID has several spellings, for example with capital letters. Only the standard one is
+        // accepted, so that no two files are the same entry.
         (id.to_string() == stem).then_some(Self { id, kind })
     }
 

@@ -125,7 +125,7 @@ pub(crate) enum SingleRecordFile {
 }
 
 impl SingleRecordFile {
-    /// Reads `{id}.json`. Returns `None` if it does not exist.
+    /// Reads a staged file with a single record, `{id}.json`. Returns `None` if it does not exist.
     pub(crate) fn read(disk: &dyn Disk, path: &Path, id: Uuid) -> Result<Option<Self>, Error> {
         let mut bytes = Vec::new();
         let read = DiskReader::open(disk, path)

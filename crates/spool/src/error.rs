@@ -9,7 +9,7 @@ use crate::fence::is_fenced;
 
 const READ: &str = "read";
 const USE: &str = "use";
-const VERSION: &str = "use the format version of the file";
+const VERSION: &str = "interpret the format version of";
 
 /// Error of staging, consolidation or delivery, with the operation and the path that it is about.
 ///

@@ -286,7 +286,7 @@ impl JournalKind {
             Ok(head) if head.journal == self.name() && head.generation == position.generation => {
                 JournalLine::Head(head.before)
             }
-            _ => JournalLine::Damaged("not the head of this journal"),
+            _ => JournalLine::Damaged("it is not the head of this journal"),
         }
     }
 }
@@ -440,7 +440,8 @@ impl Journal {
         let is_newest = |next: &Path| self.disk.exists(next).is_ok_and(|exists| !exists);
         let is_same = || {
             let (named, ours) = (self.path.metadata()?, self.file.metadata()?);
-            // A file that has replaced the open one has another modification time.
+            // Compare the modification times too: they differ if another process has replaced the
+            // file by one of the same length.
             Ok::<_, io::Error>(named.len() == self.length && named.modified()? == ours.modified()?)
         };
         let next = self.kind.file_name(self.generation + 1);
@@ -606,7 +607,7 @@ fn restore_durable(disk: &dyn Disk, dir: &Path, name: &str) -> Result<bool, Erro
 fn remove_old(disk: &dyn Disk, path: &Path) {
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::debug!(%error, path = %path.display(), "old generation of a journal not removed");
+            tracing::debug!(%error, path = %path.display(), "cannot remove an old journal file that is not needed any more");
         }
         _ => {}
     }
@@ -624,7 +625,7 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     let text = bytes
         .strip_suffix(b"\n")
-        .ok_or("its last line is incomplete")?;
+        .ok_or("the last line of the file is incomplete")?;
     line::checked(text)?;
     serde_json::from_slice(text).map_err(|error| error.to_string())
 }

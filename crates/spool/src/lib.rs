@@ -16,6 +16,7 @@ mod entry_journal;
 mod entry_reader;
 mod entry_records;
 mod error;
+mod export;
 mod fence;
 mod fields;
 mod files;
@@ -57,6 +58,7 @@ pub use delivery::{
 };
 pub use destination::{ChangedDestination, change_destination, claim_destination, destination};
 pub use error::Error;
+pub use export::{Exported, MissingRecords, export, tally_records};
 pub use fence::Fence;
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
@@ -67,7 +69,7 @@ pub use schedule::{Schedule, Tick};
 pub use staged::{Staged, staged};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
-pub use tally::{ExactRow, Tally, TallyRow, tally};
+pub use tally::{ExactRow, Tally, TallyRow, tally, tally_by_hour};
 pub use totals::Grouping;
 pub use verify::{Books, Busy, Problem, verify};
 

@@ -116,18 +116,18 @@ pub(crate) fn digits(checksum: u32) -> [u8; 8] {
 
 /// Parses a line, given without its newline. The error names the damage.
 pub(crate) fn read(line: &[u8]) -> Result<Line, &'static str> {
-    parse(checked(line)?).ok_or("not a line of an entry")
+    parse(checked(line)?).ok_or("it is not a line of an entry")
 }
 
 /// Returns the text in front of a line's checksum, if the checksum matches.
 pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
     let (text, checksum) = line
         .split_at_checked(line.len().wrapping_sub(CHECKSUM_LENGTH))
-        .ok_or("too short to have a checksum")?;
+        .ok_or("it is too short to have a checksum")?;
     let digits = checksum
         .strip_prefix(b",\"crc\":\"")
         .and_then(|rest| rest.strip_suffix(b"\"}"))
-        .ok_or("no checksum")?;
+        .ok_or("it has no checksum")?;
     // The digits are compared as text: a capital letter in their place is damage, too.
     if self::digits(crc32fast::hash(text)) != digits {
         return Err("its checksum does not match");

@@ -219,8 +219,8 @@ impl Reason {
         let path = failed.join(&self.name);
         tracing::warn!(path = %path.display(), reason = self.why, "set aside");
         write_atomically(disk, failed, &Self::file_name(&self.name), &encode(self))?;
-        // The reason file must be on the disk before the file that it explains appears in
-        // `failed/`.
+        // Writes the reason file, which must be on the disk before the file that it explains
+        // appears in `failed/`. Otherwise a crash could leave a file there without a known reason.
         disk.sync_dir(failed)
             .map_err(|error| Error::new("sync", failed, error))
     }

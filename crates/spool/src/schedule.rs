@@ -77,14 +77,14 @@ mod tests {
         let start = Instant::now();
         let tick = |wait, skipped| Tick { wait, skipped };
         assert_eq!(schedule.tick_at(start), tick(Duration::ZERO, 0));
-        // After a run of ten minutes, the wait is the rest of the hour.
+        // A run of ten minutes in a schedule of one hour leaves a wait of 50 minutes.
         let now = start + hour / 6;
         assert_eq!(schedule.tick_at(now), tick(hour * 5 / 6, 0));
         // After a run of two and a half hours that started at the first hour, two run times have
         // passed.
         let now = start + hour + hour * 5 / 2;
         assert_eq!(schedule.tick_at(now), tick(hour / 2, 2));
-        // Later runs keep the phase of the first one.
+        // Later run times are still whole intervals after the first run, although two were skipped.
         assert_eq!(schedule.tick_at(start + hour * 4), tick(hour, 0));
     }
 }

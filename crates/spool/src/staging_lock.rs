@@ -128,7 +128,7 @@ impl StagingLock {
             // The entries of a damaged snapshot are unknown. Move its file aside, so that a new
             // snapshot can begin.
             Err(error) if error.is_damage() => {
-                tracing::warn!(%error, "damaged snapshot moved aside");
+                tracing::warn!(%error, "damaged snapshot file renamed to *.damaged; its entries go into a new snapshot");
                 let aside = error.path().with_extension("damaged");
                 files::rename(&*lock.disk, error.path(), &aside)
                     .map_err(|failed| LockError::Disk(Error::new("rename", &aside, failed)))?;
@@ -339,7 +339,9 @@ impl StagingLock {
         if let Some(tenure) = &mut self.tenure {
             match tenure.set_field(CONSUMED, names).map_err(LockError::Lock) {
                 // Recovery uses the snapshot file. The lock record only informs people.
-                Err(error) if error.is_full() => tracing::debug!(%error, "lock record not updated"),
+                Err(error) if error.is_full() => {
+                    tracing::debug!(%error, "disk full: the lock record does not name the entries that are being consolidated");
+                }
                 updated => updated?,
             }
             self.record = LockRecord::new(tenure);
@@ -353,7 +355,7 @@ impl Drop for StagingLock {
         if let Some(tenure) = self.tenure.take()
             && let Err(error) = tenure.leave()
         {
-            tracing::warn!(%error, "staging lock not released");
+            tracing::warn!(%error, "cannot release the lock of the staging directory");
         }
     }
 }

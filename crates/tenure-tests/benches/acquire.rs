@@ -123,7 +123,8 @@ mod linux {
             }
         }
 
-        /// Percentile of the durations, in microseconds.
+        /// Returns a percentile of the measured durations, in microseconds. `percent` 50 gives the
+        /// median.
         fn percentile(&self, percent: usize) -> f64 {
             let mut sorted = self.nanos.clone();
             sorted.sort_unstable();
@@ -165,8 +166,8 @@ mod linux {
         }
     }
 
-    /// System calls of docs/lock-protocol.md, without decisions, checks or the content of a lock
-    /// record.
+    /// Makes only the system calls of docs/lock-protocol.md, as the lower bound of what a lock
+    /// costs: without decisions, checks or the content of a lock record.
     fn bare(dir: &Path) {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let dir = rustix::fs::open(dir, flags, Mode::empty()).unwrap();

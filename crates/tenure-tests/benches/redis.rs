@@ -38,7 +38,8 @@ mod linux {
     const TTL: Duration = Duration::from_secs(15);
 
     pub(super) fn main() {
-        // Without persistence: the cost of the disk would hide that of the library.
+        // The server keeps its data in memory only. Otherwise the cost of writing to disk would
+        // hide the cost of the library.
         let server = RedisServer::start_with(&[]).unwrap();
         let store = Store::connect(&server.url()).unwrap();
         let key = Key::name("bench").unwrap();
@@ -63,7 +64,8 @@ mod linux {
                     } else {
                         bare(&mut connection, &delete, &record);
                     }
-                    // The first round warms up.
+                    // The first round only warms up caches and connections, so its durations are
+                    // not counted.
                     if round > 0 {
                         times.push(began.elapsed());
                     }

@@ -1,4 +1,5 @@
-//! Lock algorithms: tenure, and the common ones that it is compared with.
+//! Lock algorithms under test: that of tenure, and common faulty ones that show that the tests can
+//! detect two owners.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

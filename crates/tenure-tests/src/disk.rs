@@ -1,4 +1,5 @@
-//! A small file system for one test, which can be filled and made read-only. Needs root.
+//! A small file system, on which a test sees how locks behave on a full or read-only disk. Mounting
+//! it needs root.
 
 use std::fs::{self, File};
 use std::io::Write;

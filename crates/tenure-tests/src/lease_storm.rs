@@ -74,7 +74,8 @@ pub struct LeaseStorm {
     pub hold: Duration,
     /// Behaviour of the processes.
     pub behaviour: Behaviour,
-    /// Wall clock of every second process is this far ahead (`faketime`).
+    /// Time by which the wall clock of every second process is ahead. Leases must not depend on
+    /// wall clocks.
     pub clock_offset: Option<Duration>,
 }
 
@@ -94,7 +95,7 @@ pub struct StormFindings {
     pub verdict: Verdict,
     /// Counts of the fenced resource.
     pub resource: ResourceReport,
-    /// Messages of the processes on stderr.
+    /// Unexpected errors that the processes printed to stderr. A correct run has none.
     pub errors: String,
     /// Time of the findings on the boot clock.
     pub at: Duration,
@@ -122,10 +123,12 @@ impl LeaseStorm {
         if let Some(offset) = self.clock_offset
             && index % 2 == 1
         {
-            // The command `faketime` would start a child, which survives when the command is killed.
+            // The library of `faketime` is loaded directly. The command `faketime` would run the
+            // process as its child, which would survive when the test kills the command.
             command.env("LD_PRELOAD", faketime_library());
             command.env("FAKETIME", format!("+{}s", offset.as_secs()));
-            // Only the wall clock is shifted.
+            // Shift the wall clock only. Leases rely on monotonic clocks, which no administrator
+            // can set.
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
         let errors = std::fs::OpenOptions::new()
@@ -309,7 +312,8 @@ pub fn worker(
         let around = u64::try_from(hold.as_micros()).unwrap_or(1000).max(2);
         let until = Instant::now() + Duration::from_micros(around / 2 + random.below(around));
         if let Some(interval) = log.begin(owned.token(), is_valid) {
-            // The check comes right after the pause: a process is mostly suspended in it.
+            // The owner checks for a loss after each pause and only then writes. Most suspensions
+            // hit a process in this pause, since it spends most of its time there.
             while Instant::now() < until {
                 thread::sleep(Duration::from_millis(1));
                 if !log.extend(&interval, is_valid) {
@@ -317,13 +321,14 @@ pub fn worker(
                 }
                 resource.write(owned.token());
             }
-            // A write that has already begun when the key is lost: only the token stops it.
+            // An owner that has lost the key writes once more on purpose, like a write that was
+            // under way at the loss. The resource must reject this write by its token.
             if owned.is_lost() {
                 resource.write(owned.token());
             }
         }
         release(owned, &mut random);
-        // Gives the other processes a chance.
+        // Pause before the next attempt, so that waiting processes can acquire the key too.
         thread::sleep(Duration::from_micros(random.below(2000)));
     }
 }
@@ -338,7 +343,8 @@ fn acquire(store: &mut Option<Store>, location: &str, ttl: Duration) -> Result<T
     claim
         .acquire_within(Duration::from_secs(5), |_| {})
         .map_err(|error| {
-            // Expected while another process owns the key or the test has broken the store.
+            // Refusals and an unreachable store are expected in these runs, so they are not
+            // reported as errors.
             if error.is_held() || error.is_unreachable() {
                 String::new()
             } else {
@@ -354,7 +360,8 @@ fn release(owned: Ownership, random: &mut Random) {
             _ => drop(tenure.release()),
         },
         Ownership::Naive(lease) => {
-            // A pause between the work and the release, longer than the rest of the TTL at times.
+            // Sleep for a whole TTL in one of four rounds. The lease then expires before the
+            // release, which deletes the lease of the next owner.
             if random.below(4) == 0 {
                 thread::sleep(lease.ttl());
             }

@@ -16,7 +16,8 @@ pub struct NaiveLease {
 }
 
 impl NaiveLease {
-    /// Tries to acquire the lease at `redis://HOST:PORT`. The error is empty if it is held.
+    /// Tries to acquire the lease in the Redis server at `redis://HOST:PORT`. The error is an empty
+    /// text if another process holds the lease.
     pub fn acquire(url: &str, ttl: Duration) -> Result<Self, String> {
         let address = url.trim_start_matches("redis://");
         let sent = tenure::boot_time();
@@ -35,7 +36,7 @@ impl NaiveLease {
         })
     }
 
-    /// Number of this acquisition.
+    /// Number of this acquisition, from a counter in Redis. It takes the place of a fencing token.
     pub fn token(&self) -> u64 {
         self.token
     }
@@ -45,12 +46,13 @@ impl NaiveLease {
         self.ttl
     }
 
-    /// True after the TTL.
+    /// True if the TTL has passed since the acquisition, as the lease is not renewed.
     pub fn is_lost(&self) -> bool {
         tenure::boot_time() >= self.deadline
     }
 
-    /// Deletes the lease, whichever owner has it now.
+    /// Deletes the lease without checking its owner: wrong on purpose, since the lease may have
+    /// expired and belong to another process.
     pub fn delete_unchecked(mut self) {
         command(&mut self.connection, &["DEL", "naive"]);
     }

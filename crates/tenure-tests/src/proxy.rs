@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Interval at which a connection checks for another state of the network.
+/// Interval at which the threads of a connection check whether the test has changed the state of
+/// the network.
 const POLL: Duration = Duration::from_millis(2);
 
 /// State of the network between client and server.
@@ -67,7 +68,8 @@ impl Proxy {
         lock(&self.state).network = network;
     }
 
-    /// Leads new connections to another server and closes the existing ones.
+    /// Changes the server behind the proxy, as in a failover: new connections lead to this server,
+    /// and the existing ones are closed.
     pub fn lead_to(&self, target: SocketAddr) {
         let mut state = lock(&self.state);
         state.target = target;
@@ -139,7 +141,8 @@ fn copy(
             Err(_) => break,
         };
         let arrived = Instant::now();
-        // The delay is read again and again, so that it ends early when the network is up again.
+        // The state of the network is checked again during the delay, so that delayed data is sent
+        // at once when the network is up again.
         while arrived.elapsed() < delay(state, are_responses) {
             thread::sleep(POLL);
         }

@@ -20,7 +20,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 pub struct RedisServer(Server);
 
 impl RedisServer {
-    /// Starts a server that keeps what it acknowledged.
+    /// Starts a server that loses no acknowledged write when it is killed.
     pub fn start() -> Option<Self> {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"])
     }
@@ -89,7 +89,8 @@ impl EtcdServer {
             program,
             |port, dir| {
                 let client = format!("http://127.0.0.1:{port}");
-                // The only member contacts no peer, so it needs no known port for peers.
+                // The system chooses the port for peers (port 0). No peer ever connects to the only
+                // member of a cluster.
                 let peer = "http://127.0.0.1:0";
                 vec![
                     format!("--data-dir={}", dir.join("data").display()),
@@ -329,8 +330,9 @@ fn spawn(program: &Path, arguments: &[String], dir: &Path) -> Child {
         .expect("the server starts")
 }
 
-/// Returns a free port below those that the kernel chooses for connections. While a server is down,
-/// a client could otherwise be connected to itself and keep the port.
+/// Returns a free port below the range from which the kernel assigns local ports. If the port were
+/// in that range, a client that connects while the server is down could be assigned the same port,
+/// be connected to itself, and keep the restarted server from listening.
 fn free_port() -> u16 {
     use std::hash::BuildHasher;
     loop {
@@ -358,7 +360,8 @@ fn find(program: &str) -> Option<PathBuf> {
 
 /// Returns the Python that `scripts/install-test-tools` set up, or reports that the test is skipped.
 fn test_python() -> Option<PathBuf> {
-    // The test program is target/debug/deps/NAME.
+    // The Python environment is in target/test-python, and test programs are below target too, for
+    // example in target/debug/deps. A search through the ancestors of this program finds it.
     let program = std::env::current_exe().expect("the path of this program");
     let found = program
         .ancestors()
@@ -371,7 +374,8 @@ fn test_python() -> Option<PathBuf> {
 }
 
 fn is_redis_ready(port: u16) -> bool {
-    // A server that loads its file responds with -LOADING, one with a password with -NOAUTH.
+    // A server that still loads its data from disk responds with -LOADING and is not ready. A
+    // server that requires a password responds with -NOAUTH and is ready.
     redis_command(port, &["PING"])
         .is_some_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
 }

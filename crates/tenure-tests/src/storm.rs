@@ -9,7 +9,7 @@ use crate::Random;
 use crate::contenders::{Contender, Outcome};
 use crate::witness::{Counter, Witness};
 
-/// Time without any acquisition that counts as stuck.
+/// Maximum time without any acquisition. A longer pause counts as a stuck key.
 const STUCK: Duration = Duration::from_secs(2);
 
 /// Parameters of a storm, a stress test: several processes acquire and release one key in a loop,

@@ -41,7 +41,8 @@ fn claims_refuse_hand_over_and_expire() {
             });
         });
     });
-    // Released keys keep their counter and nothing else.
+    // The item of a released key keeps only the token counter, so that tokens increase over all
+    // owners. A remaining owner or record would be left behind forever.
     let items = server.request("Scan", &json!({"TableName": DynamoDbServer::TABLE}));
     for item in items["Items"].as_array().unwrap() {
         let names: Vec<&String> = item.as_object().unwrap().keys().collect();
@@ -90,7 +91,8 @@ fn expired_lease_is_acquired_by_exactly_one_of_many_claims() {
             thread::spawn(move || store.claim(&key).ttl(TTL).try_acquire())
         })
         .collect();
-    // The owner keeps its lease until all others are refused.
+    // All results are collected before any is dropped. The winner would otherwise release the lease
+    // while other claims are still running, and a second one could acquire it.
     let results: Vec<_> = claims
         .into_iter()
         .map(|claim| claim.join().unwrap())
@@ -111,7 +113,8 @@ fn lost_response_does_not_cost_the_key() {
     let Some(server) = DynamoDbServer::start() else {
         return;
     };
-    // The server closes each connection, so the second connection is the one that writes the owner.
+    // moto closes the connection after each response. The second connection therefore has the
+    // request that writes the owner, and the proxy drops its response.
     let proxy = start_cutting_proxy(server.port(), |index| match index {
         1 => 0,
         _ => usize::MAX,

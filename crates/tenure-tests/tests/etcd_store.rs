@@ -37,7 +37,8 @@ fn claims_refuse_hand_over_and_expire() {
             });
         });
     });
-    // All keys were attached to leases that are revoked.
+    // All keys that tenure stores in etcd are attached to etcd leases, which are revoked on
+    // release. Keys or leases that remained would fill the store.
     eventually("no keys and no leases are left", || {
         server.etcdctl(&["get", "--prefix", "tenure/"]).is_empty()
             && server.etcdctl(&["lease", "list"]).trim() == "found 0 leases"
@@ -89,7 +90,8 @@ fn lease_survives_a_restart_of_the_server() {
     server.kill9();
     server.restart();
     let restarted = Instant::now();
-    // The first request after the restart succeeds, although the server closed the connection.
+    // The restart closed the connection of the store. The first request after it must reconnect and
+    // get a refusal, not fail with a connection error.
     assert!(try_acquire(&store, "k").unwrap_err().is_held());
     eventually("the lease is renewed", || {
         tenure.lease_state().unwrap().deadline().is_some() && restarted.elapsed() > ttl / 2
@@ -105,7 +107,8 @@ fn dead_endpoint_among_several_is_skipped() {
     let Some(server) = EtcdServer::start() else {
         return;
     };
-    // The first refuses connections. The second accepts them and does not respond.
+    // Port 1 refuses connections. The listener accepts connections and never responds, so a client
+    // notices only by a timeout that it is dead.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap();
     for dead in ["127.0.0.1:1".to_owned(), silent.to_string()] {
@@ -131,8 +134,8 @@ fn lost_responses_cost_neither_the_key_nor_a_lease() {
         let proxy = start_cutting_proxy(server.port(), move |_| bytes);
         let url = format!("etcd://127.0.0.1:{proxy},127.0.0.1:{}", server.port());
         let store = Store::connect(&url).unwrap();
-        // The request whose response is lost is repeated on the second endpoint.
-        // A long TTL, because each request may take a third of it, and both endpoints share this time.
+        // A request whose response the proxy drops is repeated on the second endpoint. The TTL is
+        // long because both attempts must end within a third of it.
         let claim = store.claim(&Key::name("k").unwrap());
         let tenure = claim.ttl(Duration::from_secs(15)).try_acquire().unwrap();
         assert!(tenure.token() > last);

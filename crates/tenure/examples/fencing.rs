@@ -52,7 +52,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = claim().try_acquire()?;
     let old_token = first.token();
     resource.write(old_token, "first")?;
-    // As if the first owner were suspended from here on: `leave` ends the renewal without a release.
+    // `leave` ends the renewal without a release, so the lease expires. The store sees the same if
+    // the first owner is suspended.
     first.leave()?;
 
     let second = claim().acquire_within(Duration::from_secs(10), |holder| {
@@ -60,7 +61,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     resource.write(second.token(), "second")?;
 
-    // The first owner resumes in the middle of a write.
+    // The first owner resumes and completes a write that it had begun. Its token is older than that
+    // of the second owner, so the resource must reject the write.
     match resource.write(old_token, "late") {
         Err(why) => println!("late write {why}"),
         Ok(()) => return Err("the late write was accepted".into()),

@@ -137,8 +137,8 @@ impl Claim {
     /// unfinished work.
     ///
     /// If the previous owner released the key or had no such field, the value given with
-    /// [`field`](Self::field) is used. So it is in a lease store, where a lock record ends with its
-    /// lease.
+    /// [`field`](Self::field) is used. A lease store always uses the given value, because a lock
+    /// record in it ends with its lease.
     ///
     /// ```
     /// use tenure::{Key, Store};

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 
 use crate::sys;
 
@@ -24,4 +25,14 @@ use crate::sys;
 /// ```
 pub fn try_lock(file: &File) -> io::Result<bool> {
     sys::file::try_lock(file)
+}
+
+/// True if a directory is on a file system that other machines may share, such as NFS. A lock there
+/// may not be visible to the other machines.
+///
+/// ```
+/// assert!(!tenure::file::is_on_network(&std::env::temp_dir()));
+/// ```
+pub fn is_on_network(dir: &Path) -> bool {
+    sys::file::is_on_network(dir)
 }

@@ -59,7 +59,8 @@ impl Identity {
         is_checkable
             && match Self::from_pid(pid) {
                 Some(now) => now != *self,
-                // The system may hide the processes of other users.
+                // The identity of the process cannot be read. Either the process has ended, or the
+                // system hides processes of other users, which must not count as ended.
                 None => !is_running(pid),
             }
     }

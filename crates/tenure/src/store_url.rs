@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Kind};
 
-/// Schemes and the cargo feature that each needs.
+/// URL schemes of lease stores, each with the cargo feature that a build needs to support it.
 const SCHEMES: [(&str, &str); 6] = [
     ("redis", "redis"),
     ("rediss", "redis"),

@@ -168,7 +168,7 @@ impl Tenure {
     pub fn lost(&self) -> bool {
         match &self.held {
             Some(Ownership::File(held)) => held.is_lost(),
-            // A forked child has no renewal thread and owns nothing.
+            // A forked child has no renewal thread and owns nothing, so its copy counts as lost.
             Some(Ownership::Lease(lease)) => {
                 lease.state().is_lost() || std::process::id() != self.owner
             }

@@ -1,4 +1,5 @@
-//! Notification when the lock file is lost, from a thread that checks it regularly.
+//! Notification when the lock file or the lease of a tenure is lost, from a thread that checks it
+//! regularly.
 
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::tenure::Tenure;
 
-/// Thread that checks the lock file of a tenure. Dropping the watch ends the thread.
+/// Thread that checks the lock file or the lease of a tenure. Dropping the watch ends the thread.
 #[derive(Debug)]
 #[must_use = "the lock file is no longer checked once the watch is dropped"]
 pub struct Watch {

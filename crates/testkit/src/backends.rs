@@ -15,11 +15,12 @@ use crate::wire;
 
 /// Path of chat completions.
 pub const CHAT: &str = "/v1/chat/completions";
-/// Chat request that every [`backend`] can serve.
+/// Body of a chat request for the model `m`, which every [`backend`] serves.
 pub const ASK: &str = r#"{"model":"m"}"#;
 /// Settings that make probes rare, so that llmlb learns the state of backends only from requests.
 pub const UNPROBED: &[(&str, &str)] = &[("LLMLB_PROBE_INTERVAL", "1h")];
-/// Settings with which a hung backend is detected soon.
+/// Settings with short probe intervals and timeouts, so that a test with a hung backend need not
+/// wait long until llmlb detects it.
 pub const PROBED_OFTEN: &[(&str, &str)] = &[
     ("LLMLB_PROBE_INTERVAL", "100ms"),
     ("LLMLB_PROBE_TIMEOUT", "500ms"),

@@ -1,4 +1,5 @@
-//! Inputs of the fuzz targets, replayed by `cargo test`.
+//! Replays the committed inputs of the fuzz targets in `cargo test`, so that an input that once
+//! made a parser fail is tested in every run.
 
 use std::fs;
 use std::path::{Path, PathBuf};

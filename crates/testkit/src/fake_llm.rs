@@ -1,4 +1,4 @@
-//! An LLM server that responds as a script says.
+//! Fake LLM server whose responses are given by a script of the test.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -91,7 +91,7 @@ impl FakeLlm {
         executed
     }
 
-    /// Requests for the model list.
+    /// Requests for the model list that the server has received, such as the probes of llmlb.
     pub fn probes(&self) -> Vec<Arc<Received>> {
         let mut executed = self.0.executed();
         executed.retain(|request| is_probe(request));

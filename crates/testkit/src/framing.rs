@@ -7,9 +7,9 @@ use crate::message::Head;
 /// Meaning of a body without a length and without chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unframed {
-    /// No body, as in requests.
+    /// The message has no body. This is the rule for requests.
     Empty,
-    /// Body that ends with the connection, as in responses.
+    /// The body ends when the connection is closed. This is the rule for responses.
     ToEnd,
 }
 

@@ -1,4 +1,5 @@
-//! A signal from a test to the scripts of its servers.
+//! A switch with which a test decides when a scripted server continues, so that the order of events
+//! does not depend on time.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -25,7 +26,8 @@ impl Gate {
     pub fn wait(&self) {
         let (is_open, changed) = &*self.0;
         let guard = is_open.lock().unwrap_or_else(PoisonError::into_inner);
-        // A timeout is ignored: after the deadline the script continues.
+        // A timeout is ignored: after the deadline the script continues, so that no thread blocks
+        // forever after a test has failed.
         drop(changed.wait_timeout_while(guard, DEADLINE, |is_open| !*is_open));
     }
 }

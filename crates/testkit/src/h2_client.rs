@@ -52,7 +52,8 @@ pub fn connected(address: SocketAddr, client_task: impl AsyncFnOnce(Client)) {
     });
 }
 
-/// Runs clients until all of them have ended, and then closes their connections.
+/// Runs the futures of several clients on one thread until all have ended, and then closes their
+/// connections.
 pub fn run(clients: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,5 @@
-//! Help screens of a command, compared with a file in the repository.
+//! Compares the help screens of a command with a file in the repository, so that every change of a
+//! help text shows in a review.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -13,7 +13,8 @@ use crate::wait::DEADLINE;
 /// Client connection that sends any bytes and reads responses.
 #[derive(Debug)]
 pub struct Http1 {
-    /// Reader of the connection, for tests that do not read whole responses.
+    /// Buffered reader of the connection. Tests that read only a part of a response use it
+    /// directly.
     pub reader: BufReader<TcpStream>,
 }
 
@@ -97,7 +98,8 @@ impl Http1 {
         (bytes, is_closed)
     }
 
-    /// Ends the client's side of the connection.
+    /// Shuts down the sending direction of the connection. The client can still receive the
+    /// response.
     pub fn finish_sending(&self) -> io::Result<()> {
         self.reader.get_ref().shutdown(Shutdown::Write)
     }
@@ -132,7 +134,8 @@ impl BufRead for ReadUntil<'_> {
             self.reader.get_ref().set_read_timeout(Some(left))?;
         }
         self.reader.fill_buf().map_err(|error| {
-            // Unix reports a read timeout as `WouldBlock`.
+            // Unix reports a read timeout as `WouldBlock`, Windows as `TimedOut`. Callers see
+            // `TimedOut` on both.
             match error.kind() {
                 io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
                 _ => error,

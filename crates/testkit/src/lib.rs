@@ -19,6 +19,7 @@
 //! | [`eventually`], [`until`], [`is_reached`] | waiting with a deadline |
 //! | [`skip`], [`has_tool`], [`run_role`] | tools and privileges that tests need; tests as processes |
 //! | [`corpus`] | inputs of the fuzz targets |
+//! | [`certificates`] | certificates for servers and clients, created by openssl |
 //! | [`help`] | help screens of a command, compared with a file |
 //! | [`random`] | random numbers that can be repeated |
 //!
@@ -34,6 +35,7 @@
 
 pub mod api_server;
 pub mod backends;
+pub mod certificates;
 mod connection;
 pub mod corpus;
 mod fake_llm;

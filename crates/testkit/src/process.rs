@@ -123,7 +123,7 @@ impl Process {
         let _ = child.wait();
     }
 
-    /// Sends SIGTERM. Elsewhere than on Unix the process is killed.
+    /// Sends SIGTERM to the process. On systems other than Unix the process is killed.
     pub fn terminate(&self) -> io::Result<()> {
         #[cfg(unix)]
         return self.signal(rustix::process::Signal::TERM);

@@ -31,7 +31,7 @@ impl Random {
         self.0.u64(..)
     }
 
-    /// Returns a number from zero up to, but without, `end`.
+    /// Returns a random number that is at least 0 and below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         self.0.u64(..end.max(1))
     }

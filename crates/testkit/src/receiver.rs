@@ -1,4 +1,4 @@
-//! A receiver of usage records that responds as a script says.
+//! Fake receiver of usage batches, whose responses are given by a script of the test.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

@@ -69,7 +69,8 @@ impl<'a> ServeBuilder<'a> {
         self
     }
 
-    /// Runs the server under a program that executes the rest of its command line.
+    /// Runs the server under a wrapper, such as `unshare`: a program that executes the command
+    /// given by its arguments.
     #[must_use]
     pub fn under(mut self, wrapper: &[&str]) -> Self {
         self.wrapper
@@ -147,7 +148,8 @@ impl LlmlbServer {
                 return Some(Err(io::Error::other(format!("{status}: {}", log.trim()))));
             }
             let log = process.stderr();
-            let after = log.split("listening on http://").nth(1)?;
+            let after = log.split("listening on http").nth(1)?;
+            let (_, after) = after.split_once("://")?;
             let (address, _) = after.split_once(char::is_whitespace)?;
             let address = address.trim_end_matches(|char: char| !char.is_ascii_digit());
             address.parse().ok().map(Ok)
@@ -223,8 +225,8 @@ impl LlmlbServer {
         });
     }
 
-    /// Drains the server (SIGTERM), waits until it has ended and returns its exit code. Elsewhere
-    /// than on Unix the process is killed.
+    /// Drains the server (SIGTERM), waits until it has ended and returns its exit code. On systems
+    /// other than Unix the process is killed.
     #[track_caller]
     pub fn stop(&self) -> Option<i32> {
         let status = self.try_stop();

@@ -42,6 +42,10 @@ pub(crate) struct Backend {
 
 /// Properties of a backend that do not change.
 #[derive(Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent setting"
+)]
 pub(crate) struct BackendSettings {
     /// The backend was found on this machine; the configuration does not name it.
     pub(crate) is_discovered: bool,
@@ -58,6 +62,8 @@ pub(crate) struct BackendSettings {
     /// True if backend connections are also reused after an error response to a request with a body
     /// (`backend.reuse_after_errors`). Only safe for backends that always read the whole request.
     pub(crate) reuse_after_errors: bool,
+    /// True if the backend accepts WebSockets on `/v1/responses` (`backend.websocket`).
+    accepts_websockets: bool,
     /// True if the configuration names the kind of the backend. Probes then never replace the kind.
     is_kind_given: bool,
 }
@@ -143,6 +149,7 @@ impl Backend {
                 weight: backend.weight,
                 limit: backend.max_concurrent,
                 reuse_after_errors: backend.reuse_after_errors,
+                accepts_websockets: backend.websocket,
                 is_kind_given: backend.kind.is_some(),
             },
             current: Mutex::new(StateAndModels {
@@ -189,9 +196,14 @@ impl Backend {
         }
     }
 
-    /// True if the backend has recently shown that it does not serve this endpoint.
+    /// True if the backend has recently shown that it does not serve this endpoint. Backends lack WebSockets
+    /// unless the configuration or an accepted handshake shows otherwise.
     pub(super) fn lacks(&self, endpoint: EndpointKey, now: Moment) -> bool {
-        self.stats.lacks_any() && self.learned.endpoints.lacks(endpoint, now)
+        let endpoints = &self.learned.endpoints;
+        let is_unproven = endpoint.is_websocket()
+            && !self.settings.accepts_websockets
+            && !endpoints.has_served(endpoint);
+        is_unproven || (self.stats.lacks_any() && endpoints.lacks(endpoint, now))
     }
 
     /// True if a 404, 405 or 501 may mean that the backend does not serve this endpoint.
@@ -204,10 +216,17 @@ impl Backend {
         if self.learned.endpoints.note_missing(endpoint, Moment::now()) {
             self.stats.set_lacks_any(true);
             let (name, status) = (&self.name, status.as_u16());
-            tracing::info!(
-                "backend {name} responded {status} to POST {path:?}: other backends are preferred \
-                 for this endpoint for 10 minutes"
-            );
+            if endpoint.is_websocket() {
+                tracing::info!(
+                    "backend {name} responded {status} to a WebSocket handshake on {path:?}: it gets \
+                     no handshakes for 10 minutes"
+                );
+            } else {
+                tracing::info!(
+                    "backend {name} responded {status} to POST {path:?}: other backends are preferred \
+                     for this endpoint for 10 minutes"
+                );
+            }
         }
     }
 

@@ -31,6 +31,7 @@ const SERVED: u32 = u32::MAX;
 pub(crate) struct EndpointKey {
     hash: u64,
     is_known: bool,
+    is_websocket: bool,
 }
 
 impl EndpointKey {
@@ -41,7 +42,22 @@ impl EndpointKey {
         Self {
             hash: FixedState::default().hash_one(path),
             is_known,
+            is_websocket: false,
         }
+    }
+
+    /// Returns the key of WebSockets on one of the paths in llmlb's own list.
+    pub(crate) fn websocket(path: &str) -> Self {
+        Self {
+            hash: FixedState::default().hash_one(("websocket", path)),
+            is_known: true,
+            is_websocket: true,
+        }
+    }
+
+    /// True for WebSockets on a path, and false for other requests.
+    pub(crate) fn is_websocket(self) -> bool {
+        self.is_websocket
     }
 
     /// Returns the path's hash, whose upper 32 bits identify the endpoint in a cell of

@@ -133,6 +133,13 @@ impl Route {
         candidates.any(|one| one.backend.lacks(endpoint, now))
     }
 
+    /// True if one of the candidates is known to accept these WebSockets.
+    pub(crate) fn accepts_websocket(&self, endpoint: EndpointKey) -> bool {
+        let now = Moment::now();
+        let mut candidates = self.candidates.iter();
+        candidates.any(|one| !one.backend.lacks(endpoint, now))
+    }
+
     /// Average load of the usable candidates.
     pub(super) fn average(&self, now: Moment) -> Average {
         if self.up.len() <= MAX_UNCACHED {

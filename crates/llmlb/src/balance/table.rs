@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::backend::{Backend, BackendState};
 use super::clock::Moment;
+use super::endpoints::EndpointKey;
 use super::model::{Model, Models};
 use super::queue::Queue;
 use super::route::Route;
@@ -69,7 +70,7 @@ impl Table {
     }
 
     /// True if the models of all backends are known.
-    pub(super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         !self.backends.is_empty() && self.backends.iter().all(|one| one.has_known_models())
     }
 
@@ -78,6 +79,13 @@ impl Table {
     pub(crate) fn may_have(&self, kind: Kind) -> bool {
         let mut backends = self.backends.iter();
         !self.is_complete() || backends.any(|one| one.kind() == Some(kind))
+    }
+
+    /// True if a backend is known to accept these WebSockets.
+    pub(crate) fn accepts_websocket(&self, endpoint: EndpointKey) -> bool {
+        let now = Moment::now();
+        let mut backends = self.backends.iter();
+        backends.any(|one| !one.lacks(endpoint, now))
     }
 
     pub(crate) fn up(&self) -> usize {

@@ -52,7 +52,7 @@ pub(super) enum Verb {
     /// Create, list, revoke and rotate the API keys of clients
     Key(KeyArgs),
     /// Report usage; stage, deliver and verify usage records
-    Usage(UsageArgs),
+    Usage(Box<UsageArgs>),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh
@@ -89,6 +89,14 @@ pub(super) struct Serve {
     /// Allow an address that other machines reach: every client there can use the backends
     #[arg(long)]
     pub(super) allow_public: bool,
+
+    /// Serve https with this certificate chain (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_cert: Option<String>,
+
+    /// Private key of --tls-cert (PEM)
+    #[arg(long, value_name = "FILE")]
+    pub(super) tls_key: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]

@@ -1,10 +1,14 @@
 //! `llmlb check`: validates the configuration and prints every effective setting.
 
+use std::time::SystemTime;
+
 use crate::config::{self, Config, Flags, Problems};
+use crate::tls::TlsConfig;
 
 use super::args::Check;
 use super::exit::{self, Failure};
 use super::output;
+use super::serve::tls_failure;
 use super::server_keys;
 use super::table::aligned;
 
@@ -16,9 +20,12 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
         ..Flags::default()
     };
     let config = config::load(&flags).map_err(|problems| refused(&problems))?;
-    server_keys::check()?;
+    server_keys::check(&config)?;
+    let tls = TlsConfig::load(&config.server).map_err(|error| tls_failure(&error))?;
     if !quiet {
-        output::data(&report(&config))?;
+        let mut text = report(&config);
+        text.extend(tls.map(|tls| certificate(&tls)));
+        output::data(&text)?;
     }
     Ok(exit::DONE)
 }
@@ -32,6 +39,17 @@ pub(super) fn refused(problems: &Problems) -> Failure {
     Failure::new(
         exit::FAILED,
         format!("{count} in the configuration:\n{problems}"),
+    )
+}
+
+/// Describes the certificate, and a problem that clients would have with it.
+fn certificate(tls: &TlsConfig) -> String {
+    let certificate = tls.certificate();
+    let warning = certificate.warning(SystemTime::now());
+    let warning = warning.map_or_else(String::new, |warning| format!("\nwarning: {warning}"));
+    format!(
+        "\n\ntls: certificate for {}{warning}",
+        certificate.summary()
     )
 }
 

@@ -3,6 +3,7 @@
 mod args;
 mod check;
 mod completions;
+mod data_args;
 mod exit;
 mod interrupt;
 mod key;

@@ -10,7 +10,7 @@ use spool::RunError;
 use super::args::Serve;
 use super::exit::{self, Failure};
 use super::{check, server_keys, stop};
-use crate::app::{App, Ended, Opened, RequestLog};
+use crate::app::{App, ClientPort, Ended, Opened, RequestLog};
 use crate::config::{self, Config, Flags, Instance, OnFailure, env};
 use crate::data_dir;
 use crate::descriptors::Division;
@@ -20,6 +20,7 @@ use crate::lock::{LockError, ServerFields, ServerLock};
 use crate::meter::Meter;
 use crate::notify::Notify;
 use crate::sys::{self, signals::Signals};
+use crate::tls::{TlsConfig, TlsError};
 
 /// Maximum number of attempts with `-p 0`. The system may assign a port whose lock another starting
 /// server already holds.
@@ -35,6 +36,8 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         demo: args.demo,
         allow_public: args.allow_public,
         has_stored_keys: Some(server_keys::are_stored),
+        tls_cert: args.tls_cert.clone(),
+        tls_key: args.tls_key.clone(),
     };
     let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
     if args.demo
@@ -51,6 +54,7 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         config.fleet.store = None;
     }
     sys::limits::raise_open_files();
+    sys::limits::disable_core_dumps();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -68,6 +72,7 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     // and leave a stale lock file.
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
+    let tls = TlsConfig::load(&config.server).map_err(|error| tls_failure(&error))?;
     let (mut lock, listener) = acquire_port(config)?;
     let address = listener.local_addr().map_err(|error| {
         Failure::new(
@@ -91,15 +96,16 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     let instance = config.server.instance.clone();
     let instance = instance.unwrap_or_else(|| Instance::from_host(host.as_deref(), address.port()));
     let (keys, key_watch) = server_keys::open(config)?;
-    let meter = meter(config, demo, &instance)?;
+    let meter = meter(config, demo, host.as_deref(), &instance)?;
     let opened = Opened {
         meter,
         keys,
         key_watch,
     };
     let division = divide_descriptors(config, demo)?;
+    let port = ClientPort { listener, tls };
     let started = tokio::select! {
-        started = App::start(config, demo, listener, &division, via, log, opened) => started,
+        started = App::start(config, demo, port, &division, via, log, opened) => started,
         signal = signals.next() => {
             tracing::info!("{signal} received during the start: exiting");
             return release(lock, exit::DONE);
@@ -107,8 +113,8 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     };
     let mut app = started
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot start the server: {error}")))?;
-    announce(&app, address, demo);
-    notify.ready(&format!("serving on {address}"));
+    announce(&app, config, address, demo);
+    notify.ready(&format!("serving on {}", base_url(&app, address)));
 
     let signal = tokio::select! {
         signal = signals.next() => signal,
@@ -184,30 +190,41 @@ fn log_end(ended: &Ended) -> u8 {
 }
 
 /// Creates the meter, which writes a usage record for every request.
-fn meter(config: &Config, demo: bool, instance: &Instance) -> Result<Meter, Failure> {
+fn meter(
+    config: &Config,
+    demo: bool,
+    host: Option<&str>,
+    instance: &Instance,
+) -> Result<Meter, Failure> {
     if !config.usage.enabled {
         return Ok(Meter::off());
     }
     let refuses = config.usage.on_failure == OnFailure::Refuse;
-    let Some(dir) = data_dir::find(None, demo) else {
+    let Some(dir) = data_dir::find(config.usage.data_dir.as_deref(), demo) else {
         if refuses {
             let message = "no data directory for usage records: this user has no home directory";
-            let hint = "name a data directory: LLMLB_DATA_DIR=DIR";
+            let hint = "name a data directory: usage.data_dir, or LLMLB_DATA_DIR=DIR";
             return Err(Failure::new(exit::FAILED, message).hint(hint));
         }
         return Ok(Meter::off()); // The exporter logs the missing data directory.
     };
     claim_destination(config, &dir)?;
-    let meter = Meter::new(&dir, config.usage.on_failure, instance);
+    let mut meter = Meter::new(&dir, config.usage.on_failure, instance);
     match meter.open() {
-        Ok(()) => Ok(meter),
+        Ok(()) => {
+            // No request is admitted yet, so limits and reports count the recovered ones from the start.
+            meter.recover(host);
+            meter.list_in_flight(host);
+            Ok(meter)
+        }
         Err(error) if refuses => Err(Failure::new(
             exit::FAILED,
             format!("cannot record usage (usage.on_failure = \"refuse\"): {error}"),
         )
-        .hint("name another data directory: LLMLB_DATA_DIR=DIR")),
+        .hint("name another data directory: usage.data_dir, or LLMLB_DATA_DIR=DIR")),
         Err(error) => {
             tracing::error!("cannot record usage, will retry: {error}");
+            meter.list_in_flight(host);
             Ok(meter)
         }
     }
@@ -226,7 +243,7 @@ fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
             Err(Failure::new(exit::FAILED, message)
                 .hint(
                     "set usage.url to the destination of this data directory, or name another data \
-                     directory: LLMLB_DATA_DIR=DIR",
+                     directory: usage.data_dir, or LLMLB_DATA_DIR=DIR",
                 )
                 .hint(format!(
                     "change the destination: `llmlb usage --data {dir} deliver {what} --change-destination`"
@@ -295,7 +312,18 @@ fn leads_to(backend: &config::Backend, own: SocketAddr) -> bool {
     authority.port_u16() == Some(own.port()) && is_own_host
 }
 
-fn announce(app: &App, address: SocketAddr, demo: bool) {
+/// Returns the URL of the server without a path.
+fn base_url(app: &App, address: SocketAddr) -> String {
+    let scheme = if app.shared.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    format!("{scheme}://{address}")
+}
+
+fn announce(app: &App, config: &Config, address: SocketAddr, demo: bool) {
+    let url = base_url(app, address);
     let table = app.shared.pool.table();
     let (total, up) = (table.backends.len(), table.up());
     let backends = match total {
@@ -303,17 +331,26 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
         _ => format!("{up} of {total} backends up"),
     };
     tracing::info!(
-        "listening on http://{address} (PID {}), {backends}",
+        "listening on {url} (PID {}), {backends}",
         std::process::id()
     );
     if app.shared.keys.is_required() {
         tracing::info!("clients need an API key: list them with `llmlb key list`");
     } else if !config::is_loopback(address.ip()) {
         tracing::warn!("every client that can reach {address} can use the backends");
+        if app.shared.tls.is_none() && config.server.trusted_proxies.is_empty() {
+            tracing::warn!(
+                "requests to {address} are not encrypted: set server.tls_cert and server.tls_key, or \
+                 name the reverse proxy that serves https in server.trusted_proxies"
+            );
+        }
+    }
+    if let Some(tls) = &app.shared.tls {
+        tracing::info!("the certificate is for {}", tls.certificate().summary());
     }
     if demo {
         tracing::info!(
-            "try it: curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \
+            "try it: curl -N {url}/v1/chat/completions -H 'content-type: application/json' \
              -d '{{\"model\":\"demo\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"Hello\"}}]}}'"
         );
     }
@@ -324,6 +361,15 @@ fn announce(app: &App, address: SocketAddr, demo: bool) {
             "stop the server with Ctrl-C or `llmlb stop -p {}`",
             address.port()
         );
+    }
+}
+
+/// Returns the failure for files of the TLS configuration that cannot be used.
+pub(super) fn tls_failure(error: &TlsError) -> Failure {
+    let failure = Failure::new(exit::FAILED, error.to_string());
+    match error.hint_text() {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }
 

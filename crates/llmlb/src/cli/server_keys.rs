@@ -2,6 +2,7 @@
 //!
 //! The demo has a data directory of its own for usage, but honours the same keys as other servers.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::exit::{self, Failure};
@@ -9,19 +10,20 @@ use crate::config::Config;
 use crate::data_dir;
 use crate::keys::{KeyFileError, KeyStore, KeyTable, KeyWatch};
 
-/// Returns the keys of the data directory; `None` if this user has no data directory.
-fn store() -> Option<KeyStore> {
-    data_dir::find(None, false).map(|dir| KeyStore::new(&dir))
+/// Returns the keys of the configured data directory, else of the user's own; `None` if this user has
+/// none.
+fn store(configured: Option<&Path>) -> Option<KeyStore> {
+    data_dir::find(configured, false).map(|dir| KeyStore::new(&dir))
 }
 
 /// True if the data directory has API keys, or a file of keys that cannot be read.
-pub(super) fn are_stored() -> bool {
-    store().is_some_and(|store| store.requires_keys())
+pub(super) fn are_stored(configured: Option<&Path>) -> bool {
+    store(configured).is_some_and(|store| store.requires_keys())
 }
 
 /// Checks that the keys of the data directory can be read.
-pub(super) fn check() -> Result<(), Failure> {
-    match store().map(|store| store.read()) {
+pub(super) fn check(config: &Config) -> Result<(), Failure> {
+    match store(config.usage.data_dir.as_deref()).map(|store| store.read()) {
         Some(Err(error)) => Err(failure(&error)),
         Some(Ok(_)) | None => Ok(()),
     }
@@ -29,7 +31,7 @@ pub(super) fn check() -> Result<(), Failure> {
 
 /// Reads all keys, and starts the thread that applies later changes of the data directory's keys.
 pub(super) fn open(config: &Config) -> Result<(Arc<KeyTable>, Option<KeyWatch>), Failure> {
-    let store = store();
+    let store = store(config.usage.data_dir.as_deref());
     let stored = store.as_ref().map_or(Ok(None), KeyStore::read);
     let stored = stored.map_err(|error| failure(&error))?;
     let table = KeyTable::new(config.keys.clone(), stored)

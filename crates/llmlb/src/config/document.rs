@@ -80,14 +80,21 @@ impl<'a> TomlDocument<'a> {
 
     /// Reports unknown sections and keys. The keys of `[[backend]]` and `[[key]]` are checked with
     /// each table, and the keys of `[aliases]` are free.
-    pub(super) fn check_names(&self, problems: &mut ProblemList) {
+    /// `is_checked` selects the sections whose keys are checked.
+    pub(super) fn check_names(
+        &self,
+        is_checked: impl Fn(&str) -> bool,
+        problems: &mut ProblemList,
+    ) {
         for (name, value) in &self.root {
             let origin = self.origin(name.span().start);
             let section = name.get_ref().as_ref();
-            if ["backend", "key", settings::ALIASES].contains(&section) {
+            let is_known = settings::SECTIONS.contains(&section);
+            let is_free = ["backend", "key", settings::ALIASES].contains(&section);
+            if is_free || (is_known && !is_checked(section)) {
                 continue;
             }
-            if !settings::SECTIONS.contains(&section) {
+            if !is_known {
                 problems.add(&origin, section, &unknown_section(section, value.get_ref()));
             } else if let Some(table) = value.get_ref().as_table() {
                 self.check_keys(section, table, problems);

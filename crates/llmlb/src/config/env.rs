@@ -7,7 +7,6 @@ use std::path::PathBuf;
 
 use super::origin::Origin;
 use super::problems::ProblemList;
-use super::secret::Secret;
 use super::settings;
 use super::suggest::did_you_mean;
 
@@ -16,21 +15,6 @@ const PREFIX: &str = "LLMLB_";
 /// Returns the lock directory, if `LLMLB_LOCK_DIR` names one.
 pub(crate) fn lock_dir() -> Option<PathBuf> {
     set(settings::LOCK_DIR).map(PathBuf::from)
-}
-
-/// Returns the directory of usage data, if `LLMLB_DATA_DIR` names one.
-pub(crate) fn data_dir() -> Option<PathBuf> {
-    set(settings::DATA_DIR).map(PathBuf::from)
-}
-
-/// Returns the receiver's URL (`LLMLB_USAGE_URL`). It may contain a key.
-pub(crate) fn usage_url() -> Option<Result<Secret, &'static str>> {
-    secret(settings::URL_VARIABLE)
-}
-
-/// Returns the receiver's bearer token (`LLMLB_USAGE_TOKEN`).
-pub(crate) fn usage_token() -> Option<Result<Secret, &'static str>> {
-    secret(settings::TOKEN_VARIABLE)
 }
 
 /// Returns the absolute path in a variable such as `HOME`.
@@ -44,13 +28,6 @@ pub(crate) fn directory(name: &str) -> Option<PathBuf> {
 /// Returns the value of a variable; `None` if it is not set or not UTF-8.
 pub(crate) fn text(name: &str) -> Option<String> {
     set(name)?.into_string().ok()
-}
-
-/// Returns the value of a variable. The error for a value that is not UTF-8 is the variable's name,
-/// never its value.
-fn secret(name: &'static str) -> Option<Result<Secret, &'static str>> {
-    let text = set(name)?.into_string();
-    Some(text.map(Secret::new).map_err(|_| name))
 }
 
 /// Returns the socket to which systemd expects a message when the server is ready

@@ -1,12 +1,6 @@
 //! Lease store of a fleet: its URL, which may contain a password, and how it is shown.
 
-use super::Flags;
-use super::env::Environment;
-use super::layers::Layers;
-use super::problems::{ProblemList, Problems};
 use super::secret::Secret;
-use super::setting::Section;
-use super::settings::FleetConfig;
 use super::types::ValueType;
 use super::values::RawSetting;
 use crate::text;
@@ -99,15 +93,4 @@ impl ValueType<FleetStore> for FleetStoreUrl {
          dynamodb://TABLE?region=.."
             .to_owned()
     }
-}
-
-/// Reads the section `[fleet]` from environment variables only, for `usage deliver` and `usage
-/// consolidate`, which read no configuration file.
-pub(super) fn read_environment(env: &Environment) -> Result<FleetConfig, Problems> {
-    let mut problems = ProblemList::default();
-    let flags = Flags::default();
-    let mut layers = Layers::new(None, env, &flags, &mut problems);
-    let fleet = FleetConfig::read(&mut layers);
-    problems.into_result()?;
-    Ok(fleet)
 }

@@ -13,7 +13,7 @@ pub(crate) struct Instance(String);
 impl Instance {
     /// Returns the name, or `None` if the text is empty, too long, or has other characters than
     /// letters, digits and `-_.:`.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_valid = !text.is_empty() && text.len() <= MAX_LENGTH && text.chars().all(is_allowed);
         is_valid.then(|| Self(text.to_owned()))
     }

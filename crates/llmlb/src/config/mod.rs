@@ -6,6 +6,7 @@
 
 mod aliases;
 mod backends;
+pub(crate) mod data;
 mod document;
 mod effective;
 pub(crate) mod env;
@@ -59,7 +60,7 @@ pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver};
 pub(crate) use values::span;
 
-use spool::{Keep, Token};
+use spool::Token;
 
 use document::TomlDocument;
 use env::Environment;
@@ -116,6 +117,8 @@ pub(crate) struct Backend {
     /// True if backend connections are also reused after an error response to a request with a body
     /// (`backend.reuse_after_errors`). Only safe for backends that always read the whole request.
     pub(crate) reuse_after_errors: bool,
+    /// True if the backend accepts WebSockets on `/v1/responses`.
+    pub(crate) websocket: bool,
 }
 
 impl Backend {
@@ -132,6 +135,7 @@ impl Backend {
             max_concurrent: None,
             only_models: None,
             reuse_after_errors: Defaults.get(&settings::BACKEND_REUSE),
+            websocket: Defaults.get(&settings::BACKEND_WEBSOCKET),
         }
     }
 }
@@ -149,8 +153,11 @@ pub(crate) struct Flags {
     /// Uses the demo's backends instead of the configured ones.
     pub(crate) demo: bool,
     pub(crate) allow_public: bool,
-    /// Returns true if the data directory has API keys (`llmlb key`), which a public address needs.
-    pub(crate) has_stored_keys: Option<fn() -> bool>,
+    /// Returns true if this data directory, or the user's own, has API keys (`llmlb key`), which a public
+    /// address needs.
+    pub(crate) has_stored_keys: Option<fn(Option<&Path>) -> bool>,
+    pub(crate) tls_cert: Option<String>,
+    pub(crate) tls_key: Option<String>,
 }
 
 /// Reads the file, the environment and the flags. The error contains all problems.
@@ -173,16 +180,6 @@ pub(crate) fn declared_keys(flags: &Flags) -> Result<Vec<(KeyRights, Origin)>, P
     Ok(keys)
 }
 
-/// Returns the bounds of `archive/` and `failed/` from the environment.
-pub(crate) fn usage_bounds() -> Result<(Keep, Keep), Problems> {
-    usage::read_bounds(&Environment::from_process())
-}
-
-/// Returns the settings of the fleet from the environment.
-pub(crate) fn fleet() -> Result<FleetConfig, Problems> {
-    fleet::read_environment(&Environment::from_process())
-}
-
 /// Like [`load`], but ignores environment variables, for tests of other modules.
 #[cfg(test)]
 pub(crate) fn load_without_environment(flags: &Flags) -> Result<Config, Problems> {
@@ -196,7 +193,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     let source = file::find(flags, env, directory, &mut problems);
     let document = source.as_ref().map(TomlDocument::parse);
     if let Some(document) = &document {
-        document.check_names(&mut problems);
+        document.check_names(|_| true, &mut problems);
     }
 
     let keys = document
@@ -206,14 +203,18 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
         });
     let mut layers = Layers::new(document.as_ref(), env, flags, &mut problems);
     let server = ServerConfig::read(&mut layers);
-    let has_stored_keys = || flags.has_stored_keys.is_some_and(|has_keys| has_keys());
+    check_tls(&server, &mut layers);
+    let upstream = UpstreamConfig::read(&mut layers);
+    let log = LogConfig::read(&mut layers);
+    let usage = UsageConfig::read_from(&mut layers);
+    usage.check_reach(&mut layers);
+    let has_stored_keys = || {
+        let has_keys = flags.has_stored_keys;
+        has_keys.is_some_and(|has_keys| has_keys(usage.data_dir.as_deref()))
+    };
     check_reach(&server, &mut layers, || {
         keys.is_declared || has_stored_keys()
     });
-    let upstream = UpstreamConfig::read(&mut layers);
-    let log = LogConfig::read(&mut layers);
-    let usage = UsageConfig::read(&mut layers);
-    usage.check_reach(&mut layers);
     let usage_token = usage.token(&mut layers, env);
     let fleet = FleetConfig::read(&mut layers);
     let mut origins = layers.into_origins();
@@ -266,4 +267,25 @@ fn check_reach(server: &ServerConfig, layers: &mut Layers<'_>, has_keys: impl Fn
          server.allow_public = true, LLMLB_ALLOW_PUBLIC=true or --allow-public"
     );
     layers.reject(&settings::HOST, &what);
+}
+
+/// Rejects a certificate without its key and the reverse, and authorities of client certificates on a
+/// server without TLS. The files themselves are read by `tls/`.
+fn check_tls(server: &ServerConfig, layers: &mut Layers<'_>) {
+    let is_known = layers.is_valid(&settings::TLS_CERT) && layers.is_valid(&settings::TLS_KEY);
+    if !is_known {
+        return;
+    }
+    let needs = |other: &str| {
+        format!("this setting needs {other}: set server.tls_cert and server.tls_key, or neither")
+    };
+    match (&server.tls_cert, &server.tls_key) {
+        (Some(_), None) => layers.reject(&settings::TLS_CERT, &needs("server.tls_key")),
+        (None, Some(_)) => layers.reject(&settings::TLS_KEY, &needs("server.tls_cert")),
+        (None, None) if server.tls_client_ca.is_some() => {
+            let what = "client certificates need TLS: set server.tls_cert and server.tls_key too";
+            layers.reject(&settings::TLS_CLIENT_CA, what);
+        }
+        _ => {}
+    }
 }

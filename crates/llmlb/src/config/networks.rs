@@ -22,6 +22,10 @@ impl Networks {
         Self(networks)
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// True if the address is in one of the networks. An IPv4 address written as IPv6 counts as IPv4.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();

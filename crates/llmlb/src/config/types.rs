@@ -4,13 +4,14 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use toml::de::DeValue;
 
 use super::instance::{self, Instance};
 use super::networks::{Network, Networks};
-use super::problems::quoted;
+use super::problems::{one_line, quoted};
 use super::suggest::did_you_mean;
 use super::values::{self, RawSetting};
 use crate::headers::HeaderPatterns;
@@ -288,6 +289,26 @@ impl ValueType<Vec<String>> for HostNames {
     }
 }
 
+/// Path of a file. Relative paths start at the working directory.
+pub(super) struct FilePath;
+
+impl ValueType<PathBuf> for FilePath {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<PathBuf, String> {
+        match values::text(raw, "the path of a file")? {
+            "" => Err("the path is empty".to_owned()),
+            path => Ok(path.into()),
+        }
+    }
+
+    fn format(&self, value: &PathBuf) -> String {
+        value.display().to_string()
+    }
+
+    fn allowed(&self) -> String {
+        "the path of a file".to_owned()
+    }
+}
+
 /// Name of a server among the servers of a fleet.
 pub(super) struct InstanceName;
 
@@ -343,6 +364,31 @@ impl ValueType<HeaderPatterns> for HeaderNames {
 
     fn allowed(&self) -> String {
         "a list of header names; a * at the end of one matches any rest".to_owned()
+    }
+}
+
+/// Path of a directory, which need not exist yet.
+pub(super) struct DirectoryPath;
+
+impl ValueType<PathBuf> for DirectoryPath {
+    fn parse(&self, raw: RawSetting<'_>) -> Result<PathBuf, String> {
+        let text = values::text(raw, "a path")?;
+        if text.is_empty() || text.contains('\0') {
+            return Err(format!("{} is not a path", quoted(text)));
+        }
+        // A shell replaces `~` in a command line, but no program replaces it in a file.
+        if text == "~" || text.starts_with("~/") {
+            return Err(format!("{}: ~ is not replaced here", quoted(text)));
+        }
+        Ok(text.into())
+    }
+
+    fn format(&self, value: &PathBuf) -> String {
+        one_line(&value.to_string_lossy())
+    }
+
+    fn allowed(&self) -> String {
+        "a path such as /var/lib/llmlb".to_owned()
     }
 }
 

@@ -2,13 +2,11 @@
 
 use spool::{Http, HttpError, HttpOptions, Keep, Token};
 
-use super::Flags;
 use super::env::Environment;
 use super::layers::Layers;
 use super::origin::Origin;
-use super::problems::{ProblemList, Problems};
 use super::secret::Secret;
-use super::setting::Source;
+use super::setting::Section;
 use super::settings::{self, UsageConfig};
 use super::types::{ValueType, VariableName, word_for};
 use super::values::{self, RawSetting};
@@ -108,6 +106,21 @@ impl UsageConfig {
         }
     }
 
+    /// Reads the section, with the data directory relative to the file that names it.
+    pub(super) fn read_from(layers: &mut Layers<'_>) -> Self {
+        let mut usage = Self::read(layers);
+        // A relative directory in the file is relative to the file, so that all commands that read the
+        // file find the same directory, whatever their current directory is.
+        if let (Some(dir), Origin::File { name, .. }) = (
+            &mut usage.data_dir,
+            layers.origin(&settings::USAGE_DATA_DIR),
+        ) && let Some(parent) = name.parent()
+        {
+            *dir = parent.join(&*dir);
+        }
+        usage
+    }
+
     /// Rejects plain http to another machine: the network could read the records and the token.
     pub(super) fn check_reach(&self, layers: &mut Layers<'_>) {
         let is_known =
@@ -126,16 +139,25 @@ impl UsageConfig {
         }
     }
 
-    /// Returns the token for the receiver. A token is optional, but a variable that `usage.token_env`
-    /// names must be set.
+    /// Returns the token with which `serve` delivers. Without a receiver none is needed.
     pub(super) fn token(&self, layers: &mut Layers<'_>, env: &Environment) -> Option<Token> {
-        let variable = self.token_env.as_str();
         let has_receiver = self.url.is_some() && layers.is_valid(&settings::USAGE_URL);
         let is_used = self.enabled && has_receiver;
         // The name is checked even if no receiver needs a token: if the operator has entered the
         // token itself as the name, `llmlb check` would print it.
-        let is_checked = is_used || VariableName::may_be_secret(variable);
-        if !is_checked || !layers.is_valid(&settings::USAGE_TOKEN_ENV) {
+        let is_checked = is_used || VariableName::may_be_secret(&self.token_env);
+        is_checked.then(|| self.receiver_token(layers, env))?
+    }
+
+    /// Returns the token for the receiver. A token is optional, but a variable that `usage.token_env`
+    /// names must be set.
+    pub(super) fn receiver_token(
+        &self,
+        layers: &mut Layers<'_>,
+        env: &Environment,
+    ) -> Option<Token> {
+        let variable = self.token_env.as_str();
+        if !layers.is_valid(&settings::USAGE_TOKEN_ENV) {
             return None;
         }
         let refused = match env.text(variable) {
@@ -154,24 +176,6 @@ impl UsageConfig {
         layers.reject_at(&Origin::Variable(variable.to_owned().into()), &refused);
         None
     }
-}
-
-/// Reads the maximum age and total size of the files in `archive/` and in `failed/`, for `usage
-/// deliver`. They come from the environment only, without a configuration file.
-pub(super) fn read_bounds(env: &Environment) -> Result<(Keep, Keep), Problems> {
-    let mut problems = ProblemList::default();
-    let flags = Flags::default();
-    let mut layers = Layers::new(None, env, &flags, &mut problems);
-    let archive = Keep {
-        max_age: layers.get(&settings::USAGE_ARCHIVE_MAX_AGE),
-        max_bytes: layers.get(&settings::USAGE_ARCHIVE_MAX_SIZE),
-    };
-    let failed = Keep {
-        max_age: layers.get(&settings::USAGE_FAILED_MAX_AGE),
-        max_bytes: layers.get(&settings::USAGE_FAILED_MAX_SIZE),
-    };
-    problems.into_result()?;
-    Ok((archive, failed))
 }
 
 /// Validates the URL of the receiver of usage records, without sending a request.

@@ -20,6 +20,8 @@ pub(crate) enum Api {
     OllamaChat,
     OllamaGenerate,
     OllamaEmbed,
+    /// Sessions over a WebSocket. Their usage is the sum of the usage of their responses.
+    Realtime,
     /// An endpoint that llmlb does not know. Only reported usage counts, without estimates.
     Unknown,
     /// Files, models, batches and other stored objects. They are not metered.
@@ -48,14 +50,38 @@ impl Api {
             Self::OllamaChat => "ollama.chat",
             Self::OllamaGenerate => "ollama.generate",
             Self::OllamaEmbed => "ollama.embed",
+            Self::Realtime => "realtime",
             Self::Unknown => "unknown",
             Self::Other => "other",
         }
     }
 
-    /// True if responses are read to find their usage.
+    /// Returns the API with this [`name`](Self::name).
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        const ALL: [Api; 16] = [
+            Api::Chat,
+            Api::Completions,
+            Api::Responses,
+            Api::Embeddings,
+            Api::Messages,
+            Api::Rerank,
+            Api::Score,
+            Api::Audio,
+            Api::Images,
+            Api::Moderations,
+            Api::OllamaChat,
+            Api::OllamaGenerate,
+            Api::OllamaEmbed,
+            Api::Realtime,
+            Api::Unknown,
+            Api::Other,
+        ];
+        ALL.into_iter().find(|api| api.name() == name)
+    }
+
+    /// True if the bodies of responses are read to find their usage.
     pub(crate) fn is_metered(self) -> bool {
-        self != Self::Other
+        !matches!(self, Self::Other | Self::Realtime)
     }
 
     /// True if the prompt is text, so that its tokens can be estimated.

@@ -99,6 +99,17 @@ pub(crate) enum Dialect {
     Ollama,
 }
 
+/// Use of a path for WebSockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WebSocketUse {
+    /// Handshakes are forwarded.
+    Always,
+    /// Handshakes are forwarded if a backend is known to accept WebSockets on this path.
+    IfAccepted,
+    /// Handshakes are rejected.
+    Never,
+}
+
 /// Reason to reject a method and a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
@@ -281,10 +292,16 @@ impl Endpoint {
     }
 }
 
-/// True if a WebSocket may be opened on the path. On endpoints that are metered by request and response
+/// Returns if a WebSocket may be opened on the path. On endpoints that are metered by request and response
 /// bodies, messages of a WebSocket would be neither routed nor metered.
-pub(crate) fn may_be_websocket(endpoint: Endpoint, path: &str) -> bool {
-    is_realtime(path) || !endpoint.is_known
+pub(crate) fn websocket_use(endpoint: Endpoint, path: &str) -> WebSocketUse {
+    match path {
+        "/v1/realtime" => WebSocketUse::Always,
+        // Clients such as Codex try a WebSocket first, and fall back to HTTP.
+        "/v1/responses" => WebSocketUse::IfAccepted,
+        _ if endpoint.is_known => WebSocketUse::Never,
+        _ => WebSocketUse::Always,
+    }
 }
 
 /// True if the path is that of a realtime session, whose model is named when it is opened.
@@ -384,7 +401,11 @@ fn under_v1(path: &str) -> Option<Endpoint> {
         "images/edits" | "images/variations" => E::media(Api::Images),
         "models" => E::own(Page::Models),
         "assistants" | "batches" | "containers" | "conversations" | "evals" | "files"
-        | "realtime" | "uploads" | "vector_stores" => E::stored(),
+        | "uploads" | "vector_stores" => E::stored(),
+        "realtime" => E {
+            api: Api::Realtime,
+            ..E::stored()
+        },
         "messages/batches" => E::stored().anthropic(),
         _ => return None,
     })

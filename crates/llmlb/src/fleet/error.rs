@@ -72,11 +72,11 @@ impl FleetError {
             Self::Held(_) | Self::Disk { .. } => None,
             Self::LocalLocks { option, .. } => Some(format!(
                 "mount the file system without `{option}`, or give each host a data directory of its \
-                 own: LLMLB_DATA_DIR=DIR"
+                 own: usage.data_dir, or LLMLB_DATA_DIR=DIR"
             )),
             Self::LocksNotShared { marker, .. } => Some(format!(
                 "use a file system with locks between hosts, or give each host a data directory of its \
-                 own (LLMLB_DATA_DIR=DIR); then remove the marker: rm {}",
+                 own (usage.data_dir, LLMLB_DATA_DIR=DIR); then remove the marker: rm {}",
                 marker.display()
             )),
             Self::OtherStore { file, .. } => Some(format!(

@@ -97,7 +97,7 @@ async fn send(
     {
         let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
         outbound.is_delivered = true;
-        guard.route.note_delivered();
+        guard.note_delivered();
         match read_head(context, slot, &mut exchange, outbound, now).await {
             Err(UpstreamError::Closed(why))
                 if !exchange.has_received_any() && now.elapsed() < STALE_WITHIN =>
@@ -132,7 +132,7 @@ async fn send_on_new_connection(
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
     outbound.is_delivered = true;
-    guard.route.note_delivered();
+    guard.note_delivered();
     let head = read_head(context, slot, &mut exchange, outbound, Instant::now()).await?;
     Ok((head, exchange))
 }

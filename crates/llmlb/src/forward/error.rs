@@ -3,7 +3,7 @@
 use http::StatusCode;
 
 use crate::body_deadline::BodyPace;
-use crate::request::{Refusal, backend_auth, incomplete, too_slow};
+use crate::request::{Refusal, backend_auth, incomplete, no_websocket, too_slow};
 
 /// The reason why a request was not forwarded, or got no response.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub(crate) enum ForwardError {
     NoResponse(String),
     /// A backend rejected the credential that it is configured with.
     BackendAuth(StatusCode),
+    /// No backend accepts a WebSocket on this path. Clients fall back to HTTP.
+    NoWebSocket(String),
     /// The response did not begin in time.
     TimedOut(String),
     /// The client did not send the whole body that it announced.
@@ -50,6 +52,7 @@ pub(crate) fn refusal(error: ForwardError, model: Option<&str>) -> Refusal {
             format!("The backend did not respond ({why})."),
         ),
         ForwardError::BackendAuth(status) => backend_auth(status),
+        ForwardError::NoWebSocket(path) => no_websocket(&path),
         ForwardError::TimedOut(why) => Refusal::new(
             StatusCode::GATEWAY_TIMEOUT,
             "upstream_timeout",

@@ -136,7 +136,7 @@ async fn attempts(
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
-        guard.route.note_sent(&backend, slot.model());
+        guard.note_sent(&backend, slot.model());
         match attempt::attempt(context, slot, outbound, guard, started).await {
             Ok(response) => {
                 match evaluate(pool, response, started, outbound, guard, course).await {
@@ -151,7 +151,7 @@ async fn attempts(
                     UpstreamError::Timeout(_) | UpstreamError::Hung(_) => AfterFailure::Abandoned,
                     _ => AfterFailure::Ended,
                 };
-                guard.route.note_failed(&backend, error.why(), after);
+                guard.note_failed(&backend, error.why(), after);
                 if !course.note_error(context, &backend, error, responses, outbound)? {
                     break;
                 }
@@ -181,9 +181,13 @@ async fn evaluate(
         judge::note_response(pool, slot, &response.head, sent.elapsed(), is_inference);
         next = course.note_response(slot, status, pool, outbound);
     }
+    if unsupported::refuses_websocket(outbound, status) {
+        course.error = ForwardError::NoWebSocket(outbound.path.to_owned());
+        next = Next::Retry;
+    }
     if next != Next::Respond {
         let (backend, after) = (&response.backend, AfterFailure::Ended);
-        guard.route.note_failed(backend, status.as_str(), after);
+        guard.note_failed(backend, status.as_str(), after);
         // A held response does not occupy a slot of its backend.
         response.slot = None;
     }

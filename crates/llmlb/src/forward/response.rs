@@ -48,7 +48,7 @@ impl UpstreamResponse {
         mut guard: Box<RequestGuard>,
     ) -> (ClientResponse, Option<Box<RequestGuard>>) {
         let status = self.head.status;
-        guard.route.note_sent(&self.backend, self.model.as_deref());
+        guard.note_sent(&self.backend, self.model.as_deref());
         guard.note_response(&self.backend, status);
         if context.accounting.meter.is_on() {
             self.start_metering(&mut guard);

@@ -34,8 +34,9 @@ pub(super) fn open(
     upgrade: OnUpgrade,
     exchange: Box<Exchange>,
     slot: Option<Slot>,
-    guard: Box<RequestGuard>,
+    mut guard: Box<RequestGuard>,
 ) {
+    guard.start_session();
     let limits = context.timeouts;
     context.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
@@ -57,6 +58,7 @@ pub(super) fn open(
             guard,
             stream: TokioIo::new(upgraded),
             progress: &progress,
+            metered: 0,
             has_failed: false,
         };
         let copying = copy_bidirectional(&mut client, &mut backend);
@@ -150,6 +152,9 @@ struct ClientSide<'a> {
     guard: Box<RequestGuard>,
     stream: TokioIo<Upgraded>,
     progress: &'a Progress,
+    /// Number of bytes that were metered and that the client has not accepted yet. The next write begins with
+    /// these bytes.
+    metered: usize,
     /// True if a read or write on the client's connection failed. The error of the tunnel then does
     /// not count as a cut by the backend.
     has_failed: bool,
@@ -181,8 +186,15 @@ impl AsyncWrite for ClientSide<'_> {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
+        // Bytes are metered when the backend has sent them, because the backend's tokens are spent even if the
+        // client has disconnected.
+        if let Some(new) = data.get(self.metered..) {
+            self.guard.read_session(new);
+            self.metered = data.len();
+        }
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, data));
         if let Ok(count) = written {
+            self.metered = self.metered.saturating_sub(count);
             self.guard.count(count);
         }
         self.note_result(written)

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::Outbound;
 use super::response::UpstreamResponse;
+use crate::balance::EndpointKey;
 
 /// Maximum number of bytes of an error response that are searched for the name of a model.
 const MAX_SEARCHED: usize = 16 << 10;
@@ -21,7 +22,13 @@ pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'
     };
     let status = response.head.status;
     let backend = &response.backend;
-    if status.is_success() {
+    if endpoint.is_websocket() {
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            backend.note_served(endpoint);
+        } else if refuses_websocket(outbound, status) {
+            backend.note_missing(endpoint, status, outbound.path);
+        }
+    } else if status.is_success() {
         backend.note_served(endpoint);
     } else if matches!(
         status,
@@ -39,6 +46,24 @@ pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'
             backend.note_missing(endpoint, status, outbound.head.uri.path());
         }
     }
+}
+
+/// True if a response shows that its backend does not accept WebSockets on a path that is also served over
+/// HTTP. The client gets 426 instead of the response, because clients fall back to HTTP at once only then.
+pub(super) fn refuses_websocket(outbound: &Outbound<'_>, status: StatusCode) -> bool {
+    let is_handshake = outbound
+        .hints
+        .endpoint
+        .is_some_and(EndpointKey::is_websocket);
+    let is_refusal = status.is_success()
+        || matches!(
+            status,
+            StatusCode::NOT_FOUND
+                | StatusCode::METHOD_NOT_ALLOWED
+                | StatusCode::UPGRADE_REQUIRED
+                | StatusCode::NOT_IMPLEMENTED
+        );
+    is_handshake && is_refusal
 }
 
 fn names_a_model(error: &[u8]) -> bool {

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::KeyStates;
@@ -29,7 +29,6 @@ const MAX_SHARE: u32 = 100;
 #[derive(Debug)]
 pub(super) struct Replay {
     stop: Mutex<Option<mpsc::Sender<()>>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Replay {
@@ -47,28 +46,19 @@ impl Replay {
         };
         reader.read();
         let (stop, stopped) = mpsc::channel();
-        let thread = thread::Builder::new()
+        thread::Builder::new()
             .name("llmlb-spend".to_owned())
             .spawn(move || reader.run(&stopped))?;
         Ok(Self {
             stop: Mutex::new(Some(stop)),
-            thread: Mutex::new(Some(thread)),
         })
     }
 
-    /// Ends the thread.
+    /// Ends the thread after the current reading. The exit of the server does not wait for it,
+    /// because it only reads.
     pub(super) fn finish(&self) {
-        drop(
-            self.stop
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take(),
-        );
-        let thread = self.thread.lock();
-        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            let _ = thread.join();
-        }
+        let stop = self.stop.lock();
+        drop(stop.unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 

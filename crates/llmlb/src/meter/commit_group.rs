@@ -8,6 +8,7 @@ use spool::Record;
 use tokio::sync::Notify;
 
 use super::Meter;
+use super::in_flight_list::{self, Row, RowPool};
 
 /// Usage records of one worker that are not written yet, and the requests that wait until they are.
 #[derive(Debug)]
@@ -15,11 +16,15 @@ pub(crate) struct CommitGroup {
     meter: Arc<Meter>,
     pending: Mutex<PendingCommit>,
     has_records: Notify,
+    /// Rows for requests in flight; `None` if they are not listed.
+    rows: Option<Arc<RowPool>>,
 }
 
 #[derive(Debug, Default)]
 struct PendingCommit {
     records: Vec<Record>,
+    /// Rows of the requests that the records describe.
+    rows: Vec<Row>,
     waiting: Vec<Waker>,
     /// Number of flushes that have started. A new record remembers this number as its
     /// [`CommitTicket`].
@@ -36,18 +41,27 @@ pub(crate) struct CommitTicket(u64);
 
 impl CommitGroup {
     pub(crate) fn new(meter: Arc<Meter>) -> Self {
+        let rows = meter.in_flight().map(Arc::clone);
         Self {
             meter,
             pending: Mutex::default(),
             has_records: Notify::new(),
+            rows: rows.map(|list| Arc::new(RowPool::new(list))),
         }
+    }
+
+    /// Lists a request as in flight. The row is passed to [`add`](Self::add) or
+    /// [`persist`](Self::persist) with the record.
+    pub(crate) fn list(&self, request: &in_flight_list::Request<'_>) -> Option<Row> {
+        self.rows.as_ref()?.add(request)
     }
 
     /// Adds a record to the next flush. The record is persisted even if the request that it describes is
     /// cancelled and no longer waits.
-    pub(crate) fn add(&self, record: Record) -> CommitTicket {
+    pub(crate) fn add(&self, record: Record, row: Option<Row>) -> CommitTicket {
         let mut pending = self.lock();
         pending.records.push(record);
+        pending.rows.extend(row);
         if pending.records.len() == 1 {
             self.has_records.notify_one();
         }
@@ -55,8 +69,12 @@ impl CommitGroup {
     }
 
     /// Persists a record at once, together with all records that wait for the next flush.
-    pub(crate) fn persist(&self, record: Record) {
-        self.lock().records.push(record);
+    pub(crate) fn persist(&self, record: Record, row: Option<Row>) {
+        {
+            let mut pending = self.lock();
+            pending.records.push(record);
+            pending.rows.extend(row);
+        }
         self.flush();
     }
 
@@ -82,12 +100,16 @@ impl CommitGroup {
 
     /// Persists all records that were added, and wakes the requests that wait for them.
     pub(crate) fn flush(&self) {
-        let (records, number) = {
+        let (records, rows, number) = {
             let mut pending = self.lock();
             pending.started += 1;
-            (std::mem::take(&mut pending.records), pending.started)
+            let records = std::mem::take(&mut pending.records);
+            let rows = std::mem::take(&mut pending.rows);
+            (records, rows, pending.started)
         };
         self.meter.persist(&records);
+        // The kernel has the records, so the requests are no longer listed.
+        drop(rows);
         let waiting = {
             let mut pending = self.lock();
             pending.persisted = number;
@@ -133,15 +155,15 @@ mod tests {
         let meter = Arc::new(meter(dir.path()));
         let group = CommitGroup::new(Arc::clone(&meter));
         let mut cx = Context::from_waker(Waker::noop());
-        let (first, second) = (group.add(record()), group.add(record()));
+        let (first, second) = (group.add(record(), None), group.add(record(), None));
         assert!(group.poll_persisted(first, &mut cx).is_pending());
         group.flush();
         assert_eq!(meter.persisted(), 2);
-        let third = group.add(record());
+        let third = group.add(record(), None);
         assert!(group.poll_persisted(first, &mut cx).is_ready());
         assert!(group.poll_persisted(second, &mut cx).is_ready());
         assert!(group.poll_persisted(third, &mut cx).is_pending());
-        group.persist(record());
+        group.persist(record(), None);
         assert_eq!(meter.persisted(), 4);
         assert!(group.poll_persisted(third, &mut cx).is_ready());
     }
@@ -151,7 +173,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let meter = Arc::new(meter(dir.path()));
         let group = CommitGroup::new(Arc::clone(&meter));
-        let _ = group.add(record());
+        let _ = group.add(record(), None);
         drop(group);
         assert_eq!(meter.persisted(), 1);
     }
@@ -168,7 +190,7 @@ mod tests {
         for _ in 0..50 {
             let group = Arc::clone(&group);
             requests.spawn(async move {
-                let ticket = group.add(record());
+                let ticket = group.add(record(), None);
                 poll_fn(|cx| group.poll_persisted(ticket, cx)).await;
             });
         }

@@ -14,7 +14,8 @@ use serde_json::value::RawValue;
 use super::json::Finder;
 use super::ndjson::Ndjson;
 use super::sse::{Sse, StreamSummary, UsageEvents};
-use super::usage::{TokenCounts, UsageReport};
+use super::usage::{TokenCounts, TokenUsage, UsageReport, UsageSource};
+use super::websocket::SessionTap;
 use crate::dice::split;
 use crate::endpoint::Api;
 
@@ -197,4 +198,84 @@ pub fn ndjson(data: &[u8]) {
     for pieces in split(stream) {
         assert_eq!(read(&pieces), whole, "{pieces:?}");
     }
+}
+
+/// The usage of a WebSocket session is the same however its bytes are split into chunks, and equals the usage of
+/// its text messages, each in one frame.
+pub fn websocket(data: &[u8]) {
+    let read = |pieces: &[&[u8]]| {
+        let mut session = SessionTap::default();
+        for piece in pieces {
+            session.read(piece);
+        }
+        session.usage()
+    };
+    let whole = read(&[data]);
+    for pieces in split(data) {
+        assert_eq!(read(&pieces), whole, "{pieces:?}");
+    }
+    let messages = text_messages(data);
+    let plain = read(&[&messages
+        .iter()
+        .flat_map(|text| one_frame(text))
+        .collect::<Vec<_>>()]);
+    // The bytes may end with a violation of the protocol, which marks the usage as estimated.
+    let numbers = |usage: TokenUsage| TokenUsage {
+        source: UsageSource::None,
+        ..usage
+    };
+    assert_eq!(numbers(whole), numbers(plain));
+    assert!((whole.source == UsageSource::None) == (plain.source == UsageSource::None));
+    assert!(whole.source != UsageSource::Reported || plain.source == UsageSource::Reported);
+}
+
+/// Returns the text messages of a WebSocket up to the first violation of the protocol, by a plain reading of
+/// RFC 6455.
+fn text_messages(mut data: &[u8]) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    let mut begun: Option<(bool, Vec<u8>)> = None;
+    while let [first, second, rest @ ..] = data {
+        let read = match second {
+            0..=125 => Some((u64::from(*second), rest)),
+            126 => rest
+                .split_first_chunk()
+                .map(|(length, rest)| (u64::from(u16::from_be_bytes(*length)), rest)),
+            127 => rest
+                .split_first_chunk()
+                .map(|(length, rest)| (u64::from_be_bytes(*length), rest)),
+            _ => None,
+        };
+        let Some((length, rest)) = read else { break };
+        let is_control = matches!(first, 0x88..=0x8A) && length <= 125;
+        match (first, &begun) {
+            (0x00 | 0x80, Some(_)) => {}
+            (0x01 | 0x81, None) => begun = Some((true, Vec::new())),
+            (0x02 | 0x82, None) => begun = Some((false, Vec::new())),
+            (0x89 | 0x8A, _) if is_control => {}
+            _ => break,
+        }
+        let Some((payload, rest)) = usize::try_from(length)
+            .ok()
+            .and_then(|length| rest.split_at_checked(length))
+        else {
+            break;
+        };
+        data = rest;
+        if let Some((_, message)) = begun.as_mut().filter(|_| !is_control) {
+            message.extend_from_slice(payload);
+        }
+        if first & 0x80 != 0
+            && !is_control
+            && let Some((true, message)) = begun.take()
+        {
+            messages.push(message);
+        }
+    }
+    messages
+}
+
+/// Returns a text message in one frame.
+fn one_frame(text: &[u8]) -> Vec<u8> {
+    let length = (text.len() as u64).to_be_bytes();
+    [&[0x81, 127], &length[..], text].concat()
 }

@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use spool::{Durability, Staging};
 
+use super::in_flight_list::{self, InFlightList};
 use crate::config::{Instance, OnFailure};
 use crate::episode::{Episode, Event};
 
@@ -31,6 +32,8 @@ pub(crate) struct Meter {
     is_failing: AtomicBool,
     failures: Episode,
     last_failure: Mutex<StagingFailure>,
+    /// Requests in flight; `None` if they are not listed.
+    in_flight: Option<Arc<InFlightList>>,
 }
 
 /// The last error of staging, and the time of the last attempt to stage again.
@@ -54,6 +57,7 @@ impl Meter {
             is_failing: AtomicBool::new(false),
             failures: Episode::default(),
             last_failure: Mutex::default(),
+            in_flight: None,
         }
     }
 
@@ -76,6 +80,35 @@ impl Meter {
             let _ = self.staging.set(staging);
         }
         Ok(())
+    }
+
+    /// Lists requests in flight from now on, so that each has a record even if the server is killed.
+    /// Without a list, requests are served all the same.
+    pub(crate) fn list_in_flight(&mut self, host: Option<&str>) {
+        let Some(data) = self.dir.as_deref().and_then(Path::parent) else {
+            return;
+        };
+        match InFlightList::create(data, host, &self.instance) {
+            Ok(list) => self.in_flight = Some(Arc::new(list)),
+            Err(error) => tracing::warn!(
+                "usage: cannot list requests in flight in {}: {error}; if this server is killed, they have no record",
+                data.display()
+            ),
+        }
+    }
+
+    /// Stages a record for each request that was in flight when its server was killed.
+    pub(crate) fn recover(&self, host: Option<&str>) {
+        if let (Some(dir), Some(staging)) = (&self.dir, self.staging.get())
+            && let Some(data) = dir.parent()
+        {
+            in_flight_list::recover(data, host, staging);
+        }
+    }
+
+    /// The list of requests in flight, if there is one.
+    pub(crate) fn in_flight(&self) -> Option<&Arc<InFlightList>> {
+        self.in_flight.as_ref()
     }
 
     /// Returns the name of this server in its records.

@@ -7,7 +7,7 @@ use spool::Grouping;
 
 /// Returns the grouping with which llmlb consolidates and reports usage records.
 pub(crate) fn grouping() -> Grouping {
-    Grouping::by(["model", "key", "backend"])
+    Grouping::by(["model", "key", "backend", "team", "served_model"])
         .sum(["tokens"])
         .sum_suffix("_tokens")
         .count(["outcome", "tokens_from"])
@@ -84,9 +84,9 @@ mod tests {
         assert_eq!(
             day(&dir),
             concat!(
-                r#""totals":[{"model":null,"key":"k","backend":null,"records":1,"total":7,"#,
+                r#""totals":[{"model":null,"key":"k","backend":null,"team":null,"served_model":null,"records":1,"total":7,"#,
                 r#""sums":{"prompt_tokens":3,"total_tokens":7}},"#,
-                r#"{"model":"m","key":null,"backend":"b","records":2,"total":15,"#,
+                r#"{"model":"m","key":null,"backend":"b","team":null,"served_model":null,"records":2,"total":15,"#,
                 r#""sums":{"cached_tokens":1,"completion_tokens":5,"estimated_tokens":2,"prompt_tokens":10,"tokens":15},"#,
                 r#""counts":{"outcome":{"complete":1,"cut":1},"tokens_from":{"estimated":1,"reported":1}}}],"#,
                 r#""exact":{"fields":["key","instance"],"records":3,"#,
@@ -98,13 +98,15 @@ mod tests {
     #[test]
     fn totals_of_other_releases_are_added_up_or_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let same =
-            r#"{"model":"m","key":null,"backend":"b","records":1,"total":4,"sums":{"tokens":4}}"#;
-        // This row of another release has the field `team`, by which this release does not group.
+        let same = r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":1,"total":4,"sums":{"tokens":4}}"#;
+        // This row of a later release has the field `region`, by which this release does not group.
         // Consolidation must keep the row unchanged.
-        let other = r#"{"model":"m","key":null,"backend":"b","team":"t","records":5,"total":50,"sums":{"tokens":50}}"#;
+        let later = r#"{"model":"m","key":null,"backend":"b","team":"t","region":"r","records":5,"total":50,"sums":{"tokens":50}}"#;
+        // This row of an earlier release does not tell which teams its records have.
+        let earlier =
+            r#"{"model":"m","key":null,"backend":"b","records":2,"total":9,"sums":{"tokens":9}}"#;
         let text = format!(
-            r#"{{"version":1,"day":"2023-06-30","snapshot":"{}","totals":[{same},{other}]"#,
+            r#"{{"version":1,"day":"2023-06-30","snapshot":"{}","totals":[{earlier},{same},{later}]"#,
             IDS[0]
         );
         fs::create_dir(dir.path().join("usage")).unwrap();
@@ -115,21 +117,30 @@ mod tests {
         )
         .unwrap();
         let record = format!(
-            r#"{{"id":"{}","model":"m","backend":"b","tokens":3}}"#,
+            r#"{{"id":"{}","model":"m","backend":"b","team":"t","tokens":3}}"#,
             IDS[1]
         );
         consolidate_records(&dir, &[record]);
-        let added =
-            r#"{"model":"m","key":null,"backend":"b","records":2,"total":7,"sums":{"tokens":7}}"#;
+        let added = r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":2,"total":7,"sums":{"tokens":7}}"#;
         // Records without a key have no exact sum.
-        let exact = r#""exact":{"fields":["key","instance"],"records":7,"sums":[]}"#;
-        assert_eq!(day(&dir), format!(r#""totals":[{added},{other}],{exact}"#));
+        let exact = r#""exact":{"fields":["key","instance"],"records":8,"sums":[]}"#;
+        assert_eq!(
+            day(&dir),
+            format!(r#""totals":[{earlier},{added},{later}],{exact}"#)
+        );
         let rows = tally(dir.path(), &grouping(), None, None).unwrap().rows;
         let rows: Vec<_> = rows
             .iter()
             .map(|row| (row.value("model"), row.value("team"), row.total))
             .collect();
-        assert_eq!(rows, [(Some("m"), None, 7), (Some("m"), Some("t"), 50)]);
+        assert_eq!(
+            rows,
+            [
+                (Some("m"), None, 9),
+                (Some("m"), Some("t"), 7),
+                (Some("m"), Some("t"), 50)
+            ]
+        );
     }
 
     /// Returns the CRC-32 (IEEE) with which the spool ends every line of its files.

@@ -6,6 +6,7 @@ use http_body_util::Full;
 use serde_json::json;
 
 use crate::endpoint::Dialect;
+use crate::headers::ERROR_CODE;
 
 /// The reason why a request was not served.
 #[derive(Debug)]
@@ -97,7 +98,12 @@ impl Refusal {
         let body = match dialect {
             Dialect::Anthropic => json!({
                 "type": "error",
-                "error": { "type": self.anthropic_type(), "message": self.message },
+                "error": {
+                    "type": self.anthropic_type(),
+                    "message": self.message,
+                    // Field from which Anthropic's clients read the code of an error.
+                    "details": { "error_code": self.code },
+                },
                 "request_id": id.to_str().ok(),
             }),
             Dialect::Ollama => json!({ "error": self.message }),
@@ -112,6 +118,7 @@ impl Refusal {
         };
         let mut response = json_response(self.status, body.to_string());
         let headers = response.headers_mut();
+        headers.insert(ERROR_CODE, HeaderValue::from_static(self.code));
         if dialect == Dialect::Anthropic {
             // Anthropic's clients read the request id from this field.
             headers.insert("request-id", id.clone());
@@ -189,6 +196,16 @@ pub(crate) fn backend_auth(status: StatusCode) -> Refusal {
             status.as_u16()
         ),
     )
+}
+
+/// Response to a WebSocket handshake on a path that is served over HTTP only. Clients such as Codex then use HTTP.
+pub(crate) fn no_websocket(path: &str) -> Refusal {
+    Refusal::new(
+        StatusCode::UPGRADE_REQUIRED,
+        "websocket_not_supported",
+        format!("{path} is not served over WebSocket; send an HTTP request."),
+    )
+    .upgrade("websocket")
 }
 
 /// Value of `Server`. The discovery of another llmlb recognises by it that this is no LLM server.

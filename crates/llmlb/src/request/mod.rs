@@ -35,7 +35,7 @@ pub(crate) use browser::{KnownHosts, refuse_foreign_pages};
 pub(crate) use cancelled::Cancelled;
 pub(crate) use client::{client_address, is_local};
 pub(crate) use credentials::{authenticate, check_model};
-pub(crate) use error::{RateLimit, Refusal, backend_auth, json_response};
+pub(crate) use error::{RateLimit, Refusal, backend_auth, json_response, no_websocket};
 pub(crate) use guard::{AfterFailure, End, RequestGuard};
 pub(crate) use host::check as check_host;
 pub(crate) use id::{Ids, client_key};

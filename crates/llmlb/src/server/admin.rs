@@ -12,7 +12,7 @@ use super::serve::ConnectionContext;
 use super::shared::Shared;
 use crate::balance::{Backend, BackendState, LastError};
 use crate::config::Kind;
-use crate::endpoint::{AdminPage, Dialect, Endpoint};
+use crate::endpoint::{AdminPage, Dialect, Endpoint, Page, Service};
 use crate::keys::{ApiKey, KeyReport};
 use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
@@ -48,6 +48,21 @@ pub(crate) fn respond(
         )
         .unrecorded()),
     }
+}
+
+/// True for pages that a server with `server.tls_client_ca` serves to clients without a certificate: health
+/// checks, and the page that `llmlb status` requests, which is served only to programs on this machine.
+pub(crate) fn is_open<T, E>(located: &Result<(Endpoint, T), E>) -> bool {
+    let Ok((endpoint, _)) = located else {
+        return false;
+    };
+    let Service::Own(Page::Admin(page)) = endpoint.service else {
+        return false;
+    };
+    matches!(
+        page,
+        AdminPage::Health | AdminPage::Ready | AdminPage::Status
+    )
 }
 
 /// Returns the error for a path that is not served.
@@ -117,6 +132,7 @@ fn status(shared: &Shared) -> Value {
         "keys": keys(&shared.keys.report()),
         "refused": shared.refused.report(),
         "limits": limits(shared),
+        "tls": shared.tls.as_ref().map(|tls| tls.json()),
     })
 }
 

@@ -12,14 +12,13 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::rt::TokioIo;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::client_memory::ClientMemory;
+use super::client_stream::ClientStream;
 use super::connections::Admitted;
 use super::h2_unfinished::UnfinishedHead;
 use crate::contention::Contention;
-use crate::short_writes;
 
 /// Idle time before the first TCP keep-alive probe.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
@@ -45,6 +44,8 @@ pub(crate) struct ClientIo {
     contention: Contention,
     /// Timer of a blocked write, and the start of the blocking.
     timer: Option<(Pin<Box<Sleep>>, Instant)>,
+    /// [`ClientStream::sent`] when `timer` was set.
+    sent: u64,
     write_blocked: WriteBlocked,
     /// The connection counts towards its limits until it is closed, also as a WebSocket.
     _admitted: Admitted,
@@ -94,17 +95,15 @@ impl ClientIo {
     /// `heads` is charged for bytes that are read on an HTTP/1.1 connection while no request is served,
     /// `unfinished` for an incomplete head on an HTTP/2 connection.
     pub(crate) fn new(
-        stream: TcpStream,
+        stream: ClientStream,
         limit: Duration,
         contention: Contention,
         admitted: Admitted,
         heads: Option<Arc<ClientMemory>>,
         unfinished: Option<UnfinishedHead>,
     ) -> Self {
-        // Nagle's algorithm would delay tokens. A connection is served even if the option cannot be set.
-        let _ = stream.set_nodelay(true);
         let alive = TcpKeepalive::new().with_time(KEEPALIVE_AFTER);
-        let _ = SockRef::from(&stream).set_tcp_keepalive(&alive);
+        let _ = SockRef::from(stream.tcp()).set_tcp_keepalive(&alive);
         Self {
             stream: TokioIo::new(ChargedSocket {
                 stream: stream.take(u64::MAX),
@@ -115,6 +114,7 @@ impl ClientIo {
             limit,
             contention,
             timer: None,
+            sent: 0,
             write_blocked: WriteBlocked::default(),
             _admitted: admitted,
             is_at_boundary: true,
@@ -141,12 +141,30 @@ impl ClientIo {
             self.is_at_boundary = count >= offered;
         }
         if written.is_ready() {
-            if self.timer.take().is_some() {
-                self.write_blocked.0.store(false, Ordering::Relaxed);
+            // TLS accepts a few bytes that it cannot write yet. They are no progress of the client.
+            if !self.client().has_unsent() {
+                self.end_blocking();
             }
             return written;
         }
+        ready!(self.poll_blocked(cx));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn end_blocking(&mut self) {
+        if self.timer.take().is_some() {
+            self.write_blocked.0.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Ready if writes have been blocked for too long.
+    fn poll_blocked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.write_blocked.0.store(true, Ordering::Relaxed);
+        let sent = self.client().sent();
+        if sent != self.sent {
+            self.sent = sent;
+            self.timer = None;
+        }
         let interval = self.contention.interval(self.limit);
         let (timer, since) = self
             .timer
@@ -163,7 +181,28 @@ impl ClientIo {
         if let Some(memory) = &self.stream.inner().heads {
             memory.backlog.mark_timed_out();
         }
+        Poll::Ready(())
+    }
+
+    /// Limits the time of a flush or a shutdown. Only TLS has bytes to write then.
+    fn finished(
+        &mut self,
+        cx: &mut Context<'_>,
+        finished: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        if self.client().is_plain() {
+            return finished;
+        }
+        if finished.is_ready() {
+            self.end_blocking();
+            return finished;
+        }
+        ready!(self.poll_blocked(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn client(&self) -> &ClientStream {
+        self.stream.inner().stream.get_ref()
     }
 }
 
@@ -172,9 +211,9 @@ impl Drop for ClientIo {
         if self.is_at_boundary
             && let Some(frame) = self.go_away.frame()
         {
-            // Send the reason for the close in a GOAWAY frame. An error is ignored: the connection
-            // is closed anyway.
-            let _ = self.stream.inner().stream.get_ref().try_write(&frame);
+            // Send the reason for the close in a GOAWAY frame.
+            let stream = self.stream.inner_mut().stream.get_mut();
+            stream.try_write_last(&frame);
         }
     }
 }
@@ -214,18 +253,23 @@ impl Write for ClientIo {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.finished(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let shut_down = Pin::new(&mut self.stream).poll_shutdown(cx);
+        if self.stream.inner().is_shut_down() {
+            return shut_down;
+        }
+        self.finished(cx, shut_down)
     }
 }
 
 /// A socket whose reads are limited, and charged to `server.body_memory`.
 #[derive(Debug)]
 struct ChargedSocket {
-    stream: Take<TcpStream>,
+    stream: Take<ClientStream>,
     /// Memory to which request heads are charged as they are read. `None` for HTTP/2, where a single stream
     /// can be refused without closing the connection.
     heads: Option<Arc<ClientMemory>>,
@@ -241,8 +285,13 @@ struct Lingering {
 }
 
 impl ChargedSocket {
-    fn socket(&mut self) -> Pin<&mut TcpStream> {
+    fn client(&mut self) -> Pin<&mut ClientStream> {
         Pin::new(self.stream.get_mut())
+    }
+
+    /// True if nothing is left to write, and only the rest of a rejected request is read.
+    fn is_shut_down(&self) -> bool {
+        self.lingering.is_some()
     }
 
     fn is_body_unread(&self) -> bool {
@@ -262,7 +311,7 @@ impl ChargedSocket {
         let mut scratch = [0; SCRATCH];
         loop {
             let mut buf = ReadBuf::new(&mut scratch);
-            match Pin::new(self.stream.get_mut()).poll_read(cx, &mut buf) {
+            match self.stream.get_mut().tcp_mut().poll_read(cx, &mut buf) {
                 Poll::Ready(Ok(())) if !buf.filled().is_empty() => {
                     let now = Instant::now();
                     if now - lingering.since >= LINGER {
@@ -305,7 +354,7 @@ impl AsyncWrite for ChargedSocket {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.socket().poll_write(cx, data)
+        self.client().poll_write(cx, data)
     }
 
     fn poll_write_vectored(
@@ -313,7 +362,7 @@ impl AsyncWrite for ChargedSocket {
         cx: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        short_writes::poll_write(self.socket(), cx, pieces)
+        self.client().poll_write_vectored(cx, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -321,12 +370,12 @@ impl AsyncWrite for ChargedSocket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket().poll_flush(cx)
+        self.client().poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.lingering.is_none() {
-            ready!(self.socket().poll_shutdown(cx))?;
+            ready!(self.client().poll_shutdown(cx))?;
         }
         self.poll_discard(cx).map(Ok)
     }
@@ -337,7 +386,7 @@ mod tests {
     use std::future::poll_fn;
     use std::net::Ipv4Addr;
 
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
     use crate::descriptors::Division;
@@ -361,7 +410,7 @@ mod tests {
         ));
         let admitted = connections.admit(Ipv4Addr::LOCALHOST.into()).unwrap();
         let mut io = ClientIo::new(
-            stream,
+            ClientStream::Plain(stream),
             Duration::from_secs(60),
             Contention::none(),
             admitted,

@@ -17,11 +17,17 @@ use http::{HeaderMap, Uri, Version};
 use hyper::body::Body;
 
 use super::backlog::Backlog;
+use super::client_stream::{MAX_UNSENT, MAX_WITHOUT_DATA};
 use crate::memory_budget::Budget;
 use crate::request::{H1_BUFFER, SMALL_BODY};
 
 /// Charge of a connection, and of each further request on it.
 const CONNECTION: usize = 32 << 10;
+/// Charge of TLS on a connection: received records, the content of one record that was decrypted, bytes that
+/// are not sent yet, and 8 KiB for keys and the state of the handshake.
+const TLS: usize = MAX_WITHOUT_DATA + MAX_RECORD + MAX_UNSENT + (8 << 10);
+/// Maximum content of a TLS record.
+const MAX_RECORD: usize = 16 << 10;
 /// Part of the charge [`CONNECTION`] that covers the head of a request.
 const HEAD: usize = 8 << 10;
 /// Maximum memory of a parsed header field besides its text.
@@ -76,10 +82,19 @@ pub(crate) struct ClientMemory {
 impl ClientMemory {
     /// Returns `None` if the connection would exceed the budget.
     pub(crate) fn new(budget: &Arc<Budget>) -> Option<Arc<Self>> {
-        budget.try_charge_connection(CONNECTION).then(|| {
+        Self::charged(budget, CONNECTION)
+    }
+
+    /// Like [`ClientMemory::new`], for a connection with TLS.
+    pub(crate) fn with_tls(budget: &Arc<Budget>) -> Option<Arc<Self>> {
+        Self::charged(budget, CONNECTION + TLS)
+    }
+
+    fn charged(budget: &Arc<Budget>, charge: usize) -> Option<Arc<Self>> {
+        budget.try_charge_connection(charge).then(|| {
             Arc::new(Self {
                 budget: Arc::clone(budget),
-                charged: AtomicUsize::new(CONNECTION),
+                charged: AtomicUsize::new(charge),
                 requests: AtomicUsize::new(0),
                 uploads: AtomicUsize::new(0),
                 head: AtomicUsize::new(0),

@@ -14,11 +14,13 @@ use super::backlog::ResponseBacklog;
 use super::client_http;
 use super::client_io::{ClientIo, WriteBlocked};
 use super::client_memory::ClientMemory;
+use super::client_stream::ClientStream;
 use super::connections::Admitted;
 use super::h2_idle::OpenStreams;
 use super::h2_streams::{StreamExecutor, StreamWatch};
 use super::h2_unfinished::UnfinishedHead;
-use super::protocol::{self, Protocol};
+use super::opening::{self, Opened};
+use super::protocol::Protocol;
 use super::serve::{self, ConnectionContext};
 use super::unparsed;
 use super::worker::Worker;
@@ -40,8 +42,26 @@ pub(super) async fn serve(
     let Ok(local) = stream.local_addr() else {
         return; // The client has disconnected already.
     };
-    let Some(memory) = ClientMemory::new(&worker.shared.budget) else {
-        worker.shared.budget.note_refusal();
+    let shared = Arc::clone(&worker.shared);
+    let tls = shared.tls.as_deref();
+    let memory = match tls {
+        None => ClientMemory::new(&shared.budget),
+        Some(_) => ClientMemory::with_tls(&shared.budget),
+    };
+    let Some(memory) = memory else {
+        shared.budget.note_refusal();
+        return;
+    };
+    let opened = tokio::select! {
+        opened = opening::open(stream, peer, tls, shared.http.idle) => opened,
+        () = drained(&drain) => return,
+    };
+    let Some(Opened {
+        stream,
+        protocol,
+        lacks_certificate,
+    }) = opened
+    else {
         return;
     };
     let caller = Arc::new(ConnectionContext {
@@ -49,18 +69,14 @@ pub(super) async fn serve(
         worker,
         peer,
         local,
+        lacks_certificate,
         requests: Counter::default(),
         memory,
     });
-    let protocol = tokio::select! {
-        protocol = timeout(caller.worker.shared.http.idle, protocol::detect(&stream)) => protocol,
-        () = drained(&drain) => return,
-    };
     let served = match protocol {
-        Ok(Protocol::Http1) => serve_http1(stream, &caller, admitted, &drain).await,
-        Ok(Protocol::Http2) => serve_http2(stream, &caller, admitted, &drain).await,
-        // The client sent nothing in time, or disconnected.
-        Ok(Protocol::Closed) | Err(_) => return,
+        Protocol::Http1 => serve_http1(stream, &caller, admitted, &drain).await,
+        Protocol::Http2 => serve_http2(stream, &caller, admitted, &drain).await,
+        Protocol::Closed => return,
     };
     if let Err(error) = served {
         tracing::debug!(%peer, %error, "a client connection ended with an error");
@@ -68,7 +84,7 @@ pub(super) async fn serve(
 }
 
 async fn serve_http1(
-    stream: TcpStream,
+    stream: ClientStream,
     caller: &Arc<ConnectionContext>,
     admitted: Admitted,
     drain: &CancellationToken,
@@ -105,7 +121,7 @@ async fn serve_http1(
 }
 
 async fn serve_http2(
-    stream: TcpStream,
+    stream: ClientStream,
     caller: &Arc<ConnectionContext>,
     admitted: Admitted,
     drain: &CancellationToken,

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
+use super::raw_response;
 use crate::client_network::ClientNetwork;
 use crate::config::{self, Networks};
 use crate::descriptors::{Division, EXTRA_LOCAL};
@@ -22,6 +23,10 @@ use crate::episode::{Episode, Event};
 /// Number of bytes that are read before a rejected connection is closed. If a socket is closed with unread
 /// data, the kernel resets the connection and the client might not receive the response.
 const READ_BEFORE_CLOSE: usize = 4 << 10;
+
+/// TLS record with the fatal alert `internal_error`, which servers send for lack of resources (RFC 8446). A
+/// client reports it as such, while it would report a response without TLS as an invalid one.
+const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
 /// Counts the open client connections and limits their number, in total (`server.max_connections`)
 /// and per address (`server.max_connections_per_address`).
@@ -118,9 +123,16 @@ impl ClientConnections {
         config::is_loopback(peer) || self.proxies.contains(peer)
     }
 
-    /// Sends an error response on a rejected connection. Never waits: bytes that the socket does not accept
-    /// at once are not sent.
-    pub(crate) fn reject(&self, stream: &TcpStream, peer: IpAddr, rejected: Rejected) {
+    /// Sends an error response on a rejected connection, or a TLS alert if the port serves https: a handshake
+    /// would cost more than the rejection saves. Never waits: bytes that the socket does not accept at once
+    /// are not sent.
+    pub(crate) fn reject(
+        &self,
+        stream: &TcpStream,
+        peer: IpAddr,
+        rejected: Rejected,
+        is_https: bool,
+    ) {
         let now = Instant::now();
         match rejected {
             Rejected::Total => self.log_total(self.beyond_max.occurred(now)),
@@ -132,7 +144,12 @@ impl ClientConnections {
         let socket = SockRef::from(stream);
         let mut unread = [std::mem::MaybeUninit::uninit(); READ_BEFORE_CLOSE];
         let _ = socket.recv(&mut unread);
-        let _ = socket.send(self.responses[rejected as usize].as_bytes());
+        let response = if is_https {
+            &TLS_ALERT[..]
+        } else {
+            self.responses[rejected as usize].as_bytes()
+        };
+        let _ = socket.send(response);
     }
 
     /// Logs that the kernel could not accept a connection. The limits reserve enough descriptors for clients,
@@ -237,17 +254,10 @@ fn log_accept_failure(event: Option<Event>, error: Option<&io::Error>) {
     }
 }
 
-/// Returns the HTTP response with which a connection beyond a connection limit is rejected. The
-/// body is an error in OpenAI's format.
+/// Returns the HTTP response with which a connection beyond a connection limit is rejected.
 fn response(status: &str, kind: &str, message: &str) -> String {
     let code = "too_many_connections";
-    let error = json!({ "message": message, "type": kind, "param": null, "code": code });
-    let body = json!({ "error": error }).to_string();
-    format!(
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
-         retry-after: 1\r\nconnection: close\r\n\r\n{body}",
-        body.len()
-    )
+    raw_response::error(status, kind, code, message, "retry-after: 1\r\n")
 }
 
 #[cfg(test)]

@@ -40,7 +40,8 @@ pub(super) fn describe(
             model.write_json(&mut text);
             Ok(json_response(StatusCode::OK, text))
         }
-        None => Err(unknown(name, pool, None, key)),
+        None if table.is_complete() => Err(unknown(name, pool, None, key)),
+        None => Err(not_known_yet(name, pool, key)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Detects the protocol of a client connection from its first bytes.
+//! Detects the protocol of a client connection from its first bytes, unless TLS has negotiated it.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http1,
-    /// HTTP/2 without TLS and without an upgrade ("prior knowledge").
+    /// HTTP/2: agreed on in the TLS handshake, or without TLS and without an upgrade ("prior knowledge").
     Http2,
     /// The client closed the connection.
     Closed,
@@ -21,6 +21,16 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause between two peeks at a connection that sends the HTTP/2 preface byte by byte.
 const MAX_PAUSE: Duration = Duration::from_millis(250);
+
+/// Determines the protocol by the first bytes of a connection with TLS whose client did not name one. An empty
+/// slice is the end of the connection. No HTTP/1.1 method begins with `PRI`, so that part suffices.
+pub(crate) fn by_first_bytes(first: &[u8]) -> Protocol {
+    match first {
+        [] => Protocol::Closed,
+        [b'P', b'R', b'I', ..] => Protocol::Http2,
+        _ => Protocol::Http1,
+    }
+}
 
 /// Detects the protocol. The bytes stay in the socket for the HTTP library.
 pub(crate) async fn detect(stream: &TcpStream) -> Protocol {

@@ -16,7 +16,7 @@ use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
 use super::client_memory::{ClientMemory, RequestMemory};
 use super::shared::Shared;
 use super::worker::Worker;
-use super::{admin, admission, models, ollama};
+use super::{admin, admission, models, ollama, websocket};
 use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
 use crate::config::{Kind, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
@@ -40,6 +40,8 @@ pub(crate) struct ConnectionContext {
     pub(crate) local: SocketAddr,
     /// The peer is a reverse proxy that is trusted to report its clients' addresses.
     pub(crate) is_proxy: bool,
+    /// The port requires client certificates, and the client has presented none.
+    pub(crate) lacks_certificate: bool,
     /// Counts the requests of this connection, in flight and in total. A draining server does not
     /// close the connection while requests are in flight.
     pub(crate) requests: Counter,
@@ -103,7 +105,7 @@ async fn serve_admitted(
     mut memory: RequestMemory,
     backlog: ResponseBacklog,
 ) -> Response<Outgoing> {
-    let upgrade = is_websocket_upgrade(&request).then(|| hyper::upgrade::on(&mut request));
+    let upgrade = websocket::is_requested(&request).then(|| hyper::upgrade::on(&mut request));
     let (head, body) = request.into_parts();
     let located = endpoint::parse(&head.method, head.uri.path());
     let endpoint = located
@@ -175,7 +177,8 @@ async fn stages(
         Ok(located) => located,
         Err(refusal) => return Err((refusal, guard)),
     };
-    let prepared = prepare(caller, head, located, body, is_upgrade, memory, &mut guard).await;
+    guard.identity.endpoint = located.0;
+    let prepared = prepare(caller, head, located, is_upgrade, body, memory, &mut guard).await;
     let request = match prepared {
         Ok(Prepared::Forward(request)) => request,
         Ok(Prepared::Page(response)) => {
@@ -201,8 +204,8 @@ async fn prepare<'a>(
     caller: &ConnectionContext,
     head: &Parts,
     (endpoint, path): (Endpoint, Cow<'a, str>),
-    mut body: Incoming,
     is_upgrade: bool,
+    mut body: Incoming,
     memory: &mut RequestMemory,
     guard: &mut RequestGuard,
 ) -> Result<Prepared<'a>, Refusal> {
@@ -245,6 +248,9 @@ async fn prepare<'a>(
     request::check_model(key, head, endpoint, &path, &parsed, is_upgrade)?;
     let model = parsed.model.take();
     let route = find_route(&shared.pool, kind, model.as_deref(), key)?;
+    if is_upgrade {
+        websocket::check_route(&route, endpoint, &path)?;
+    }
     Ok(Prepared::Forward(BackendRequest {
         endpoint,
         path,
@@ -302,7 +308,10 @@ async fn forward_request(
         blocks: &blocks,
         issued,
         client: request::client_key(client, &head.headers, guard.key.as_deref()),
-        endpoint: endpoint_key(&head.method, endpoint, &path),
+        endpoint: match &upgrade {
+            Some(_) => websocket::endpoint_key(endpoint, &path),
+            None => endpoint_key(&head.method, endpoint, &path),
+        },
     };
     let cancelled = &worker.shared.cancelled;
     if let Some(delay) = cancelled.delay(client, guard.identity.started) {
@@ -353,11 +362,18 @@ fn admit<'a>(
 ) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
     let shared = &caller.worker.shared;
     request::check_method(&head.method)?;
+    if caller.lacks_certificate && !admin::is_open(&located) {
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            "client_certificate_required",
+            "This server requires a client certificate (server.tls_client_ca), and the connection has none.",
+        ));
+    }
     request::check_host(head)?;
     if let Some(hosts) = &shared.private_hosts {
         request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
     }
-    let (endpoint, path) = located.map_err(|error| bad_path(head, error))?;
+    let (mut endpoint, path) = located.map_err(|error| bad_path(head, error))?;
     authenticate(shared, head, endpoint, is_upgrade, guard)?;
     let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
     match endpoint.service {
@@ -378,13 +394,8 @@ fn admit<'a>(
             ),
         ));
     }
-    if is_upgrade && !endpoint::may_be_websocket(endpoint, &path) {
-        return Err(Refusal::new(
-            StatusCode::UPGRADE_REQUIRED,
-            "websocket_not_supported",
-            format!("{path} is not served over WebSocket; send an HTTP request."),
-        )
-        .upgrade("websocket"));
+    if is_upgrade {
+        endpoint = websocket::admit(&shared.pool.table(), endpoint, &path)?;
     }
     let has_keys = || {
         let table = shared.pool.table();
@@ -489,24 +500,6 @@ fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
 
 fn own_response(response: Response<Full<Bytes>>) -> ClientResponse {
     response.map(Either::Left)
-}
-
-/// True if the client requests an upgrade to WebSocket.
-fn is_websocket_upgrade(request: &Request<Incoming>) -> bool {
-    request.version() == Version::HTTP_11
-        && request.method() == Method::GET
-        // Requests in any other protocol would be neither checked nor metered.
-        && request
-            .headers()
-            .get(header::UPGRADE)
-            .is_some_and(|protocol| protocol.as_bytes().eq_ignore_ascii_case(b"websocket"))
-        && request
-            .headers()
-            .get_all(header::CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }
 
 /// Error for a request that cannot be metered while `usage.on_failure` is `refuse`.

@@ -19,6 +19,7 @@ use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, KnownHosts, RefusedRequests};
+use crate::tls::TlsConfig;
 use crate::upstream::{AddressLimit, BackendConnections};
 
 /// State of the server that every request can read.
@@ -37,6 +38,8 @@ pub(crate) struct Shared {
     /// Memory budget for the connections, request heads, request bodies and unsent responses of all
     /// clients (`server.body_memory`).
     pub(crate) budget: Arc<Budget>,
+    /// TLS of the port; `None` if clients connect without it.
+    pub(crate) tls: Option<Arc<TlsConfig>>,
     /// Host names of a private server, which rejects requests of foreign web pages. `None` if the
     /// server is public: not bound to loopback, or with `server.allow_public`.
     pub(crate) private_hosts: Option<KnownHosts>,

@@ -151,7 +151,10 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig)
                 let (worker, drain) = (Arc::clone(&worker), config.drain.clone());
                 connections.spawn(connection::serve(stream, peer, admitted, worker, drain));
             }
-            Err(rejected) => admission.reject(&stream, peer.ip(), rejected),
+            Err(rejected) => {
+                let is_https = worker.shared.tls.is_some();
+                admission.reject(&stream, peer.ip(), rejected, is_https);
+            }
         }
     };
     loop {

@@ -5,6 +5,7 @@ mod exposed;
 mod linux;
 #[cfg(target_os = "macos")]
 mod macos;
+pub(crate) mod mapped_words;
 mod owner;
 #[cfg(unix)]
 mod unix;
@@ -22,12 +23,14 @@ pub(crate) use macos::{
 };
 #[cfg(unix)]
 pub(crate) use unix::{
-    config_file, data_file, disk::disk_size, host::host_name, limits, notify, signals, users,
+    bus_error, config_file, data_file, disk::disk_size, host::host_name, limits, notify,
+    secret_file, signals, users,
 };
 #[cfg(windows)]
 pub(crate) use windows::{
-    config_file, data_dir::data_dir, data_file, disk::disk_size, host::host_name, limits, listen,
-    listener::listener_owner, notify, port_owner::port_owner, signals, users,
+    bus_error, config_file, data_dir::data_dir, data_file, disk::disk_size, host::host_name,
+    limits, listen, listener::listener_owner, notify, port_owner::port_owner, secret_file, signals,
+    users,
 };
 
 /// Allocator of the program. A request allocates about 24 times, and with the C library's allocator

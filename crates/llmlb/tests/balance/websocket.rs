@@ -2,10 +2,13 @@
 
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use testkit::{
     Connection, Head, LlmlbServer, Sandbox,
     raw::{self, Raw},
+    wire,
 };
 
 const HANDSHAKE: &str = "GET /v1/realtime?model=m HTTP/1.1\r\nhost: localhost\r\n\
@@ -308,5 +311,177 @@ fn private_server_accepts_websockets_only_from_pages_of_this_machine() {
             let head = client.head();
             assert_eq!(head.status(), expected, "{fields:?}: {head:?}");
         }
+    }
+}
+
+#[test]
+fn extensions_are_removed_from_the_handshake_in_both_directions() {
+    let sandbox = testkit::sandbox!();
+    let raw = raw::heads(|head, reader| {
+        assert_handshake(head);
+        assert_eq!(head.header("sec-websocket-extensions"), None);
+        let fields = "Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n";
+        let response = HANDSHAKE_RESPONSE.replace("\r\n\r\n", &format!("\r\n{fields}"));
+        reader.get_mut().write_all(response.as_bytes()).unwrap();
+        echo(reader);
+    });
+    let server = serve(&sandbox, &raw);
+    let mut client = Connection::open(server.address);
+    let fields = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n\r\n";
+    client.send(HANDSHAKE.replace("\r\n\r\n", &format!("\r\n{fields}")));
+    let head = client.head();
+    assert_eq!(head.status(), 101);
+    assert_eq!(head.header("sec-websocket-extensions"), None, "{head:?}");
+}
+
+/// Handshake of Codex, which names no model.
+fn codex_handshake() -> String {
+    HANDSHAKE
+        .replace("/v1/realtime?model=m", "/v1/responses")
+        .replace("Sec-WebSocket-Protocol: realtime\r\n", "")
+}
+
+/// Returns a backend that responds to handshakes on `/v1/responses` with this head, and to a POST with `{}`. With
+/// 101 it echoes the bytes of the WebSocket.
+fn responses_backend(handshake: &'static str) -> (Raw, Arc<AtomicUsize>) {
+    let handshakes = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&handshakes);
+    let raw = raw::heads(move |head, reader| {
+        if head.line.starts_with("POST /v1/responses ") {
+            let length = head.header("content-length").unwrap();
+            reader
+                .read_exact(&mut vec![0; length.parse().unwrap()])
+                .unwrap();
+            wire::json(reader.get_mut(), 200, "{}");
+            return;
+        }
+        assert_eq!(head.line, "GET /v1/responses HTTP/1.1");
+        count.fetch_add(1, Ordering::SeqCst);
+        reader.get_mut().write_all(handshake.as_bytes()).unwrap();
+        if handshake.contains(" 101 ") {
+            echo(reader);
+        }
+        let _ = reader.get_mut().shutdown(Shutdown::Both);
+    });
+    (raw, handshakes)
+}
+
+const NOT_FOUND: &str = "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}";
+
+/// Sends a handshake on `/v1/responses`, asserts that it is answered 426, and sends the request over HTTP, as
+/// Codex does.
+fn assert_fallback(server: &LlmlbServer) {
+    let mut client = Connection::open(server.address);
+    client.send(codex_handshake());
+    let answer = client.answer();
+    assert_eq!(answer.status(), 426, "{answer:?}");
+    let upgrade = answer.head.header("upgrade");
+    assert_eq!(upgrade.as_deref(), Some("websocket"));
+    let error = &answer.json()["error"];
+    assert_eq!(error["code"], "websocket_not_supported");
+    assert_eq!(error["type"], "invalid_request_error");
+    client.send_post("/v1/responses", r#"{"model":"m","input":"Hi"}"#);
+    assert_eq!(client.answer().status(), 200);
+}
+
+fn assert_tunnel(server: &LlmlbServer) {
+    let mut client = Connection::open(server.address);
+    client.send(codex_handshake());
+    assert_eq!(client.head().status(), 101);
+    client.send("hello");
+    let mut echoed = [0; 5];
+    client.reader.read_exact(&mut echoed).unwrap();
+    assert_eq!(&echoed, b"hello");
+}
+
+#[test]
+fn websocket_on_responses_is_answered_426_and_the_client_falls_back_to_http() {
+    let sandbox = testkit::sandbox!();
+    let (raw, handshakes) = responses_backend(HANDSHAKE_RESPONSE);
+    let server = serve(&sandbox, &raw);
+    assert_fallback(&server);
+    assert_eq!(handshakes.load(Ordering::SeqCst), 0);
+    server.until_in_flight(0);
+}
+
+/// Starts a server whose configuration has these backends, each with further lines.
+fn serve_backends(sandbox: &Sandbox, backends: &[(&Raw, &str)]) -> LlmlbServer {
+    let backends = backends.iter().enumerate().map(|(index, (raw, lines))| {
+        let url = raw.url();
+        format!("[[backend]]\nname = \"b{index}\"\nurl = \"{url}\"\n{lines}\n")
+    });
+    testkit::backends::serve_file(sandbox, &backends.collect::<String>())
+}
+
+#[test]
+fn websocket_on_responses_goes_to_a_backend_that_accepts_websockets() {
+    let sandbox = testkit::sandbox!();
+    let (other, others) = responses_backend(NOT_FOUND);
+    let (accepting, accepted) = responses_backend(HANDSHAKE_RESPONSE);
+    let server = serve_backends(&sandbox, &[(&other, ""), (&accepting, "websocket = true")]);
+    for _ in 0..4 {
+        assert_tunnel(&server);
+    }
+    assert_eq!(accepted.load(Ordering::SeqCst), 4);
+    assert_eq!(others.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn websocket_that_the_backend_rejects_is_answered_426() {
+    for rejection in [
+        NOT_FOUND,
+        "HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 2\r\n\r\n{}",
+        "HTTP/1.1 426 Upgrade Required\r\ncontent-length: 2\r\n\r\n{}",
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+    ] {
+        let sandbox = testkit::sandbox!();
+        let (raw, handshakes) = responses_backend(rejection);
+        let server = serve_backends(&sandbox, &[(&raw, "websocket = true")]);
+        assert_fallback(&server);
+        assert_fallback(&server);
+        // The backend is remembered, and gets no second handshake.
+        assert_eq!(handshakes.load(Ordering::SeqCst), 1, "{rejection}");
+        server.until_in_flight(0);
+    }
+}
+
+#[test]
+fn other_errors_of_a_handshake_are_forwarded() {
+    let sandbox = testkit::sandbox!();
+    let unavailable =
+        "HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\ncontent-length: 2\r\n\r\n{}";
+    let (raw, _) = responses_backend(unavailable);
+    let server = serve_backends(&sandbox, &[(&raw, "websocket = true")]);
+    let mut client = Connection::open(server.address);
+    client.send(codex_handshake());
+    let answer = client.answer();
+    assert_eq!(answer.status(), 429);
+    assert_eq!(answer.head.header("retry-after").as_deref(), Some("3"));
+}
+
+/// The backend that accepts WebSockets is down. Another one is tried, and remembered if it accepts them too.
+#[test]
+fn websocket_is_tried_at_another_backend_while_the_accepting_one_is_down() {
+    for (handshake, is_accepted) in [(HANDSHAKE_RESPONSE, true), (NOT_FOUND, false)] {
+        let sandbox = testkit::sandbox!();
+        let (down, _) = responses_backend(HANDSHAKE_RESPONSE);
+        let (other, others) = responses_backend(handshake);
+        let lines = "websocket = true\nmodels = [\"m\"]";
+        let server = serve_backends(&sandbox, &[(&down, lines), (&other, "models = [\"m\"]")]);
+        drop(down);
+        let is_down = || server.backend_status("b0").unwrap()["up"] == false;
+        testkit::until("the first backend is down", || {
+            server.post("/v1/responses", r#"{"model":"m","input":"Hi"}"#);
+            is_down()
+        });
+        for count in 1..=2 {
+            if is_accepted {
+                assert_tunnel(&server);
+                assert_eq!(others.load(Ordering::SeqCst), count);
+            } else {
+                assert_fallback(&server);
+            }
+        }
+        server.until_in_flight(0);
     }
 }

@@ -1,11 +1,7 @@
 //! Tests of API keys with real processes: authentication of clients, `llmlb key`, and keys in
 //! `llmlb.toml`. (L11)
 #![cfg(unix)]
-#![expect(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    reason = "helpers fail the test that called them"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
 mod support;
 

@@ -304,8 +304,6 @@ fn text_that_cannot_become_usage_is_forwarded_at_once() {
         let (sender, mock) = pieces_on_demand();
         let server = serve(&sandbox, &[&mock], UNPROBED);
         let mut client = Connection::open(server.address);
-        let timeout = Some(Duration::from_secs(5));
-        client.reader.get_ref().set_read_timeout(timeout).unwrap();
         send(&mut client, "a", CHAT, &chat("Hello", true).to_string());
         sender.send(WORD).unwrap();
         assert_eq!(client.head().status(), 200);

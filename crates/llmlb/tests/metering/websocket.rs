@@ -186,37 +186,45 @@ fn silent_tunnel_is_closed_and_its_record_names_the_limit() {
     server.process.until_output(line);
 }
 
-#[test]
-fn tunnel_stays_open_while_one_side_sends_now_and_then() {
-    for is_client in [true, false] {
-        let sandbox = testkit::sandbox!();
-        let raw = echoing(move |reader| {
-            for _ in 0..30 {
-                if is_client {
-                    reader.read_exact(&mut [0]).unwrap();
-                } else {
-                    reader.get_mut().write_all(b".").unwrap();
-                    std::thread::sleep(std::time::Duration::from_millis(100));
-                }
-            }
-            reader.get_mut().write_all(b"end").unwrap();
-            let _ = reader.read(&mut [0]);
-        });
-        let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
-        let server = sandbox.serve_with(command.env("LLMLB_TUNNEL_IDLE", "2s"));
-        let mut client = connect_and_echo(&server);
-        for _ in 0..30 {
+/// Runs a tunnel in which only the client, or only the backend, sends single bytes for longer than `tunnel_idle`.
+fn assert_tunnel_stays_open(is_client: bool) {
+    const BYTES: usize = 60;
+    let pause = std::time::Duration::from_millis(100);
+    let sandbox = testkit::sandbox!();
+    let raw = echoing(move |reader| {
+        for _ in 0..BYTES {
             if is_client {
-                client.send(".");
-                std::thread::sleep(std::time::Duration::from_millis(100));
+                reader.read_exact(&mut [0]).unwrap();
             } else {
-                client.reader.read_exact(&mut [0]).unwrap();
+                reader.get_mut().write_all(b".").unwrap();
+                std::thread::sleep(pause);
             }
         }
-        let mut end = [0; 3];
-        client.reader.read_exact(&mut end).unwrap();
-        assert_eq!(&end, b"end");
+        reader.get_mut().write_all(b"end").unwrap();
+        let _ = reader.read(&mut [0]);
+    });
+    let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
+    let server = sandbox.serve_with(command.env("LLMLB_TUNNEL_IDLE", "5s"));
+    let mut client = connect_and_echo(&server);
+    for _ in 0..BYTES {
+        if is_client {
+            client.send(".");
+            std::thread::sleep(pause);
+        } else {
+            client.reader.read_exact(&mut [0]).unwrap();
+        }
     }
+    let mut end = [0; 3];
+    client.reader.read_exact(&mut end).unwrap();
+    assert_eq!(&end, b"end");
+}
+
+#[test]
+fn tunnel_stays_open_while_one_side_sends_now_and_then() {
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert_tunnel_stays_open(true));
+        scope.spawn(|| assert_tunnel_stays_open(false));
+    });
 }
 
 /// `idle_timeout` is for responses. In a tunnel that neither side has closed, `tunnel_idle` counts.
@@ -235,4 +243,176 @@ fn tunnel_open_on_both_sides_may_be_silent_longer_than_the_idle_timeout() {
     let mut reply = [0; 5];
     client.reader.read_exact(&mut reply).unwrap();
     assert_eq!(&reply, b"later");
+}
+
+/// Returns a frame with this first byte. The payload must have less than 64 KiB.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(payload.len()).unwrap();
+    let [high, low] = length.to_be_bytes();
+    let header = match length {
+        0..=125 => vec![first, low],
+        _ => vec![first, 126, high, low],
+    };
+    [&header, payload].concat()
+}
+
+fn text(message: &str) -> Vec<u8> {
+    frame(0x81, message.as_bytes())
+}
+
+const CREATED: &str = r#"{"type":"response.created","response":{"id":"r","usage":null}}"#;
+const DONE: &str = r#"{"type":"response.done","event_id":"e","response":{"id":"r","status":"completed",
+    "output":[{"content":[{"transcript":"He said: \"usage\":{\"input_tokens\":7}"}]}],
+    "usage":{"total_tokens":30,"input_tokens":20,"output_tokens":10,"later":{"total_tokens":99},
+    "input_token_details":{"text_tokens":12,"audio_tokens":8,"cached_tokens":6},
+    "output_token_details":{"text_tokens":4,"audio_tokens":6}}}}"#;
+const TRANSCRIBED: &str = r#"{"type":"conversation.item.input_audio_transcription.completed",
+    "transcript":"Hi","usage":{"type":"tokens","total_tokens":9,"input_tokens":8,"output_tokens":1}}"#;
+
+/// Runs a session in which the backend sends these chunks, each in a write of its own, and then closes. Asserts
+/// that the client receives the bytes unchanged, and returns the record.
+fn session(chunks: Vec<Vec<u8>>) -> Value {
+    let sandbox = testkit::sandbox!();
+    let sent = chunks.concat();
+    let raw = raw::heads(move |_, reader| {
+        let stream = reader.get_mut();
+        stream.set_nodelay(true).unwrap();
+        stream.write_all(HANDSHAKE_RESPONSE.as_bytes()).unwrap();
+        for chunk in &chunks {
+            stream.write_all(chunk).unwrap();
+        }
+        let _ = stream.shutdown(Shutdown::Both);
+    });
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
+    let mut client = Connection::open(server.address);
+    client.send(HANDSHAKE);
+    assert_eq!(client.head().status(), 101);
+    let mut received = Vec::new();
+    client.reader.read_to_end(&mut received).unwrap();
+    assert!(received == sent);
+    let record = records::one(&sandbox, "a");
+    assert_eq!(record["outcome"], "complete", "{record:#}");
+    assert_eq!(record["bytes"], sent.len(), "{record:#}");
+    assert_eq!(record["api"], "realtime", "{record:#}");
+    assert_eq!(record["model"], "m", "{record:#}");
+    record
+}
+
+/// Asserts the numbers of prompt, completion and cached tokens, their total and their source.
+#[track_caller]
+fn assert_tokens(record: &Value, numbers: [u64; 4], source: &str) {
+    let names = [
+        "prompt_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "tokens",
+    ];
+    for (name, number) in names.into_iter().zip(numbers) {
+        assert_eq!(record[name], number, "{name}: {record:#}");
+    }
+    assert_eq!(record["tokens_from"], source, "{record:#}");
+}
+
+#[test]
+fn usage_of_all_responses_of_a_session_is_recorded() {
+    let turn = [text(CREATED), frame(0x82, b"audio"), text(DONE)].concat();
+    let record = session(vec![
+        turn.clone(),
+        text(TRANSCRIBED),
+        turn.clone(),
+        turn,
+        frame(0x88, &[3, 232]),
+    ]);
+    assert_tokens(&record, [68, 31, 18, 99], "reported");
+}
+
+#[test]
+fn session_that_arrives_byte_by_byte_is_metered() {
+    let bytes = [
+        frame(0x01, &DONE.as_bytes()[..100]),
+        frame(0x89, b"ping"),
+        frame(0x00, &DONE.as_bytes()[100..200]),
+        frame(0x80, &DONE.as_bytes()[200..]),
+    ];
+    let record = session(bytes.concat().chunks(1).map(<[u8]>::to_vec).collect());
+    assert_tokens(&record, [20, 10, 6, 30], "reported");
+}
+
+#[test]
+fn long_message_passes_and_is_metered() {
+    let output = "x".repeat(20 << 20);
+    let message = DONE.replacen("\"id\":\"r\"", &format!("\"output\":\"{output}\""), 1);
+    let length = (message.len() as u64).to_be_bytes();
+    let frame = [&[0x81, 127], &length[..], message.as_bytes()].concat();
+    let record = session(vec![frame, text(DONE)]);
+    assert_tokens(&record, [40, 20, 12, 60], "reported");
+}
+
+#[test]
+fn masked_frames_of_a_backend_pass_and_are_not_metered() {
+    let mut masked = text(DONE);
+    masked[1] |= 0x80;
+    let record = session(vec![masked.clone(), text(DONE)]);
+    assert_tokens(&record, [0, 0, 0, 0], "none");
+    let record = session(vec![text(DONE), masked, text(DONE)]);
+    assert_tokens(&record, [20, 10, 6, 30], "estimated");
+}
+
+#[test]
+fn session_with_implausible_numbers_is_recorded_as_estimated() {
+    let huge = DONE.replace(":20,", ":99999999999999999999,");
+    let record = session(vec![text(DONE), text(&huge)]);
+    // The prompt of the second response follows from its total.
+    assert_tokens(&record, [40, 20, 12, 60], "estimated");
+}
+
+/// The first response is complete, and the client disconnects during the second one.
+#[test]
+fn session_cancelled_during_a_response_has_the_usage_so_far() {
+    let sandbox = testkit::sandbox!();
+    let begun = [text(CREATED), text(DONE), text(CREATED)].concat();
+    let length = begun.len();
+    let raw = raw::heads(move |_, reader| {
+        let stream = reader.get_mut();
+        stream.write_all(HANDSHAKE_RESPONSE.as_bytes()).unwrap();
+        stream.write_all(&begun).unwrap();
+        let _ = reader.read(&mut [0]);
+    });
+    let server = sandbox.serve(&format!("--backend {}", raw.url()));
+    let mut client = Connection::open(server.address);
+    client.send(HANDSHAKE);
+    assert_eq!(client.head().status(), 101);
+    client.reader.read_exact(&mut vec![0; length]).unwrap();
+    raw::reset(client.reader.get_ref());
+    let record = records::eventually(&sandbox, "a");
+    assert_eq!(record["outcome"], "cancelled", "{record:#}");
+    assert_tokens(&record, [20, 10, 6, 30], "estimated");
+    server.until_in_flight(0);
+}
+
+#[test]
+fn session_of_the_responses_api_is_metered() {
+    let sandbox = testkit::sandbox!();
+    let completed = r#"{"type":"response.completed","response":{"usage":{"input_tokens":5,
+        "input_tokens_details":{"cached_tokens":4},"output_tokens":2,
+        "output_tokens_details":{"reasoning_tokens":1},"total_tokens":7}}}"#;
+    let raw = raw::heads(move |_, reader| {
+        let stream = reader.get_mut();
+        stream.write_all(HANDSHAKE_RESPONSE.as_bytes()).unwrap();
+        for message in [CREATED, completed, CREATED, completed] {
+            stream.write_all(&text(message)).unwrap();
+        }
+        let _ = stream.shutdown(Shutdown::Both);
+    });
+    let file = format!("[[backend]]\nurl = \"{}\"\nwebsocket = true\n", raw.url());
+    let server = testkit::backends::serve_file(&sandbox, &file);
+    let mut client = Connection::open(server.address);
+    client.send(HANDSHAKE.replace("/v1/realtime?model=m", "/v1/responses"));
+    assert_eq!(client.head().status(), 101);
+    client.reader.read_to_end(&mut Vec::new()).unwrap();
+    let record = records::one(&sandbox, "a");
+    assert_eq!(record["api"], "responses", "{record:#}");
+    assert_eq!(record["path"], "/v1/responses", "{record:#}");
+    assert_tokens(&record, [10, 4, 8, 14], "reported");
+    assert_eq!(record["reasoning_tokens"], 2, "{record:#}");
 }

@@ -4,11 +4,16 @@ use std::process::Command;
 
 use crate::tools;
 use crate::world::World;
-use testkit::ollama;
+use testkit::{Sandbox, ollama};
 
 #[test]
 fn openai_for_python_works_unmodified() {
     assert_passes(tools::python("openai_checks.py"));
+}
+
+#[test]
+fn openai_for_python_works_over_https() {
+    assert_passes_over_https(tools::python("openai_checks.py"));
 }
 
 #[test]
@@ -17,13 +22,28 @@ fn openai_for_node_works_unmodified() {
 }
 
 #[test]
+fn openai_for_node_works_over_https() {
+    assert_passes_over_https(tools::node("openai_checks.mjs"));
+}
+
+#[test]
 fn anthropic_for_python_works_unmodified() {
     assert_passes(tools::python("anthropic_checks.py"));
 }
 
 #[test]
+fn anthropic_for_python_works_over_https() {
+    assert_passes_over_https(tools::python("anthropic_checks.py"));
+}
+
+#[test]
 fn anthropic_for_node_works_unmodified() {
     assert_passes(tools::node("anthropic_checks.mjs"));
+}
+
+#[test]
+fn anthropic_for_node_works_over_https() {
+    assert_passes_over_https(tools::node("anthropic_checks.mjs"));
 }
 
 #[test]
@@ -68,11 +88,32 @@ fn ollama_for_python_works_unmodified() {
 
 /// Runs a script, unless its tool is missing, and fails unless all its checks pass.
 fn assert_passes(script: Option<Command>) {
-    let Some(mut script) = script else {
+    let Some(script) = script else {
         return;
     };
     let sandbox = testkit::sandbox!();
     let world = World::start(&sandbox);
+    assert_passes_in(&sandbox, &world, script);
+}
+
+/// Like [`assert_passes`], but the server serves https with a certificate of a private authority. The clients
+/// learn of it from the variables that their users set.
+fn assert_passes_over_https(script: Option<Command>) {
+    let Some(mut script) = script else {
+        return;
+    };
+    let sandbox = testkit::sandbox!();
+    let Some(world) = World::start_https(&sandbox) else {
+        return;
+    };
+    let authority = world.authority.as_ref().unwrap();
+    script
+        .env("SSL_CERT_FILE", &authority.certificate)
+        .env("NODE_EXTRA_CA_CERTS", &authority.certificate);
+    assert_passes_in(&sandbox, &world, script);
+}
+
+fn assert_passes_in(sandbox: &Sandbox, world: &World<'_>, mut script: Command) {
     script.arg(world.description().to_string());
     // Filter for debugging: only checks whose names contain this text run.
     script.args(std::env::var_os("ONLY_CHECKS"));
@@ -82,5 +123,5 @@ fn assert_passes(script: Option<Command>) {
         world.server.process.stderr(),
     );
     assert_eq!(outcome.code, Some(0), "{output}\nLog of the server:\n{log}");
-    world.server.until_in_flight(0);
+    world.until_idle();
 }

@@ -383,3 +383,49 @@ fn backend_is_down_after_several_bad_probes_but_not_after_one() {
             .contains("is down: it responded 500 Internal Server Error to /v1/models")
     });
 }
+
+#[test]
+fn every_error_has_its_code_in_a_header_and_where_the_api_has_a_field_for_it() {
+    let sandbox = testkit::sandbox!();
+    let of_backend =
+        "HTTP/1.1 400 Bad Request\r\nx-llmlb-error: forged\r\ncontent-length: 2\r\n\r\n{}";
+    let raw = testkit::raw::heads(move |_, reader| {
+        use std::io::Write;
+        reader.get_mut().write_all(of_backend.as_bytes()).unwrap();
+    });
+    let file = format!("[[backend]]\nurl = \"{}\"\nkind = \"ollama\"\n", raw.url());
+    let server = testkit::backends::serve_file(&sandbox, &file);
+    for (path, pointer) in [
+        (CHAT, Some("/error/code")),
+        ("/v1/messages", Some("/error/details/error_code")),
+        ("/api/chat", None),
+    ] {
+        let answer = server.post(path, &body_for("unknown"));
+        assert_eq!(answer.status(), 404, "{path}");
+        let code = answer.head.header("x-llmlb-error");
+        assert_eq!(code.as_deref(), Some("model_not_found"), "{path}");
+        if let Some(pointer) = pointer {
+            assert_eq!(answer.json().pointer(pointer).unwrap(), "model_not_found");
+        }
+    }
+    let answer = server.get("/v1/files/file-1");
+    assert_eq!(answer.status(), 400);
+    assert_eq!(answer.head.header("x-llmlb-error"), None, "{answer:?}");
+}
+
+#[test]
+fn model_that_a_silent_backend_may_serve_is_described_by_a_503() {
+    let sandbox = testkit::sandbox!();
+    let mock = FakeLlm::handling(&["a"], ok);
+    let silent = format!("http://127.0.0.1:{}", free_port());
+    let server = sandbox.serve(&format!("--backend {} --backend {silent}", mock.url()));
+    for answer in [
+        server.post(CHAT, &body_for("b")),
+        server.get("/v1/models/b"),
+    ] {
+        assert_eq!(answer.status(), 503, "{answer:?}");
+        assert_eq!(answer.json()["error"]["code"], "all_backends_down");
+        assert_eq!(answer.head.header("retry-after").as_deref(), Some("1"));
+    }
+    assert_eq!(server.get("/v1/models/a").status(), 200);
+}

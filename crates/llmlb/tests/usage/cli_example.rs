@@ -130,6 +130,7 @@ fn billing_page_names_every_field_of_a_record() {
     assert!(undocumented.is_empty(), "not on the page: {undocumented:?}");
     let optional = [
         "served_model",
+        "team",
         "reason",
         "reasoning_tokens",
         "estimated_tokens",

@@ -54,8 +54,7 @@ fn invalid_token_is_not_shown() {
         let ran = Finished::run(command.env("LLMLB_USAGE_TOKEN", token));
         assert_eq!(ran.code, Some(1), "{ran:?}");
         assert!(
-            ran.stderr
-                .contains("llmlb: LLMLB_USAGE_TOKEN: the token has "),
+            ran.stderr.contains("\nLLMLB_USAGE_TOKEN: the token has "),
             "{ran:?}"
         );
         assert!(!ran.output().contains("s3cret"), "{ran:?}");

@@ -10,15 +10,19 @@
 mod support;
 
 mod cli_arguments;
+mod cli_bill;
 mod cli_cloudevents;
+mod cli_data_dir;
 mod cli_deliver;
 mod cli_example;
+mod cli_export;
 mod cli_failed;
 mod cli_reading;
 mod cli_report;
 mod cli_schedule;
 mod cli_secrets;
 mod cli_stage;
+mod cli_timezones;
 mod cli_tls;
 mod destinations;
 mod serve_archives;

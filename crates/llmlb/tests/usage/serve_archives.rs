@@ -128,7 +128,10 @@ fn server_of_a_user_without_a_home_names_the_setting_of_the_data_directory() {
     let server = sandbox.serve(&without_home);
     let error = server.usage()["error"].take();
     assert!(
-        error.as_str().unwrap().contains("set LLMLB_DATA_DIR"),
+        error
+            .as_str()
+            .unwrap()
+            .contains("set usage.data_dir or LLMLB_DATA_DIR"),
         "{error}"
     );
     server

@@ -44,6 +44,11 @@ impl UsageSandbox {
         self.sandbox.command_of(self.sandbox.llmlb(), &words)
     }
 
+    /// Returns an llmlb command with these words, separated by spaces.
+    pub(crate) fn llmlb(&self, words: &str) -> Command {
+        self.sandbox.command(words)
+    }
+
     /// Starts a command with its output in files of the sandbox.
     pub(crate) fn start(&self, command: &mut Command) -> Process {
         self.sandbox.start(command)
@@ -196,4 +201,20 @@ pub(crate) fn numbers(batch: &Received) -> Vec<u64> {
     let records = batch["records"].as_array().expect("records");
     let number = |record: &Value| record["n"].as_u64().expect("a number");
     records.iter().map(number).collect()
+}
+
+/// Returns a record with the time in its id, such as `2026-11-16T13:37:00Z`, and these fields.
+pub(crate) fn record_at(time: &str, fields: &str) -> String {
+    let time: jiff::Timestamp = time.parse().unwrap();
+    let seconds = u64::try_from(time.as_second()).unwrap();
+    let nanos = u32::try_from(time.subsec_nanosecond()).unwrap();
+    let at = uuid::Timestamp::from_unix(uuid::NoContext, seconds, nanos);
+    format!("{{\"id\":\"{}\",{fields}}}\n", uuid::Uuid::new_v7(at))
+}
+
+/// Returns the day in UTC that was this number of days ago.
+pub(crate) fn day_ago(days: i64) -> String {
+    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+    let day = now.date().checked_sub(jiff::Span::new().days(days));
+    day.unwrap().to_string()
 }

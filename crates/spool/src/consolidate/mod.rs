@@ -159,10 +159,10 @@ impl ConsolidatorState {
     fn set_unreadable_totals(&mut self, unreadable: Option<Error>) {
         match (&self.unreadable_totals, &unreadable) {
             (None, Some(error)) => {
-                tracing::warn!(%error, "totals lack records until the file can be read");
+                tracing::warn!(%error, "totals of consolidated records lack records until a file of totals can be read");
             }
             (Some(error), None) => {
-                tracing::info!(path = %error.path().display(), "totals can be read again");
+                tracing::info!(path = %error.path().display(), "file of totals can be read again");
             }
             _ => {}
         }

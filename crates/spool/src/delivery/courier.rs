@@ -44,7 +44,11 @@ pub(crate) fn deliver(
     courier.run()?;
     if courier.unreadable > 0 {
         let (count, last) = (courier.unreadable, courier.done.last_error.as_deref());
-        tracing::warn!(count, last, "unreadable batches not delivered");
+        tracing::warn!(
+            count,
+            last,
+            "pending batches were not delivered, because their files cannot be read"
+        );
     }
     courier.done.waiting = store.count()?;
     Ok(courier.done)

@@ -12,7 +12,8 @@ use crate::error::{Error, is_full};
 use crate::staging_lock::LockError;
 
 const FILE: &str = ".delivery.lock";
-/// Verb in the lock record of earlier versions that own the lock only to read.
+/// Verb in lock records of earlier versions whose owner only reads the data directory. A run waits
+/// for such an owner instead of failing at once.
 const READ_VERB: &str = "verify";
 /// Maximum time for which a run waits for readers of the data directory.
 const READER_TIMEOUT: Duration = Duration::from_secs(30);

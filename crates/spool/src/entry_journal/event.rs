@@ -123,7 +123,8 @@ impl ConsolidatedEntry {
         sum.saturating_add(self.repeated.len() as u64)
     }
 
-    /// True if a line has a valid record that was not consolidated before.
+    /// True if a batch must contain this line: the line has a valid record that was not
+    /// consolidated before.
     pub(crate) fn must_be_in_batch(&self, line: u64) -> bool {
         let has = |ranges: &[[u64; 2]]| {
             let mut ranges = ranges.iter();

@@ -11,7 +11,8 @@ const PIECE: usize = 8;
 /// secret: the token, or the query of the URL.
 pub(super) fn excerpt(bytes: &[u8], token: Option<&Token>, query: Option<&str>) -> String {
     let text = String::from_utf8_lossy(bytes);
-    // Control characters could forge log lines or control a terminal.
+    // Replace control characters: in a response of a hostile receiver they could forge log lines or
+    // control a terminal.
     let text = text.replace(|char: char| char.is_control() || is_invisible(char), " ");
     let secrets = token.map(Token::expose).into_iter().chain(query);
     let secrets: Vec<&str> = secrets.filter(|secret| !secret.is_empty()).collect();

@@ -217,7 +217,8 @@ impl Http {
             ureq::Error::Io(error) => {
                 let text = error.to_string();
                 let text = text.split(" (os error").next().unwrap_or(&text);
-                // Windows ends the text of an error with a full stop.
+                // Remove the full stop at the end of Windows error texts, since the text becomes
+                // the middle of a sentence.
                 text.trim_end_matches('.').to_lowercase()
             }
             other => other.to_string(),

@@ -113,8 +113,8 @@ impl BatchEvent {
     }
 
     pub(super) fn new(batch: &Batch, outcome: BatchOutcome, at: Moment, message: &str) -> Self {
-        // A batch of single-record files has as many parts as records. All of them would make the
-        // journal too large.
+        // Only the first and the last of many parts are stored. A batch of single-record files has
+        // as many parts as records, which would make the journal too large.
         let (entries, parts) = match batch.parts() {
             [first, .., last] if batch.parts().len() > 2 => {
                 let parts = batch.parts().len() as u64;

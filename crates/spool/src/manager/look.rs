@@ -150,7 +150,7 @@ impl SpoolManager {
         let reason = match Reason::read(&*self.disk, &self.data.failed, &name) {
             Ok(reason) => reason,
             Err(error) => {
-                tracing::warn!(%error, "reason of a failed file unreadable");
+                tracing::warn!(%error, "the reason of a file in failed/ cannot be read");
                 None
             }
         };

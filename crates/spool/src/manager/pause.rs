@@ -129,7 +129,7 @@ pub(super) fn read(data: &DataDir) -> Result<PauseFile, Error> {
     match read {
         Ok(file) => Ok(file),
         Err(why) => {
-            tracing::warn!(path = %path.display(), why, "pause file unreadable: pauses ignored");
+            tracing::warn!(path = %path.display(), why, "pause file cannot be read: delivery continues without the pauses in it");
             Ok(PauseFile::default())
         }
     }

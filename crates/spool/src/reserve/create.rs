@@ -29,7 +29,7 @@ impl Reserve {
         if found.is_ok_and(|found| !found.is_file()) {
             // Never replace a link, directory or device at this path, because spool did not create
             // it. (S8)
-            tracing::warn!(path = %self.path.display(), "not a regular file: no reserve for a full disk");
+            tracing::warn!(path = %self.path.display(), "cannot create the reserve for a full disk: another object than a regular file is at its path");
             return Ok(());
         }
         let dir = self.path.parent().unwrap_or(Path::new("."));

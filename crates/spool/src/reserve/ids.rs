@@ -1,4 +1,5 @@
-//! Ring of fingerprints of records in the reserve. New ones overwrite the oldest.
+//! Ring of record fingerprints in the reserve, by which repeated records are recognized while the
+//! disk is full. New fingerprints overwrite the oldest.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! Space for a full disk: `_staging/.reserve`.
+//! The reserve: space that is allocated in advance, so that records can be delivered from a full
+//! disk. It is the file `_staging/.reserve`.
 //!
 //! The file is written in full when it is created and never freed. While the disk is full, it
 //! stores the files that could not be written ([`ReserveContents`]), and the ids of consolidated

@@ -62,5 +62,6 @@ pub(crate) fn is_same_file(_file: &File, path: &Path) -> io::Result<bool> {
     path.try_exists()
 }
 
-/// Does nothing: NTFS overwrites in place.
+/// Does nothing: NTFS overwrites files in place, so the reserve can be written on a full disk
+/// without a setting.
 pub(crate) fn overwrite_in_place(_file: &File) {}

@@ -16,7 +16,7 @@ use crate::totals::{self, Grouping, Groups, PeriodTotals};
 /// Totals of the consolidated records of a span of time, read from the files of totals.
 #[derive(Default)]
 pub(super) struct ConsolidatedTotals {
-    /// Sums of the groups, by day.
+    /// Sums of the groups, by day or by hour.
     rows: BTreeMap<String, Groups>,
     /// Checksum of every totals file that was read, by file name; `None` if the file cannot be
     /// read. A later comparison finds files that consolidation changed during the tally.
@@ -94,16 +94,17 @@ impl ConsolidatedTotals {
             .collect();
         let records: u64 = hours.iter().map(|(_, hour)| hour.records()).sum();
         let are_hours_complete = records == whole.records();
-        if span.has_all_of(day) || !are_hours_complete {
-            if !span.has_all_of(day) {
+        if span.is_by_day(day) || !are_hours_complete {
+            if !span.is_by_day(day) {
                 self.whole.insert(day.to_owned());
             }
             hours = vec![(day.to_owned(), whole)];
         }
-        let rows = self.rows.entry(day.to_owned()).or_default();
         for (period, totals) in hours {
             self.snapshots.insert(period.clone(), totals.snapshot);
             if !totals::is_hour(&period) || span.has_hour(&period) {
+                let key = if span.by_hour { &period } else { day };
+                let rows = self.rows.entry(key.to_owned()).or_default();
                 rows.add_all(grouping, &totals.into_groups(grouping));
             }
         }
@@ -116,7 +117,7 @@ impl ConsolidatedTotals {
         totals::gap(found, expected).map(|gap| Error::damage(&path, gap))
     }
 
-    /// Removes and returns the sums of all groups, by day.
+    /// Removes and returns the sums of all groups, by day or by hour.
     pub(super) fn take_rows(&mut self) -> BTreeMap<String, Groups> {
         std::mem::take(&mut self.rows)
     }
@@ -127,13 +128,23 @@ impl ConsolidatedTotals {
         span.has_hour(hour) || day_of(hour).is_some_and(|day| self.whole.contains(day))
     }
 
+    /// Returns the period to which a staged record of this hour is added.
+    pub(super) fn period_of_hour<'a>(&self, span: &HourSpan, hour: &'a str) -> &'a str {
+        let day = day_of(hour).unwrap_or(hour);
+        if span.by_hour && !self.whole.contains(day) {
+            hour
+        } else {
+            day
+        }
+    }
+
     /// True if the totals of an hour include the records of this snapshot. Such records must not be
     /// counted again when their entry, which is still staged, is read.
     pub(super) fn has(&self, span: &HourSpan, hour: &str, snapshot: Uuid) -> bool {
         let Some(day) = day_of(hour) else {
             return false;
         };
-        let by_day = span.has_all_of(day) || self.whole.contains(day);
+        let by_day = span.is_by_day(day) || self.whole.contains(day);
         let period = if by_day { day } else { hour };
         self.snapshots.get(period) == Some(&snapshot)
     }
@@ -194,7 +205,7 @@ fn names(data: &DataDir, span: &HourSpan) -> Result<Vec<String>, Error> {
         let Some(day) = day_of(period) else {
             return;
         };
-        let is_needed = !totals::is_hour(period) || !span.has_all_of(day);
+        let is_needed = !totals::is_hour(period) || !span.is_by_day(day);
         if is_needed && span.has_some_of(day) {
             names.push(name.to_owned());
         }

@@ -10,6 +10,8 @@ pub(super) struct HourSpan {
     pub(super) from: Option<Moment>,
     /// End of the span, which is not part of it.
     pub(super) until: Option<Moment>,
+    /// True if the sums of each hour are reported, not those of whole days.
+    pub(super) by_hour: bool,
 }
 
 impl HourSpan {
@@ -26,7 +28,20 @@ impl HourSpan {
         Self {
             from: from.map(|time| Moment::from(time).floor(HOUR)),
             until,
+            by_hour: false,
         }
+    }
+
+    pub(super) fn by_hour(self) -> Self {
+        Self {
+            by_hour: true,
+            ..self
+        }
+    }
+
+    /// True if the file of the day has the sums that are reported for the day.
+    pub(super) fn is_by_day(&self, day: &str) -> bool {
+        !self.by_hour && self.has_all_of(day)
     }
 
     /// True if an hour, such as `2026-11-16T13`, is part of the span.
@@ -42,7 +57,7 @@ impl HourSpan {
     }
 
     /// True if every hour of a day is part of the span.
-    pub(super) fn has_all_of(&self, day: &str) -> bool {
+    fn has_all_of(&self, day: &str) -> bool {
         self.has_hour(&format!("{day}T00")) && self.has_hour(&format!("{day}T23"))
     }
 }

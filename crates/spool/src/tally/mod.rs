@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Tally {
-    /// Rows by day, then by the values of the group fields in the grouping's order.
+    /// Rows by day or hour, then by the values of the group fields in the grouping's order.
     pub rows: Vec<TallyRow>,
     /// Sums by the fields of [`Grouping::exact`], by day.
     pub exact: Vec<ExactRow>,
@@ -52,12 +52,15 @@ pub struct Tally {
     pub problems: Vec<Error>,
 }
 
-/// Sums of the records of one day that have the same values of the group fields.
+/// Sums of the records of one day, or of a part of it, that have the same values of the group fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TallyRow {
     /// Day in UTC: `2026-11-16`.
     pub day: String,
+    /// Start of the hour whose records the row sums; of the quarter of an hour in
+    /// [`tally_records`](crate::tally_records). `None`: the row sums the records of the day.
+    pub start: Option<SystemTime>,
     /// Value of each group field; `None` if the records have no such text. A field is missing if
     /// the records were consolidated with a grouping that does not have it.
     pub group: BTreeMap<String, Option<String>>,
@@ -122,13 +125,36 @@ pub fn tally(
     tally_in(&DataDir::new(data), grouping, from, until)
 }
 
+/// Like [`tally`], with the sums of each hour. A day whose totals by hour are incomplete or deleted has
+/// rows of the whole day: their `start` is `None`.
+pub fn tally_by_hour(
+    data: &Path,
+    grouping: &Grouping,
+    from: Option<SystemTime>,
+    until: Option<SystemTime>,
+) -> Result<Tally, Error> {
+    tally_by_hour_in(&DataDir::new(data), grouping, from, until)
+}
+
 pub(crate) fn tally_in(
     data: &DataDir,
     grouping: &Grouping,
     from: Option<SystemTime>,
     until: Option<SystemTime>,
 ) -> Result<Tally, Error> {
-    let span = HourSpan::new(from, until);
+    tally_span(data, grouping, &HourSpan::new(from, until))
+}
+
+pub(crate) fn tally_by_hour_in(
+    data: &DataDir,
+    grouping: &Grouping,
+    from: Option<SystemTime>,
+    until: Option<SystemTime>,
+) -> Result<Tally, Error> {
+    tally_span(data, grouping, &HourSpan::new(from, until).by_hour())
+}
+
+fn tally_span(data: &DataDir, grouping: &Grouping, span: &HourSpan) -> Result<Tally, Error> {
     let mut lock = None;
     let mut tally = Ok(None);
     for attempt in 0..MAX_ATTEMPTS {
@@ -138,7 +164,7 @@ pub(crate) fn tally_in(
         if attempt >= ATTEMPTS_WITHOUT_LOCK && lock.is_none() {
             lock = StagingLock::read_lock(&data.staging).ok().flatten();
         }
-        tally = try_tally(data, grouping, &span, || {});
+        tally = try_tally(data, grouping, span, || {});
         if !matches!(tally, Ok(None)) {
             break;
         }
@@ -203,7 +229,7 @@ fn try_tally(
             .collect(),
         rows: rows
             .into_iter()
-            .flat_map(|(day, groups)| rows_of(&day, groups))
+            .flat_map(|(period, groups)| rows_of(&period, groups))
             .collect(),
         from: span.from.map(Into::into),
         until: span.until.map(Into::into),
@@ -211,7 +237,8 @@ fn try_tally(
     }))
 }
 
-fn exact_rows_of(day: &str, groups: &Groups) -> Vec<ExactRow> {
+fn exact_rows_of(period: &str, groups: &Groups) -> Vec<ExactRow> {
+    let day = period.get(..10).unwrap_or(period);
     let row = |(values, sum): (&[Option<String>], ExactSum)| ExactRow {
         day: day.to_owned(),
         values: values.to_vec(),
@@ -221,9 +248,18 @@ fn exact_rows_of(day: &str, groups: &Groups) -> Vec<ExactRow> {
     groups.exact().iter().map(row).collect()
 }
 
-fn rows_of(day: &str, groups: Groups) -> Vec<TallyRow> {
+/// Returns the rows of a period: a day `2026-11-16`, an hour `2026-11-16T13`, or a part of an hour
+/// `2026-11-16T13:30`.
+pub(crate) fn rows_of(period: &str, groups: Groups) -> Vec<TallyRow> {
+    let start = match period.len() {
+        10 => None,
+        13 => format!("{period}:00Z").parse::<jiff::Timestamp>().ok(),
+        _ => format!("{period}Z").parse::<jiff::Timestamp>().ok(),
+    };
+    let day = period.get(..10).unwrap_or(period);
     let rows = groups.into_iter().map(|(group, sum)| TallyRow {
         day: day.to_owned(),
+        start: start.map(Into::into),
         group: (group.iter())
             .map(|(field, value)| (field.to_owned(), value.map(str::to_owned)))
             .collect(),

@@ -25,7 +25,7 @@ use crate::totals::{self, Grouping, Groups};
 /// meanwhile, so the directory is listed until no new entry appears.
 const MAX_LISTINGS: usize = 3;
 
-/// Groups by day.
+/// Groups by day, or by hour.
 type Rows = BTreeMap<String, Groups>;
 
 /// Adds staged records to the totals of consolidated ones, each record once.
@@ -195,8 +195,8 @@ impl<'a> StagedRecords<'a> {
         // Do not count a record whose JSON turns out to be invalid: consolidation will move it to
         // `failed/`.
         if let Ok(fields) = self.grouping.read(record) {
-            let day = hour.get(..10).unwrap_or(&hour).to_owned();
-            let groups = rows.entry(day).or_default();
+            let period = self.totals.period_of_hour(self.span, &hour);
+            let groups = rows.entry(period.to_owned()).or_default();
             groups.add_record(self.grouping, &fields);
         }
         Ok(())

@@ -81,7 +81,8 @@ fn release_with_cleanup_deletes_exactly_the_snapshot() {
 fn entry_that_cannot_be_deleted_stays_in_the_lock_record() {
     let test_dir = TestDataDir::new();
     let staging = test_dir.data().staging;
-    // A directory is not removed by `unlink`.
+    // A directory in place of the entry makes its deletion fail: `unlink` removes no directory, not
+    // even for root.
     let directory = "01890a5d-ac96-774b-bcce-b302099a8057.json".to_owned();
     fs::create_dir(staging.join(&directory)).unwrap();
     let lock = acquire(&test_dir, std::slice::from_ref(&directory)).unwrap();

@@ -147,7 +147,8 @@ fn delivery_pauses_and_no_batch_fails_while_a_destination_rejects_every_batch() 
 #[test]
 fn each_run_bisects_another_batch_until_a_part_is_accepted() {
     let (test_dir, ids) = filled(24);
-    // The receiver accepts only the records of the fifth batch.
+    // The receiver accepts only the records of the fifth batch. If a run bisected the same batch as
+    // the run before, it would never find an accepted one.
     let bad = [&ids[..16], &ids[20..]].concat();
     test_dir.receiver.poison.lock().unwrap().extend(&bad);
     for run in 0..4 {
@@ -158,7 +159,8 @@ fn each_run_bisects_another_batch_until_a_part_is_accepted() {
     }
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir), ids[16..20].iter().copied().collect());
-    // From here on, one rejected batch at a time is split.
+    // The receiver has accepted a part, so records are at fault. Each later run may split rejected
+    // batches down to single records in `failed/`.
     for _ in 0..20 {
         test_dir.receiver.clock.forward(DAY);
         test_dir.deliver_all();

@@ -8,7 +8,8 @@ use crate::{change_destination, claim_destination, consolidate, destination};
 
 const OLD: &str = "https://old.example/";
 
-/// An older program must not overwrite what it does not understand.
+/// A program must not overwrite a destination file of a newer version, whose content it cannot
+/// interpret: records could then go to another receiver.
 #[test]
 fn destination_file_of_a_newer_version_is_refused_and_left_alone() {
     let data = TestDataDir::new();

@@ -729,7 +729,8 @@ fn quarantined_torn_entry_survives_a_power_failure() {
         .staging
         .join(format!("{}.jsonl.open", Uuid::now_v7()));
     let file = disk.create(&path).unwrap();
-    // The process ends before the first line is complete or synced.
+    // The process ends before the first line is complete or synced, so recovery moves the torn
+    // entry to `failed/`. The moved file must survive a power failure.
     disk.append(&file, br#"{"entry":"01890a5d"#).unwrap();
     drop(file);
     let dyn_disk = Arc::clone(&disk) as Arc<dyn Disk>;

@@ -123,7 +123,8 @@ fn run_changes_and_sends_nothing_after_its_fence_is_lost_at_any_operation() {
         let mut records = test_dir.entry(5, true);
         records.extend(test_dir.entry(3, false));
         records.push(test_dir.record_file());
-        // A rejected record makes the first run split a batch.
+        // The receiver rejects one record, so that the first run also splits a batch, and the fence
+        // is lost during a split as well.
         let poison = records[1].id();
         test_dir.receiver.poison.lock().unwrap().push(poison);
         let changes = Arc::new(Changes {
@@ -142,14 +143,16 @@ fn run_changes_and_sends_nothing_after_its_fence_is_lost_at_any_operation() {
         let run = fenced.run(&options, &delivery, Destination::To(&sink), &watch);
         let is_lost = changes.is_lost.load(Ordering::Relaxed);
         let is_last = changes.count.load(Ordering::Relaxed) == lost_after;
-        // A fence that is lost after the last change is not noticed.
+        // A run checks its fence in front of changes only. If the fence is lost at the last change,
+        // the run may succeed.
         assert!(
             matches!(run, Err(RunError::Fenced)) == is_lost || is_last && run.is_ok(),
             "{case}: {run:?}"
         );
         let violations = changes.violations.lock().unwrap().join(", ");
         assert_eq!(violations, "", "{case}");
-        // Another process takes over.
+        // A second runner, without a fence, continues the work as another process would. The
+        // receiver accepts every record by now.
         test_dir.receiver.poison.lock().unwrap().clear();
         let mut next = Runner::new(test_dir.path());
         next.reserve = RESERVE;
@@ -161,7 +164,8 @@ fn run_changes_and_sends_nothing_after_its_fence_is_lost_at_any_operation() {
         let run = next.run(&options, &retry, to, &watch).unwrap();
         assert!(run.trouble.is_none(), "{case}: {run:?}");
         let mut billed = each_once(test_dir.batched(), &case);
-        // The first run may have moved the rejected record to `failed/` before the loss.
+        // The rejected record need not be delivered: the first run may have moved it to `failed/`
+        // before the fence was lost.
         billed.insert(poison);
         let expected = records.iter().map(crate::Record::id).collect();
         assert_eq!(billed, expected, "{case}");
@@ -199,7 +203,8 @@ fn change_of_the_destination_changes_nothing_after_its_fence_is_lost_at_any_oper
             consolidate(test_dir.path(), &batches_of(1)).unwrap();
             let plain = SpoolManager::new(test_dir.path());
             let names = plain.pending(None, 10).unwrap();
-            // One batch may have reached the old destination, one was rejected, one was not sent.
+            // The first batch may have reached the old destination, the second certainly has not,
+            // and the third was never sent. Only the first may move to `failed/`.
             for (name, unknown) in names.iter().zip([true, false]) {
                 let state = DeliveryState {
                     attempts: 1,
@@ -222,7 +227,7 @@ fn change_of_the_destination_changes_nothing_after_its_fence_is_lost_at_any_oper
                 "{case}: {changed:?}"
             );
             assert_eq!(changes.violations.lock().unwrap().join(", "), "", "{case}");
-            // Repeating the command completes the change.
+            // A repetition without a fence must complete the interrupted change.
             change_destination(&SpoolManager::new(test_dir.path()), to).unwrap();
             assert_eq!(destination(test_dir.path()).unwrap().as_deref(), to);
             let plain = SpoolManager::new(test_dir.path());

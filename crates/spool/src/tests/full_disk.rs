@@ -127,7 +127,7 @@ fn staged_ids(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
         .collect()
 }
 
-/// Consolidates and delivers until neither finds work.
+/// Consolidates and delivers on a full disk until neither finds more work.
 fn run(test_dir: &TestDataDir, disk: &Arc<dyn Disk>) -> Result<(), Error> {
     loop {
         let store = SpoolManager::on(Arc::clone(disk), test_dir.path());

@@ -41,7 +41,8 @@ fn runner_rereads_the_journal_only_after_another_process_wrote_to_it() {
     let (ours, theirs, other) = (record(), record(), record());
     stage(&test_dir, &ours);
     run(&mut runner, &test_dir);
-    // Replaces an id in the journal, at the same length, so that only a new read would learn of it.
+    // Replace an id in the journal without changing the length of the file. A runner that reads the
+    // journal again would find the replaced id and skip the record that is staged next as repeated.
     let usage = test_dir.data().usage;
     let journal = names(&usage)
         .into_iter()

@@ -126,8 +126,8 @@ fn batches_are_archived_to_another_file_system() {
     let other = tempfile::tempdir_in("/dev/shm").unwrap();
     let here = fs::metadata(test_dir.path()).unwrap().dev();
     if fs::metadata(other.path()).unwrap().dev() == here {
-        // The temporary directory is on the file system of `/dev/shm`, so no second file system is
-        // known.
+        // Skip the test: the temporary directory is on the same file system as `/dev/shm`, and the
+        // test knows no other file system.
         return;
     }
     let (archive_dir, failed) = (test_dir.data().archive, test_dir.data().failed);

@@ -179,7 +179,8 @@ fn special_file_in_place_of_a_file_is_neither_waited_for_nor_followed() {
         paths.extend([&data.failed, &data.archive].map(|dir| dir.join(&batch[0])));
         for path in &paths {
             replace_by(path, kind);
-            // Some of these calls fail while the special file exists, but none may block.
+            // Some of these calls may fail while a FIFO, a link or a directory is in place of the
+            // file. None may block or change what a link leads to.
             let _ = run();
             let _ = verify(test_dir.path(), &Watch::silent());
             let _ = tally(test_dir.path(), None, None);

@@ -48,7 +48,8 @@ fn records_are_grouped_and_integers_are_summed_once() {
     let odd = format!(r#"{{{id},"customer":7,"bytes":-1,"x_bytes":1.5,"y_bytes":"9"}}"#);
     let (one, two) = (Uuid::now_v7(), Uuid::now_v7());
     fold(&data, &by_customer(), &[&first, &odd], one);
-    // Consolidation repeats a snapshot after a crash. Its records must not be added twice.
+    // Add the same snapshot again, as consolidation does after a crash. Its records must not be
+    // added twice.
     fold(&data, &by_customer(), &[&first, &odd], one);
     fold(&data, &by_customer(), &[&big], two);
     let now = Moment::from_id(now);

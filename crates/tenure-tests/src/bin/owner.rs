@@ -15,8 +15,8 @@ use tenure::{Claim, Error, Key, Store, Tenure};
 #[cfg(unix)]
 use tenure_tests::fenced::ResourceClient;
 
-/// Prints a line for the test that started this program. Errors are ignored, because the test may
-/// have ended.
+/// Prints a line for the test that started this program. Write errors are ignored: the test may
+/// have ended and closed the pipe.
 macro_rules! say {
     ($($text:tt)*) => {
         drop(writeln!(std::io::stdout(), $($text)*))

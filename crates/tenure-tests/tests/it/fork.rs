@@ -11,7 +11,8 @@ fn forked_child_that_drops_its_copy_releases_nothing() {
     let fixture = Fixture::new();
     let mut owner = fixture.owner();
     let _child = Orphan::new(&owner.request("fork-drop"));
-    // The child does not report when it has dropped its copy, so the test waits.
+    // The child does not report that it has dropped its copy of the guard. The test waits long
+    // enough for a wrong release to take effect.
     std::thread::sleep(std::time::Duration::from_millis(200));
     assert!(fixture.file().exists());
     assert_eq!(

@@ -38,7 +38,8 @@ fn lost_returns_true_after_an_ancestor_directory_is_renamed() {
             .expect("the path leads to another directory, which is another key"),
     );
     assert!(try_acquire_below(&moved).unwrap_err().is_held());
-    // The directory is back, so the path leads to the file again.
+    // The renamed directory has its old name again, so the path leads to the owner's lock file
+    // again and the key is no longer lost.
     fs::remove_dir_all(&ancestor).unwrap();
     fs::rename(&moved, &ancestor).unwrap();
     assert_eq!(owner.request("lost"), "false");

@@ -125,7 +125,8 @@ fn holder_is_unknown_if_the_lock_record_names_another_process() {
     }
 }
 
-/// A minimal lock record, written by another program that holds the lock itself.
+/// Another program, not this library, holds the lock and has written a lock record with only the
+/// required fields.
 #[cfg(target_os = "linux")]
 #[test]
 fn refusal_names_another_program_that_holds_the_lock() {

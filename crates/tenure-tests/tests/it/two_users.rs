@@ -240,7 +240,8 @@ fn deletion_guard_refuses_other_users_in_a_sticky_directory() {
     );
 }
 
-/// The same path in another file system is another key.
+/// Both containers use the same path, but in different file systems: two different keys, so neither
+/// owner may refuse the other.
 #[test]
 fn containers_with_a_common_network_do_not_refuse_each_other() {
     let Some(users) = Users::new() else { return };

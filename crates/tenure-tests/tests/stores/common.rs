@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tenure::{Error, Key, Stopped, Store, Tenure};
 use tenure_tests::eventually;
 
-/// TTL of most tests.
+/// TTL of the leases in most tests: short, because tests wait for leases to expire.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
 pub(crate) fn try_acquire(store: &Store, name: &str) -> Result<Tenure, Error> {
@@ -61,7 +61,8 @@ pub(crate) fn check_hand_over(url: &str, limit: Duration) {
         assert_eq!(reported, 1);
         (Instant::now(), second)
     });
-    // Longer than the TTL: the owner renews its lease meanwhile.
+    // Sleep for longer than the TTL. The owner must keep the key meanwhile, because it renews its
+    // lease.
     thread::sleep(TTL + Duration::from_millis(500));
     assert!(!first.lost());
     assert!(!waiting.is_finished());
@@ -78,7 +79,8 @@ pub(crate) fn check_expiry(url: &str, limit: Duration) {
     let (store, other) = (Store::connect(url).unwrap(), Store::connect(url).unwrap());
     let first = try_acquire(&store, "expired").unwrap();
     let state = first.lease_state().unwrap();
-    // Ends the renewal without a request to the store, as a crash does.
+    // `leave` ends the renewal without deleting the lease, so the store sees the same as after a
+    // crash of the owner.
     first.leave().unwrap();
     let left = Instant::now();
     let second = other
@@ -141,7 +143,8 @@ pub(crate) fn check_deletion_is_noticed(url: &str, delete: impl FnOnce(&str)) {
     eventually("the owner notices the deletion", || tenure.lost());
     assert!(start.elapsed() < TTL, "{:?}", start.elapsed());
     let _ = tenure.release();
-    // Another owner is not disturbed by the release of the lost one.
+    // The former owner has released a lease that it had lost. The release must not have changed the
+    // key, so the next owner can acquire and keep it.
     let next = try_acquire(&store, "deleted").unwrap();
     assert!(!next.lost());
     next.release().unwrap();

@@ -50,7 +50,8 @@ fn dynamodb_store_conforms() {
 /// Runs all checks on a store, and fails with the names of those that failed.
 fn run(start: impl FnOnce() -> Option<Server>) {
     use crate::conformance as all;
-    // One store at a time: the TTLs are short, and the servers need the machine for themselves.
+    // Only one store is checked at a time. The TTLs are short, so servers that compete for the CPU
+    // could let leases expire that are being renewed.
     static ONE_STORE: Mutex<()> = Mutex::new(());
     let _alone = lock(&ONE_STORE);
     let Some(server) = start() else { return };
@@ -197,7 +198,8 @@ fn racing_threads_never_own_the_key_together(store: &StoreUnderTest) {
     assert!(acquired >= 4, "{acquired}");
 }
 
-/// T1, T11: decided by the witness and the fenced resource.
+/// T1, T11: the witness must find no two owners at the same time, and the fenced resource no write
+/// with an old token.
 fn racing_processes_never_own_the_key_together(store: &StoreUnderTest) {
     let mut storm = LeaseStorm {
         program: TORTURE.into(),
@@ -245,7 +247,8 @@ fn waiting_claim_acquires_the_key_after_release(store: &StoreUnderTest) {
     assert!(waiting.answer().starts_with("held "));
 }
 
-/// T2: the time is measured by scripts/prove-stores.
+/// T2: a waiting claim acquires the key after a crash of the owner. The test sets no time limit;
+/// scripts/prove-stores measures the time.
 fn waiting_claim_acquires_the_key_after_a_crash(store: &StoreUnderTest) {
     let mut owner = store.owner("crash");
     let mut waiting = store.start_owner("crash", &["--wait"]);
@@ -306,7 +309,8 @@ fn forked_child_neither_owns_nor_releases_the_lease(store: &StoreUnderTest) {
     if store.has_leases() {
         assert_eq!(lines[1], "copy lost: true");
         assert!(store.claim("fork").try_acquire().unwrap_err().is_held());
-        // The children have the descriptors, but do not keep the lease.
+        // The forked children still have copies of the owner's descriptors. The key must be free
+        // after a release all the same, because no child renews the lease.
         assert_eq!(owner.request("release"), "released");
         store
             .claim("fork")
@@ -385,7 +389,8 @@ fn field_of_the_record_is_visible_to_others(store: &StoreUnderTest) {
     assert_eq!(record.token(), tenure.token());
 }
 
-/// Programs with an async runtime call the blocking functions from its threads too.
+/// Acquires, drops and releases keys on a thread of an async runtime. A store that waited for a
+/// runtime of its own by `block_on` would panic there.
 fn guard_works_inside_an_async_runtime(store: &StoreUnderTest) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -1,4 +1,5 @@
-//! Content in a store that this library did not write.
+//! Tests with content in a store that another program wrote: it must neither crash this library nor
+//! reach a terminal.
 
 use tenure::{Error, Status, Store};
 
@@ -19,7 +20,8 @@ pub(crate) fn garbage_in_the_store_is_neither_fatal_nor_printed(store: &StoreUnd
         keys.push(key);
     }
     keys.extend(plant_foreign(&own));
-    // Claims wait for the foreign owner, so all keys are probed at the same time.
+    // A claim on a key with foreign content may wait for a TTL, so all keys are probed at the same
+    // time.
     std::thread::scope(|scope| {
         for key in &keys {
             scope.spawn(|| probe(&own.open(), key));
@@ -74,7 +76,8 @@ fn assert_clean(text: &str) {
     let bad = text
         .chars()
         .find(|char| char.is_control() || *char == '\u{202e}');
-    // Hints stand on lines of their own.
+    // Newlines are the only allowed control characters: an error puts its hint on a line of its
+    // own.
     assert!(bad.is_none_or(|char| char == '\n'), "{text:?}");
 }
 
@@ -120,7 +123,9 @@ fn plant(store: &StoreUnderTest, key: &str, record: &[u8]) {
         }
         #[cfg(feature = "etcd")]
         Server::Etcd(server) => {
-            // The command line of etcdctl cannot contain a zero byte, and has a maximum length.
+            // The record is an argument of etcdctl, and arguments can neither contain a zero byte
+            // nor exceed a maximum length. Invalid UTF-8 is replaced and long records are
+            // shortened.
             let record = String::from_utf8_lossy(&record[..record.len().min(50_000)]).into_owned();
             server.etcdctl(&["put", "--", &etcd::name(key, "owner"), ESCAPE]);
             server.etcdctl(&["put", "--", &etcd::name(key, "record"), &record]);

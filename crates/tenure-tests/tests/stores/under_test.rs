@@ -1,4 +1,5 @@
-//! A store with its server, as the checks of all stores see it.
+//! A store of any kind together with its server, so that the same checks can run on every kind of
+//! store.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,11 +18,11 @@ use tenure_tests::servers::RedisServer;
 
 use crate::OWNER;
 
-/// TTL of the leases in the checks. It leaves time for the pauses of a busy test machine, and is the
-/// smallest one of etcd.
+/// TTL of the leases in the checks. It is the smallest TTL that etcd accepts, and long enough that
+/// a busy test machine does not miss a renewal.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
-/// A store with its server, which ends when the value is dropped.
+/// A store with its server. Dropping the value kills the server.
 pub(crate) struct StoreUnderTest {
     pub(crate) server: Server,
 }
@@ -93,8 +94,9 @@ impl StoreUnderTest {
         Owner::start(program, Path::new(&self.location()), key)
     }
 
-    /// Number of checks that run at the same time. Most of them only wait. moto needs so much CPU time
-    /// for each request that more of them would exceed their time limits.
+    /// Number of checks that run at the same time. Most checks only wait, so many can run together.
+    /// moto needs so much CPU time for each request that with more checks some would exceed their
+    /// time limits.
     pub(crate) fn parallel_checks(&self) -> usize {
         match self.server {
             #[cfg(feature = "dynamodb")]

@@ -1,4 +1,5 @@
-//! Checks in which the server of a store is killed. Each has a server of its own.
+//! Checks in which the server of a store is killed. Each check starts a server of its own, since
+//! the other checks need theirs.
 
 use tenure_tests::eventually;
 

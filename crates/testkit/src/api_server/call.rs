@@ -1,4 +1,4 @@
-//! One request and its response.
+//! A request to the fake LLM server, and the functions that send its response.
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -21,9 +21,10 @@ pub(super) struct Call<'a> {
     stream: &'a mut TcpStream,
     /// Compressor, if the prompt has the command `[gzip]` and the client accepts gzip.
     gzip: Option<Gzip>,
-    /// True if chunks are split within events and characters.
+    /// True if the stream is split into chunks at arbitrary bytes, within events and characters.
+    /// The command `[ragged]` sets this, to test clients that expect whole events in a chunk.
     is_ragged: bool,
-    /// Pause before each token.
+    /// Pause in front of each token of a stream, set by the command `[pace N]`.
     pace: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/chat/completions` and `/v1/completions`.
+//! Handlers of the fake LLM server for `/v1/chat/completions` and `/v1/completions`.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! `/v1/files`: uploads that can be downloaded, with the fields of OpenAI's and Anthropic's APIs.
+//! Handlers of the fake LLM server for `/v1/files`: uploads, which can be listed and downloaded.
+//! Responses have the fields of both OpenAI's and Anthropic's API.
 
 use serde_json::{Value, json};
 
@@ -29,7 +30,8 @@ pub(super) fn keep(call: &mut Call<'_>) {
         "bytes": file.bytes.len(),
         "purpose": form::text(&fields, "purpose"),
         "status": "processed",
-        // Anthropic's fields. `created_at` is a number as in OpenAI's API; Anthropic sends text.
+        // The following fields are those of Anthropic's API, so that its client can read the same
+        // response. `created_at` stays a number as in OpenAI's API, although Anthropic sends text.
         "type": "file",
         "size_bytes": file.bytes.len(),
         "mime_type": "application/octet-stream",

@@ -1,4 +1,4 @@
-//! Forms with files in them (RFC 7578).
+//! Parser of multipart forms, in which clients upload files (RFC 7578).
 
 use super::call::Call;
 
@@ -24,7 +24,7 @@ pub(super) fn read(call: &Call<'_>) -> Vec<Field> {
         .collect()
 }
 
-/// Returns the value of a text field.
+/// Returns the value of the form's text field with this name; empty if the form has none.
 pub(super) fn text(fields: &[Field], name: &str) -> String {
     let field = fields.iter().find(|field| field.name == name);
     field.map_or_else(String::new, |field| {
@@ -32,7 +32,7 @@ pub(super) fn text(fields: &[Field], name: &str) -> String {
     })
 }
 
-/// Returns the first file.
+/// Returns the first field of the form that is a file, such as an upload.
 pub(super) fn file(fields: &[Field]) -> Option<&Field> {
     fields.iter().find(|field| field.filename.is_some())
 }

@@ -24,7 +24,7 @@ impl Gzip {
             bytes: self.begin(),
             free: 0,
         };
-        // Header of a block that is not the last, with fixed codes.
+        // Three bits begin a block: further blocks follow, and this one uses the fixed codes.
         out.push(0, 1);
         out.push(0b10, 2);
         for byte in bytes {
@@ -38,7 +38,8 @@ impl Gzip {
                 self.crc = (self.crc >> 1) ^ (0xEDB8_8320 * (self.crc & 1));
             }
         }
-        // The end of the block, and an empty block that aligns the stream to a byte.
+        // The block ends, and an empty block aligns the stream to a byte, so that the client can
+        // decompress all that was sent so far.
         out.push(0, 7);
         out.push(0, 3);
         out.bytes.extend([0, 0, 255, 255]);

@@ -1,4 +1,5 @@
-//! Tokens that a server generated, to be compared with usage records.
+//! Ledger of the tokens that a fake server generated. Tests compare it with the usage records of
+//! llmlb.
 
 use std::sync::Mutex;
 

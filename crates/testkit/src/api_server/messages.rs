@@ -1,4 +1,4 @@
-//! `/v1/messages` of Anthropic's API.
+//! Handler of the fake LLM server for `/v1/messages` of Anthropic's API.
 
 use serde_json::{Value, json};
 
@@ -81,8 +81,8 @@ fn stream(call: &mut Call<'_>, words: &Words, mut message: Value) {
             )
         },
         |call| {
-            // Each `message_delta` reports the sum of output tokens so far, so the last one is
-            // valid.
+            // Each `message_delta` reports the sum of output tokens so far, as Anthropic does. A
+            // proxy must record the last value and not add the values up.
             send(call, &json!({ "type": "content_block_stop", "index": 0 }))
                 && (!is_told_twice || send(call, &delta(&Value::Null, words.count() / 2)))
                 && send(call, &delta(&reason, words.count()))

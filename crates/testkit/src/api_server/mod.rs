@@ -38,12 +38,14 @@ pub enum Reports {
     Refuses,
     /// No usage, not even in a response that is not streamed.
     Never,
-    /// Usage so far in every chunk, requested or not; and as [`Reports::IfAsked`].
+    /// Every chunk of a stream has the usage so far, requested or not. If the request asks for
+    /// usage, a last chunk without choices has it too.
     SoFar,
     /// As [`Reports::IfAsked`], but the chunk with the usage is sent twice. A proxy that adds both
     /// up would record twice the tokens.
     Twice,
-    /// Usage in the chunk with the finish reason, requested or not; and as [`Reports::IfAsked`].
+    /// The chunk with the finish reason has the usage, requested or not. If the request asks for
+    /// usage, a last chunk without choices has it too.
     WithTheReason,
 }
 

@@ -1,4 +1,5 @@
-//! Log of a server, for client scripts: `/mock/requests?after=N` and `/mock/produced`.
+//! Handlers with which client scripts read the log of the fake server: `/mock/requests?after=N`
+//! returns the requests it received, and `/mock/produced` the tokens it generated.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,5 @@
-//! `/v1/responses`: responses that are stored and can be continued.
+//! Handlers of the fake LLM server for `/v1/responses`, OpenAI's API whose responses are stored, so
+//! that a later request can continue them.
 
 use std::cell::Cell;
 

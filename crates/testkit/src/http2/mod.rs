@@ -25,7 +25,7 @@ const FIRST_WINDOW: u64 = 65_535;
 const SETTING_HEADER_TABLE_SIZE: u16 = 1;
 const SETTING_INITIAL_WINDOW_SIZE: u16 = 4;
 
-/// Options of an [`Http2`] connection.
+/// Options of an [`Http2`] connection: window size, acknowledgement of pings, and local address.
 #[derive(Clone, Debug)]
 pub struct Http2Options {
     /// Initial flow-control window of each response's stream, in bytes, which this client announces
@@ -126,7 +126,8 @@ impl Http2 {
             let (shared, stream) = (Arc::clone(&shared), stream.try_clone()?);
             let answers_pings = options.answers_pings;
             thread::spawn(move || {
-                // A read error counts as the end of the connection.
+                // A read error is treated as the end of the connection, because servers also end
+                // connections with a reset.
                 let _ = read(stream, &shared, answers_pings);
                 shared.received().is_closed = true;
             })
@@ -245,7 +246,8 @@ impl Http2 {
         self.send(&Frame::new(FrameKind::Reset, 0, stream, payload))
     }
 
-    /// Enlarges a window; stream 0 is the connection.
+    /// Sends a window update, which allows the server to send this many more bytes. Stream 0
+    /// enlarges the window of the connection.
     pub fn enlarge_window(&self, stream: u32, increment: u32) -> io::Result<()> {
         let payload = increment.to_be_bytes();
         self.send(&Frame::new(FrameKind::WindowUpdate, 0, stream, payload))

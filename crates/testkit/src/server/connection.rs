@@ -107,7 +107,7 @@ impl Connection<'_> {
         Ok(body)
     }
 
-    /// Performs one step; false if it ended the connection.
+    /// Performs one step of a scripted reply. Returns false if the step ended the connection.
     fn perform(&mut self, step: Step) -> io::Result<bool> {
         match step {
             Step::Send(bytes) => self.writer.write_all(&bytes)?,

@@ -22,11 +22,12 @@ pub use reply::{Reply, Step};
 /// of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyHandling {
-    /// Body is read before the script runs.
+    /// The body is read before the script runs, as by a correct server.
     Read,
     /// Body stays unread: its bytes are parsed as the next request of the connection.
     Unread,
-    /// Script runs first, and the body is read after its reply.
+    /// The script replies first and the body is read afterwards, as by a server that rejects an
+    /// upload early.
     ReadAfterReply,
 }
 
@@ -236,7 +237,8 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         };
         let shared = Arc::clone(shared);
         thread::spawn(move || {
-            // An error is not reported: it ends the connection, and tests observe that at the peer.
+            // A connection that fails is closed without a report: the test is the peer and observes
+            // the end of the connection itself.
             let _ = connection::serve(stream, peer, number, &shared);
             shared.log().open[number - 1] = None;
         });

@@ -1,4 +1,4 @@
-//! Scripted replies: bytes, pauses and ends of the connection.
+//! Replies of a scripted server: sequences of steps that send bytes, pause, or end the connection.
 
 use std::time::Duration;
 

@@ -203,3 +203,26 @@ fn endpoint_is_tried_again_when_the_backend_comes_up_or_serves_it() {
     missing();
     assert!(!lacks() && !backends[0].may_lack(messages));
 }
+
+#[test]
+fn websocket_goes_to_a_backend_that_accepted_one_until_that_backend_was_down() {
+    let (pool, backends) = alike(&[(1, None), (1, None)]);
+    let websocket = EndpointKey::websocket("/v1/responses");
+    let accepts = |route: &str| {
+        let route = pool.route(Some(route)).unwrap();
+        route.accepts_websocket(websocket)
+    };
+    assert!(!accepts("m") && !pool.table().accepts_websocket(websocket));
+    // Other requests to the same path do not count.
+    backends[1].note_served(EndpointKey::new("/v1/responses", true));
+    assert!(!accepts("m"));
+    backends[1].note_served(websocket);
+    assert!(accepts("m") && pool.table().accepts_websocket(websocket));
+    for _ in 0..20 {
+        let slot = slot(choose(&pool, Some("m"), &wanting(websocket), &[]));
+        assert_eq!(slot.backend().id, backends[1].id);
+    }
+    pool.set_state(&backends[1], down());
+    pool.set_state(&backends[1], up(&["m"]));
+    assert!(!accepts("m"));
+}

@@ -28,13 +28,18 @@ const LONGEST: Duration = Duration::from_secs(100 * 366 * 24 * 60 * 60);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(in crate::cli) struct KeyArgs {
-    /// Data directory [default: LLMLB_DATA_DIR, or llmlb in the user's data directory]
-    #[arg(long, global = true, value_name = "DIR")]
+    /// Data directory [default: LLMLB_DATA_DIR, usage.data_dir of llmlb.toml, or llmlb in the user's
+    /// data directory]
+    #[arg(long, global = true, value_name = "DIR", display_order = 800)]
     pub(super) data: Option<PathBuf>,
 
     /// Configuration file [default: llmlb.toml, if there is one]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE", display_order = 802)]
     pub(super) config: Option<PathBuf>,
+
+    /// Accept a configuration file that other users can write
+    #[arg(long, global = true, display_order = 803)]
+    pub(super) allow_shared_config: bool,
 
     #[command(subcommand)]
     pub(super) verb: KeyVerb,

@@ -11,11 +11,11 @@ use std::path::Path;
 pub(super) use args::KeyArgs;
 
 use super::check;
+use super::data_args::DataArgs;
 use super::exit::{self, Failure};
 use super::output;
 use super::server_keys;
 use crate::config::{self, Flags, KeyRights, Origin};
-use crate::data_dir;
 use crate::keys::{KeyFileError, KeyStore, NewSecret};
 use args::KeyVerb;
 
@@ -39,24 +39,22 @@ struct Keys {
 
 impl Keys {
     fn open(args: &KeyArgs) -> Result<Self, Failure> {
-        let dir = data_dir::find(args.data.as_deref(), false).ok_or_else(|| {
-            Failure::new(
-                exit::FAILED,
-                "no data directory: this user has no home directory",
-            )
-            .hint("name a data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR")
-        })?;
+        // The demo has no keys of its own: it honours those of the data directory.
+        let data = DataArgs {
+            data: args.data.clone(),
+            demo: false,
+            config: args.config.clone(),
+            allow_shared_config: args.allow_shared_config,
+        };
+        let dir = data.directory()?;
         let flags = Flags {
             config: args.config.clone(),
+            allow_shared_config: args.allow_shared_config,
             ..Flags::default()
         };
         let declared =
             config::declared_keys(&flags).map_err(|problems| check::refused(&problems))?;
-        let named = [("--data", &args.data), ("--config", &args.config)];
-        let words = named.into_iter().filter_map(|(flag, path)| {
-            let path = path.as_ref()?.display().to_string();
-            Some(format!(" {flag} {}", super::usage::quoted(&path)))
-        });
+        let words = data.words().into_iter().map(|word| format!(" {word}"));
         Ok(Self {
             store: KeyStore::new(&dir),
             declared,

@@ -50,7 +50,9 @@ pub(super) fn health(status: &str) -> Health {
             "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0, "failed": 0,
             "recorded": 130, "lost": 0, "error": null,
             "kept": { "archive": { "files": 2, "bytes": 9 },
-                "failed": { "files": 0, "bytes": 0 }, "large": [] } }
+                "failed": { "files": 0, "bytes": 0 }, "large": [] } },
+        "tls": { "names": ["localhost"], "not_after": "2026-02-01T12:00:00Z",
+            "client_certificates": false, "handshakes": 5, "failed_handshakes": 1 }
     }));
     Health::Responded(response.unwrap())
 }
@@ -125,6 +127,10 @@ fn json_of_a_running_server_has_the_documented_fields() {
                 "failed": 0, "recorded": 130, "lost": 0, "error": null,
                 "kept": { "archive": { "files": 2, "bytes": 9 },
                     "failed": { "files": 0, "bytes": 0 }, "large": [] } },
+            "tls": { "names": ["localhost"], "not_before": null,
+                "not_after": "2026-02-01T12:00:00Z", "loaded_at": null, "error": null,
+                "client_certificates": false, "handshakes": 5, "failed_handshakes": 1,
+                "plain_http": null },
             "suspended": false, "lock_file_gone": false,
             "lock_path": "/l/serve_32768.lock", "port_in_use_by": null
         }] })
@@ -161,6 +167,7 @@ fn json_has_the_reason_when_the_server_does_not_respond() {
         "refused",
         "limits",
         "usage",
+        "tls",
     ] {
         assert_eq!(none[field], Value::Null, "{field}");
     }

@@ -1,6 +1,8 @@
 //! Client for `GET /status` of a running server. It uses blocking sockets of the standard library: the
 //! HTTP clients among the dependencies do not show the local address, which is checked here.
 
+mod tls;
+
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -8,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::server::HTTPS_REQUIRED;
 
 /// Maximum size of a response. Another program on the port could send without end.
 const MAX_RESPONSE: usize = 1 << 20;
@@ -35,6 +39,23 @@ pub(super) struct StatusResponse {
     #[serde(default)]
     pub(super) backends: Vec<BackendStatus>,
     pub(super) usage: Option<Box<UsageStatus>>,
+    pub(super) tls: Option<Box<TlsStatus>>,
+}
+
+/// Certificate of a server that serves https, and the handshakes since its start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TlsStatus {
+    #[serde(default)]
+    pub(super) names: Vec<String>,
+    pub(super) not_before: Option<String>,
+    pub(super) not_after: Option<String>,
+    pub(super) loaded_at: Option<String>,
+    /// Reason why the files of the certificate cannot be loaded again.
+    pub(super) error: Option<String>,
+    pub(super) client_certificates: Option<bool>,
+    pub(super) handshakes: Option<u64>,
+    pub(super) failed_handshakes: Option<u64>,
+    pub(super) plain_http: Option<u64>,
 }
 
 /// Number and limits of a server's connections, to clients or to backends.
@@ -130,8 +151,12 @@ pub(super) struct Size {
 
 /// Requests `/status` from the server at an address. The error is the reason, for display.
 pub(super) fn fetch(address: SocketAddr, limit: Duration) -> Result<StatusResponse, String> {
-    let bytes = exchange(reachable(address), Instant::now() + limit).map_err(|e| in_words(&e))?;
-    parse(&bytes)
+    let (address, deadline) = (reachable(address), Instant::now() + limit);
+    let bytes = plain(address, deadline).map_err(|e| in_words(&e))?;
+    if !requires_https(&bytes) {
+        return parse(&bytes);
+    }
+    parse(&secured(address, deadline).map_err(|e| in_words(&e))?)
 }
 
 /// True if a program accepts connections at an address.
@@ -164,9 +189,38 @@ fn is_its_own_peer(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }
 
-fn exchange(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut stream = connect(address, left(deadline)?)?;
-    stream.set_write_timeout(Some(left(deadline)?))?;
+/// Requests `/status` without TLS.
+fn plain(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
+    let stream = connect(address, left(deadline)?)?;
+    exchange(stream, |stream| stream, address, deadline)
+}
+
+/// Requests `/status` with TLS.
+fn secured(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
+    let stream = connect(address, left(deadline)?)?;
+    // The limit holds for each read of the handshake, which has two.
+    stream.set_read_timeout(Some(left(deadline)?))?;
+    let secured = tls::start(stream, address)?;
+    exchange(secured, |secured| &mut secured.sock, address, deadline)
+}
+
+/// True if a response says that the port serves https.
+fn requires_https(bytes: &[u8]) -> bool {
+    let code = format!("\"{HTTPS_REQUIRED}\"");
+    split(bytes).is_some_and(|response| {
+        response.code == 400 && memchr::memmem::find(response.body, code.as_bytes()).is_some()
+    })
+}
+
+/// Sends the request and reads the response. `socket` returns the socket of the stream, whose timeouts are
+/// set.
+fn exchange<S: Read + Write>(
+    mut stream: S,
+    socket: impl Fn(&mut S) -> &mut TcpStream,
+    address: SocketAddr,
+    deadline: Instant,
+) -> io::Result<Vec<u8>> {
+    socket(&mut stream).set_write_timeout(Some(left(deadline)?))?;
     let request = format!(
         "GET /status HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n\
          Connection: close\r\n\r\n"
@@ -175,7 +229,7 @@ fn exchange(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 8 * 1024];
     while bytes.len() <= MAX_RESPONSE && !is_whole(&bytes) {
-        stream.set_read_timeout(Some(left(deadline)?))?;
+        socket(&mut stream).set_read_timeout(Some(left(deadline)?))?;
         match stream.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => bytes.extend_from_slice(&buffer[..count]),

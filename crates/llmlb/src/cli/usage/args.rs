@@ -6,14 +6,16 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::tally::{By, When};
+use super::tally::{By, When, Zone};
+use crate::cli::data_args::DataArgs;
 use crate::config::{Format, span};
 
 const EXAMPLES: &str = "\
 Examples:
   llmlb usage                                      the last 30 days, by model
   llmlb usage --since 7d --by day,model
-  llmlb usage --since 2026-11 --until 2026-11 --by key --csv
+  llmlb usage --since 2026-11 --until 2026-11 --tz Europe/Berlin --by team,key --csv
+  llmlb usage export --since 2026-11 --until 2026-11 --team search -o november.csv
   my-program | llmlb usage stage                   JSON objects, one per line
   llmlb usage deliver --to https://billing.example/usage
   llmlb usage deliver --to https://billing.example/usage --every 1h
@@ -23,6 +25,15 @@ Examples:
 The receiver's token comes from --token-file FILE or LLMLB_USAGE_TOKEN.
 More: docs/billing.md";
 
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  llmlb usage export --since yesterday --until yesterday > records.csv
+  llmlb usage export --since 2026-11 --until 2026-11 --team search -o search.csv
+  llmlb usage export --since 24h --format jsonl | jq .tokens
+
+Exits 1 if records of the period are no longer on disk: delivered batches are deleted.
+More: docs/billing.md";
+
 const MILLISECOND: Duration = Duration::from_millis(1);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -30,13 +41,8 @@ const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(in crate::cli) struct UsageArgs {
-    /// Data directory [default: LLMLB_DATA_DIR, or llmlb in the user's data directory]
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(super) data: Option<PathBuf>,
-
-    /// Use the data directory of `serve --demo`
-    #[arg(long, global = true, conflicts_with = "data")]
-    pub(super) demo: bool,
+    #[command(flatten)]
+    pub(super) data: DataArgs,
 
     #[command(flatten)]
     pub(super) report: ReportArgs,
@@ -48,15 +54,11 @@ pub(in crate::cli) struct UsageArgs {
 /// Arguments of the report, which `llmlb usage` prints without a verb.
 #[derive(Debug, Default, clap::Args)]
 pub(super) struct ReportArgs {
-    /// Start: 24h, 7d, today, 2026-11-01, 2026-11 (UTC) [default: 30d]
-    #[arg(long, value_name = "WHEN", value_parser = When::parse)]
-    pub(super) since: Option<When>,
+    #[command(flatten)]
+    pub(super) period: PeriodArgs,
 
-    /// End, in the forms of --since; a day or month is included [default: now]
-    #[arg(long, value_name = "WHEN", value_parser = When::parse)]
-    pub(super) until: Option<When>,
-
-    /// Fields to group by: model, key, backend, day; separated by commas [default: model]
+    /// Fields to group by, separated by commas: team, key, model, served_model, backend, day, hour
+    /// [default: model]
     #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = By::parse)]
     pub(super) by: Vec<By>,
 
@@ -69,8 +71,26 @@ pub(super) struct ReportArgs {
     pub(super) csv: bool,
 }
 
+/// Period of a report or an export.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(super) struct PeriodArgs {
+    /// Start: 24h, 7d, today, 2026-11-01, 2026-11, 2026-11-01T13:00 [default: 30d]
+    #[arg(long, value_name = "WHEN", value_parser = When::parse)]
+    pub(super) since: Option<When>,
+
+    /// End, in the forms of --since; a day or month is included [default: now]
+    #[arg(long, value_name = "WHEN", value_parser = When::parse)]
+    pub(super) until: Option<When>,
+
+    /// Time zone of days and hours, such as Europe/Berlin [default: UTC]
+    #[arg(long, value_name = "ZONE", value_parser = Zone::parse)]
+    pub(super) tz: Option<Zone>,
+}
+
 #[derive(Debug, Subcommand)]
 pub(super) enum UsageVerb {
+    /// Write single records as CSV or JSON lines
+    Export(Export),
     /// Stage records: they are synced to disk when the command exits
     Stage(Stage),
     /// Consolidate staged records into batches
@@ -85,6 +105,40 @@ pub(super) enum UsageVerb {
     Verify(ListArgs),
     /// Move failed or archived batches back into the spool, to be delivered again
     Resend(Resend),
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXPORT_EXAMPLES)]
+pub(super) struct Export {
+    #[command(flatten)]
+    pub(super) period: PeriodArgs,
+
+    /// Only records of this team; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(super) team: Vec<String>,
+
+    /// Only records of this key; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(super) key: Vec<String>,
+
+    /// Only records of this model, requested or served; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub(super) model: Vec<String>,
+
+    /// csv: the fields of llmlb's records; jsonl: whole records, one per line
+    #[arg(long, value_name = "FORMAT", default_value = "csv")]
+    pub(super) format: ExportFormat,
+
+    /// File to write, which is replaced when the export is complete [default: stdout]
+    #[arg(short, long, value_name = "FILE")]
+    pub(super) output: Option<PathBuf>,
+}
+
+/// Format of exported records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum ExportFormat {
+    Csv,
+    Jsonl,
 }
 
 #[derive(Debug, clap::Args)]
@@ -118,7 +172,7 @@ pub(super) struct Batches {
     reason = "each bool is a flag of the command line"
 )]
 pub(super) struct Deliver {
-    /// URL of the receiver [default: LLMLB_USAGE_URL]
+    /// URL of the receiver [default: usage.url of llmlb.toml, LLMLB_USAGE_URL]
     #[arg(long, value_name = "URL")]
     pub(super) to: Option<String>,
 
@@ -141,7 +195,8 @@ pub(super) struct Deliver {
     #[command(flatten)]
     pub(super) batches: Batches,
 
-    /// File with the receiver's bearer token [default: the value of LLMLB_USAGE_TOKEN]
+    /// File with the receiver's bearer token [default: the variable of usage.token_env,
+    /// LLMLB_USAGE_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
 
@@ -169,9 +224,9 @@ pub(super) struct Deliver {
     #[arg(long)]
     pub(super) allow_http: bool,
 
-    /// Format of the request body: json, or cloudevents (for OpenMeter)
-    #[arg(long, value_name = "FORMAT", default_value = "json", value_parser = Format::parse)]
-    pub(super) format: Format,
+    /// Format of the request body: json, or cloudevents (for OpenMeter) [default: usage.format, json]
+    #[arg(long, value_name = "FORMAT", value_parser = Format::parse)]
+    pub(super) format: Option<Format>,
 
     /// Print the result as JSON (docs/billing.md)
     #[arg(long, conflicts_with = "every")]
@@ -209,8 +264,9 @@ impl ReportArgs {
     /// flag in front of a verb is an error.
     pub(super) fn flag(&self) -> Option<&'static str> {
         let flags = [
-            ("--since", self.since.is_some()),
-            ("--until", self.until.is_some()),
+            ("--since", self.period.since.is_some()),
+            ("--until", self.period.until.is_some()),
+            ("--tz", self.period.tz.is_some()),
             ("--by", !self.by.is_empty()),
             ("--json", self.json),
             ("--csv", self.csv),
@@ -318,7 +374,7 @@ mod tests {
             let args::Verb::Usage(usage) = Args::try_parse_from(words).unwrap().verb else {
                 panic!("another verb was parsed");
             };
-            assert_eq!(usage.data, Some(PathBuf::from("d")));
+            assert_eq!(usage.data.data, Some(PathBuf::from("d")));
         }
     }
 }

@@ -5,17 +5,20 @@ use spool::{Consolidator, LockError};
 use super::args::Consolidate;
 use super::data_dir::DataDir;
 use super::{counted, disk, fleet, options, refused};
+use crate::cli::data_args::DataArgs;
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::fleet::FleetError;
 
-pub(super) fn consolidate(args: &Consolidate, data: &DataDir) -> Result<u8, Failure> {
+pub(super) fn consolidate(args: &Consolidate, data: &DataArgs) -> Result<u8, Failure> {
+    let config = data.config()?;
+    let data = DataDir::of(data, &config)?;
     if !data.dir().exists() {
         let dir = data.dir().display();
         output::data(&format!("no staged records: {dir} does not exist"))?;
         return Ok(exit::DONE);
     }
-    let mut fleet = fleet(data, "consolidate")?;
+    let mut fleet = fleet(&config, &data, "consolidate");
     let mut consolidator = fleet.consolidator();
     match fleet.run(|| consolidate_all(args, &mut consolidator)) {
         Ok(done) => done,

@@ -3,32 +3,44 @@
 use std::path::{Path, PathBuf};
 
 use super::counted;
+use crate::cli::data_args::{DataArgs, WAYS};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
-use crate::data_dir;
+use crate::config::data::DataConfig;
 use crate::meter::loss;
 
 /// A data directory.
 #[derive(Clone, Debug)]
 pub(super) struct DataDir {
     dir: PathBuf,
-    /// True if `--data` named the directory, so that the commands in hints need `--data` too.
+    /// True if `--data` named the directory.
     is_named: bool,
+    /// Flags that named the directory or its configuration, for the commands in hints.
+    words: Vec<String>,
 }
 
 impl DataDir {
-    pub(super) fn find(asked: Option<&Path>, demo: bool) -> Result<Self, Failure> {
-        let dir = data_dir::find(asked, demo).ok_or_else(|| {
-            Failure::new(
-                exit::FAILED,
-                "no data directory: this user has no home directory",
-            )
-            .hint("name a data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR")
-        })?;
-        Ok(Self {
+    /// Returns the data directory of a verb that needs no other setting.
+    pub(super) fn find(args: &DataArgs) -> Result<Self, Failure> {
+        Self::new(args.directory()?, args)
+    }
+
+    /// Returns the data directory of a configuration that was read.
+    pub(super) fn of(args: &DataArgs, config: &DataConfig) -> Result<Self, Failure> {
+        Self::new(args.directory_of(config)?, args)
+    }
+
+    /// Rejects a path that exists but is not a directory.
+    fn new(dir: PathBuf, args: &DataArgs) -> Result<Self, Failure> {
+        let data = Self {
             dir,
-            is_named: asked.is_some(),
-        })
+            is_named: args.data.is_some(),
+            words: args.words(),
+        };
+        if data.dir.exists() {
+            data.require()?;
+        }
+        Ok(data)
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -61,13 +73,13 @@ impl DataDir {
         if self.dir.exists() {
             let message = format!("{dir} is not a directory");
             return Err(Failure::new(exit::FAILED, message)
-                .hint("name a directory instead of it: `--data DIR`, or LLMLB_DATA_DIR=DIR"));
+                .hint(format!("name a directory instead of it: {WAYS}")));
         }
         let message = format!("no usage data: the data directory {dir} does not exist");
-        Err(Failure::new(exit::FAILED, message).hint(
-            "name another data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR; or create it with \
-             `llmlb usage stage`",
-        ))
+        let failure = Failure::new(exit::FAILED, message);
+        Err(failure
+            .hint(format!("name another data directory: {WAYS}"))
+            .hint(format!("or create it with {}", self.command("stage"))))
     }
 
     /// Rejects a missing directory only if `--data` named it. A missing default directory means that
@@ -80,33 +92,10 @@ impl DataDir {
         }
     }
 
-    /// Rejects a path that exists but is not a directory.
-    pub(super) fn reject_non_directory(&self) -> Result<(), Failure> {
-        if self.dir.exists() {
-            self.require()
-        } else {
-            Ok(())
-        }
-    }
-
     /// Returns the command line of another verb for the same data directory.
-    pub(super) fn command(&self, words: &str) -> String {
-        if self.is_named {
-            let dir = quoted(&self.dir.display().to_string());
-            format!("`llmlb usage --data {dir} {words}`")
-        } else {
-            format!("`llmlb usage {words}`")
-        }
-    }
-}
-
-/// Quotes a text for a shell, if that is necessary.
-pub(in crate::cli) fn quoted(text: &str) -> String {
-    let is_plain = |char: char| char.is_alphanumeric() || "/\\:._-".contains(char);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
+    pub(super) fn command(&self, verb: &str) -> String {
+        let words = self.words.iter().map(|word| format!(" {word}"));
+        format!("`llmlb usage{} {verb}`", words.collect::<String>())
     }
 }
 
@@ -114,31 +103,28 @@ pub(in crate::cli) fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn data(dir: &Path) -> Result<DataDir, Failure> {
+        DataDir::find(&DataArgs {
+            data: Some(dir.to_owned()),
+            ..DataArgs::default()
+        })
+    }
+
     #[test]
     fn command_includes_the_data_flag_if_it_was_given() {
-        let mut data = DataDir::find(Some(Path::new("/my data")), false).unwrap();
+        let mut data = data(Path::new("/my data")).unwrap();
         let named = "`llmlb usage --data '/my data' pending`";
         assert_eq!(data.command("pending"), named);
-        data.is_named = false;
+        data.words.clear();
         assert_eq!(data.command("pending"), "`llmlb usage pending`");
-        assert_eq!(quoted("/d/a-b_c.d"), "/d/a-b_c.d");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
     }
 
     #[test]
     fn missing_directory_is_rejected_and_not_created() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(
-            DataDir::find(Some(dir.path()), false)
-                .unwrap()
-                .require()
-                .is_ok()
-        );
+        assert!(data(dir.path()).unwrap().require().is_ok());
         let gone = dir.path().join("gone");
-        let failure = DataDir::find(Some(&gone), false)
-            .unwrap()
-            .require()
-            .unwrap_err();
+        let failure = data(&gone).unwrap().require().unwrap_err();
         assert_eq!(failure.code, exit::FAILED);
         assert!(!gone.exists());
     }

@@ -9,13 +9,15 @@ use spool::{
 };
 
 use super::args::Deliver;
-use super::data_dir::{DataDir, quoted};
+use super::data_dir::DataDir;
 use super::{counted, delivered, disk, fleet, options, refused, report};
+use crate::cli::data_args::{DataArgs, quoted};
 use crate::cli::exit::{self, Failure};
 use crate::cli::interrupt::interruptible;
 use crate::cli::progress::ProgressLine;
 use crate::cli::{output, time};
-use crate::config::{self, Format, Secret, env};
+use crate::config::Receiver;
+use crate::config::settings::UsageConfig;
 use crate::exporter::{Alerts, Housekeeping, RunEnd};
 use crate::fleet::{Fleet, FleetError};
 use crate::receiver;
@@ -23,13 +25,17 @@ use crate::receiver;
 /// Name of the destination in messages if there is no receiver.
 const ARCHIVE: &str = "archive/";
 
-pub(super) fn deliver(args: &Deliver, data: DataDir, quiet: bool) -> Result<u8, Failure> {
-    let (archive, failed) = config::usage_bounds()
-        .map_err(|problems| Failure::new(exit::FAILED, problems.to_string()))?;
-    let bounds = Housekeeping::new(archive, failed);
-    let mut fleet = fleet(&data, "deliver")?;
+pub(super) fn deliver(args: &Deliver, flags: &DataArgs, quiet: bool) -> Result<u8, Failure> {
+    let (config, token) = if args.archive || args.token_file.is_some() {
+        (flags.config()?, None)
+    } else {
+        flags.config_with_token()?
+    };
+    let data = DataDir::of(flags, &config)?;
+    let bounds = Housekeeping::new(config.usage.archive(), config.usage.failed());
+    let mut fleet = fleet(&config, &data, "deliver");
     let job = DeliverJob {
-        to: to(args)?,
+        to: to(args, &config.usage, token)?,
         retry_command: retry_command(args, &data),
         data,
         options: options(args.batches.batch_size),
@@ -263,8 +269,8 @@ fn retry_command(args: &Deliver, data: &DataDir) -> String {
             quoted(&file.display().to_string())
         ));
     }
-    if args.format != Format::Json {
-        words.push(format!("--format {}", args.format.name()));
+    if let Some(format) = args.format {
+        words.push(format!("--format {}", format.name()));
     }
     let flags = [
         (args.archive, "--archive"),
@@ -277,22 +283,25 @@ fn retry_command(args: &Deliver, data: &DataDir) -> String {
     data.command(&words.join(" "))
 }
 
-/// Returns the receiver; `None` with `--archive`.
-fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
-    let from_env = match &args.to {
-        Some(_) => None,
-        None => env::usage_url().transpose().map_err(not_text)?,
-    };
-    let url = args.to.as_deref().or(from_env.as_ref().map(Secret::expose));
+/// Returns the receiver; `None` with `--archive`. `--token-file` takes precedence over the configured
+/// token.
+fn to(args: &Deliver, usage: &UsageConfig, token: Option<Token>) -> Result<Option<Http>, Failure> {
     if args.archive {
         return Ok(None);
     }
-    let Some(url) = url else {
+    let configured = usage.url.as_ref().map(Receiver::url);
+    let Some(url) = args.to.as_deref().or(configured) else {
         return Err(Failure::new(exit::FAILED, "no receiver is configured")
-            .hint("name the receiver: `--to URL`, or LLMLB_USAGE_URL=URL")
+            .hint("name the receiver: `--to URL`, LLMLB_USAGE_URL=URL, or url = \"URL\" below [usage] in llmlb.toml")
             .hint("keep the batches in archive/ until there is a receiver: `--archive`"));
     };
-    let options = receiver::options(args.format, token(args)?, args.allow_http);
+    let token = match &args.token_file {
+        Some(file) => Some(Token::read(file).map_err(|error| wrong(&error))?),
+        None => token,
+    };
+    let format = args.format.unwrap_or(usage.format);
+    let allow_http = args.allow_http || usage.allow_http;
+    let options = receiver::options(format, token, allow_http);
     let mut options = options.map_err(|error| wrong(&error))?;
     options.timeout = args.timeout;
     options.conflict_is_failure = args.conflict_is_failure;
@@ -303,23 +312,6 @@ fn to(args: &Deliver) -> Result<Option<Http>, Failure> {
         } else {
             failure.hint("write a URL such as `--to https://billing.example/usage`")
         }
-    })
-}
-
-/// Returns the bearer token for requests to the receiver, `None` if no token is configured.
-/// `--token-file` takes precedence over the variable `LLMLB_USAGE_TOKEN`.
-fn token(args: &Deliver) -> Result<Option<Token>, Failure> {
-    if let Some(file) = &args.token_file {
-        return Token::read(file).map(Some).map_err(|error| wrong(&error));
-    }
-    let Some(text) = env::usage_token().transpose().map_err(not_text)? else {
-        return Ok(None);
-    };
-    Token::new(text.expose()).map(Some).map_err(|error| {
-        let failure = Failure::new(exit::FAILED, format!("LLMLB_USAGE_TOKEN: {error}"));
-        failure.hint(
-            "correct the token in LLMLB_USAGE_TOKEN, or read it from a file: `--token-file FILE`",
-        )
     })
 }
 
@@ -343,7 +335,7 @@ pub(super) fn failed(error: &RunError, data: &DataDir) -> Failure {
             let change = data.command(&format!("deliver {to} --change-destination"));
             Failure::new(exit::FAILED, error.to_string())
                 .hint(format!("change the destination: {change}"))
-                .hint("or name another data directory: `--data DIR`, or LLMLB_DATA_DIR=DIR")
+                .hint("or name another data directory: `--data DIR`")
         }
         RunError::Fenced => Failure::new(exit::FAILED, error.to_string()).hint(
             "no record is lost: check that the lease store (fleet.store) responds in time, then \
@@ -351,10 +343,6 @@ pub(super) fn failed(error: &RunError, data: &DataDir) -> Failure {
         ),
         other => Failure::new(exit::FAILED, other.to_string()),
     }
-}
-
-fn not_text(name: &str) -> Failure {
-    Failure::new(exit::FAILED, format!("{name} is not UTF-8 text"))
 }
 
 fn wrong(error: &HttpError) -> Failure {

@@ -5,6 +5,7 @@ mod consolidate;
 mod data_dir;
 mod deliver;
 mod delivered;
+mod export;
 mod failed;
 mod json;
 mod pending;
@@ -19,18 +20,16 @@ use spool::{Error, Options};
 pub(super) use args::UsageArgs;
 
 use super::exit::{self, Failure};
-use crate::config::{self, env};
+use crate::config::data::DataConfig;
+use crate::config::env;
 use crate::fleet::{Fleet, FleetError};
 use crate::{meter, sys};
 use args::UsageVerb;
 use data_dir::DataDir;
-pub(in crate::cli) use data_dir::quoted;
 
 pub(super) fn usage(args: &UsageArgs, quiet: bool) -> Result<u8, Failure> {
-    let data = DataDir::find(args.data.as_deref(), args.demo)?;
-    data.reject_non_directory()?;
     let Some(verb) = &args.verb else {
-        return tally::report(&args.report, &data);
+        return tally::report(&args.report, &DataDir::find(&args.data)?);
     };
     if let Some(flag) = args.report.flag() {
         let message = format!(
@@ -40,14 +39,16 @@ pub(super) fn usage(args: &UsageArgs, quiet: bool) -> Result<u8, Failure> {
         let hint = format!("write the flags of a verb after the verb: llmlb usage VERB {flag}");
         return Err(Failure::new(exit::USAGE, message).hint(hint));
     }
+    let data = || DataDir::find(&args.data);
     match verb {
-        UsageVerb::Stage(stage) => stage::stage(stage, &data, quiet),
-        UsageVerb::Consolidate(consolidate) => consolidate::consolidate(consolidate, &data),
-        UsageVerb::Deliver(deliver) => deliver::deliver(deliver, data, quiet),
-        UsageVerb::Pending(list) => pending::pending(list, &data, quiet),
-        UsageVerb::Failed(list) => failed::failed(list, &data),
-        UsageVerb::Verify(list) => verify::verify(list, &data, quiet),
-        UsageVerb::Resend(resend) => resend::resend(resend, &data),
+        UsageVerb::Stage(stage) => stage::stage(stage, &data()?, quiet),
+        UsageVerb::Consolidate(consolidate) => consolidate::consolidate(consolidate, &args.data),
+        UsageVerb::Deliver(deliver) => deliver::deliver(deliver, &args.data, quiet),
+        UsageVerb::Pending(list) => pending::pending(list, &data()?, quiet),
+        UsageVerb::Failed(list) => failed::failed(list, &data()?),
+        UsageVerb::Export(export) => export::export(export, &data()?),
+        UsageVerb::Verify(list) => verify::verify(list, &data()?, quiet),
+        UsageVerb::Resend(resend) => resend::resend(resend, &args.data),
     }
 }
 
@@ -61,12 +62,10 @@ fn options(batch_size: usize) -> Options {
     options
 }
 
-/// Returns the fleet that shares the data directory, as the environment configures it.
-fn fleet(data: &DataDir, verb: &str) -> Result<Fleet, Failure> {
-    let config =
-        config::fleet().map_err(|problems| Failure::new(exit::FAILED, problems.to_string()))?;
+/// Returns the fleet that shares the data directory.
+fn fleet(config: &DataConfig, data: &DataDir, verb: &str) -> Fleet {
     let host = sys::host_name(env::text).unwrap_or_default();
-    Ok(Fleet::new(&config, data.dir(), &format!("{host}:{verb}")))
+    Fleet::new(&config.fleet, data.dir(), &format!("{host}:{verb}"))
 }
 
 /// Returns the error for a run that the fleet refused, with a hint.

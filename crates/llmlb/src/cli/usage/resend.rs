@@ -5,11 +5,13 @@ use spool::{DeliveryLock, Failed, RunError, SpoolManager};
 use super::args::Resend;
 use super::data_dir::DataDir;
 use super::{counted, deliver, disk, failed, fleet, refused};
+use crate::cli::data_args::DataArgs;
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::fleet::FleetError;
 
-pub(super) fn resend(args: &Resend, data: &DataDir) -> Result<u8, Failure> {
+pub(super) fn resend(args: &Resend, flags: &DataArgs) -> Result<u8, Failure> {
+    let data = &DataDir::find(flags)?;
     let found = if args.archived {
         archived(data)?
     } else {
@@ -27,7 +29,7 @@ pub(super) fn resend(args: &Resend, data: &DataDir) -> Result<u8, Failure> {
     let done = if args.dry_run {
         chosen.len() as u64
     } else {
-        let mut fleet = fleet(data, "resend")?;
+        let mut fleet = fleet(&flags.config()?, data, "resend");
         let spool = fleet.spool();
         let moved = fleet.run(|| move_back(&chosen, &spool, data, &mut problems));
         moved.map_err(|error| held(&error))??
@@ -46,10 +48,7 @@ pub(super) fn resend(args: &Resend, data: &DataDir) -> Result<u8, Failure> {
         ));
     }
     if done > 0 && !args.dry_run {
-        output::hint(&format!(
-            "deliver them with {}",
-            data.command("deliver --to URL")
-        ));
+        output::hint(&format!("deliver them with {}", data.command("deliver")));
     }
     if problems.is_empty() {
         return Ok(exit::DONE);

@@ -251,6 +251,7 @@ fn finish(
             max_concurrent: fields.max_concurrent,
             only_models: fields.only_models,
             reuse_after_errors: fields.reuse_after_errors,
+            websocket: fields.websocket,
         };
         finished.push((backend, origin));
     }

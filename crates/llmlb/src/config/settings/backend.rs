@@ -21,6 +21,7 @@ section! {
         max_concurrent: Option<u32> = BACKEND_LIMIT,
         only_models: Option<Vec<String>> = BACKEND_ONLY,
         reuse_after_errors: bool = BACKEND_REUSE,
+        websocket: bool = BACKEND_WEBSOCKET,
     }
 }
 
@@ -128,6 +129,14 @@ pub(crate) static BACKEND_REUSE: Setting<bool> = Setting {
     default: Constant(|| false),
     value: &Boolean,
     about: "Reuse connections after error responses too: only for servers that always read the whole request.",
+};
+pub(crate) static BACKEND_WEBSOCKET: Setting<bool> = Setting {
+    name: "backend.websocket",
+    variable: None,
+    flag: None,
+    default: Constant(|| false),
+    value: &Boolean,
+    about: "The backend accepts WebSockets on /v1/responses; without, llmlb answers 426 and clients use HTTP.",
 };
 /// Entry of `[aliases]`.
 pub(crate) static ALIAS: Setting<Vec<String>> = Setting {

@@ -40,15 +40,11 @@ pub(super) const SECTIONS: [&str; 8] = [
 ];
 
 /// Environment variables that have no setting in the configuration file.
-pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
+pub(super) const OTHER_VARIABLES: [(&str, &str); 3] = [
     (CONFIG, "Configuration file; the flag is `--config`."),
     (
         LOCK_DIR,
         "Lock directory, used instead of `llmlb` in the system's temporary directory.",
-    ),
-    (
-        DATA_DIR,
-        "Data directory, used instead of `llmlb` in the user's data directory; `llmlb usage` also has the flag `--data`. A demo uses the subdirectory `demo` of this directory.",
     ),
     (
         TOKEN_VARIABLE,

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -10,8 +11,8 @@ use super::super::networks::Networks;
 use super::super::setting::DefaultValue::{Constant, Described};
 use super::super::setting::{Flag, Setting, section};
 use super::super::types::{
-    Boolean, ByteSize, DAY, HostNames, InstanceName, IpAddress, MINUTE, NetworkList, Number,
-    Optional, SECOND, TIMEOUT, TimeSpan, Word,
+    Boolean, ByteSize, DAY, FilePath, HostNames, InstanceName, IpAddress, MINUTE, NetworkList,
+    Number, Optional, SECOND, TIMEOUT, TimeSpan, Word,
 };
 
 section! {
@@ -25,6 +26,11 @@ section! {
         hosts: Vec<String> = HOSTS,
         /// Proxies whose `X-Forwarded-For` and `Forwarded` are trusted.
         trusted_proxies: Networks = TRUSTED_PROXIES,
+        /// Certificate chain of the server, PEM. `None`: clients connect without TLS.
+        tls_cert: Option<PathBuf> = TLS_CERT,
+        tls_key: Option<PathBuf> = TLS_KEY,
+        /// Authorities of client certificates. `None`: clients need no certificate.
+        tls_client_ca: Option<PathBuf> = TLS_CLIENT_CA,
         workers: usize = WORKERS,
         drain_timeout: Duration = DRAIN_TIMEOUT,
         /// Maximum size of a buffered request body, in bytes.
@@ -86,6 +92,10 @@ pub(crate) enum LimitMode {
 
 pub(crate) const MOST_CONNECTIONS: usize = 1_000_000;
 const MAX_WORKERS: usize = 1024;
+const FILE: Optional<FilePath> = Optional {
+    of: FilePath,
+    unset: "-",
+};
 
 pub(crate) static HOST: Setting<IpAddr> = Setting {
     name: "server.host",
@@ -140,6 +150,38 @@ pub(crate) static TRUSTED_PROXIES: Setting<Networks> = Setting {
     default: Described("none", Networks::default),
     value: &NetworkList,
     about: "Reverse proxies whose `X-Forwarded-For` or `Forwarded` is trusted for the client's address.",
+};
+pub(crate) static TLS_CERT: Setting<Option<PathBuf>> = Setting {
+    name: "server.tls_cert",
+    variable: Some("LLMLB_TLS_CERT"),
+    flag: Some(Flag {
+        long: "--tls-cert",
+        short: None,
+        text: |flags| flags.tls_cert.clone(),
+    }),
+    default: Described("no TLS", || None),
+    value: &FILE,
+    about: "Certificate chain of the server, in PEM: clients then connect with https.",
+};
+pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
+    name: "server.tls_key",
+    variable: Some("LLMLB_TLS_KEY"),
+    flag: Some(Flag {
+        long: "--tls-key",
+        short: None,
+        text: |flags| flags.tls_key.clone(),
+    }),
+    default: Described("no TLS", || None),
+    value: &FILE,
+    about: "Private key of `server.tls_cert`, in PEM and without a passphrase.",
+};
+pub(crate) static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting {
+    name: "server.tls_client_ca",
+    variable: Some("LLMLB_TLS_CLIENT_CA"),
+    flag: None,
+    default: Described("none", || None),
+    value: &FILE,
+    about: "Authorities, in PEM: requests then need a client certificate that one of them has signed.",
 };
 pub(crate) static WORKERS: Setting<usize> = Setting {
     name: "server.workers",

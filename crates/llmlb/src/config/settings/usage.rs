@@ -1,19 +1,24 @@
 //! The section `[usage]`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::setting::DefaultValue::{Constant, Described};
 use super::super::setting::{Setting, section};
 use super::super::types::{
-    Age, Boolean, ByteSize, DAY, HOUR, MINUTE, Optional, SECOND, TimeSpan, VariableName, Word,
+    Age, Boolean, ByteSize, DAY, DirectoryPath, HOUR, MINUTE, Optional, SECOND, TimeSpan,
+    VariableName, Word,
 };
 use super::super::usage::{Format, OnFailure, Receiver, ReceiverUrl};
-use super::{TOKEN_VARIABLE, URL_VARIABLE};
+use super::{DATA_DIR, TOKEN_VARIABLE, URL_VARIABLE};
 
 section! {
     /// The section `[usage]`: recording and delivery of usage records.
     UsageConfig {
         enabled: bool = USAGE_ENABLED,
+        /// `None`: the user's own data directory. A relative path in the file is already joined with
+        /// the directory of the file.
+        data_dir: Option<PathBuf> = USAGE_DATA_DIR,
         /// URL of the receiver of usage records. `None`: records are moved to `archive/`.
         url: Option<Receiver> = USAGE_URL,
         /// Name of the environment variable that contains the bearer token for the receiver of
@@ -59,6 +64,17 @@ pub(crate) static USAGE_ENABLED: Setting<bool> = Setting {
     value: &Boolean,
     about: "Record the usage of every request.",
 };
+pub(crate) static USAGE_DATA_DIR: Setting<Option<PathBuf>> = Setting {
+    name: "usage.data_dir",
+    variable: Some(DATA_DIR),
+    flag: None,
+    default: Described("`llmlb` in the user's data directory", || None),
+    value: &Optional {
+        of: DirectoryPath,
+        unset: "the user's own",
+    },
+    about: "Data directory, for usage records and keys. A relative path in the file is relative to the file. `llmlb usage` also has the flag `--data`; a demo uses the subdirectory `demo`.",
+};
 pub(crate) static USAGE_URL: Setting<Option<Receiver>> = Setting {
     name: "usage.url",
     variable: Some(URL_VARIABLE),
@@ -68,7 +84,7 @@ pub(crate) static USAGE_URL: Setting<Option<Receiver>> = Setting {
         of: ReceiverUrl,
         unset: "-",
     },
-    about: "URL of the receiver of usage records; `usage deliver` uses the variable too.",
+    about: "URL of the receiver of usage records, also of `usage deliver`.",
 };
 pub(crate) static USAGE_TOKEN_ENV: Setting<String> = Setting {
     name: "usage.token_env",

@@ -106,7 +106,7 @@ fn each_usage_problem_names_its_origin() {
         ),
         (
             "token = \"t\"",
-            "token: unknown key (did you mean token_env?); allowed: enabled, url, token_env, \
+            "token: unknown key (did you mean token_env?); allowed: enabled, data_dir, url, token_env, \
              every, format, on_failure, allow_http, archive_max_age, archive_max_size, \
              failed_max_age, failed_max_size"
                 .to_owned(),
@@ -138,6 +138,28 @@ fn plain_http_to_another_machine_is_rejected_without_allow_http() {
         LoadCase::new()
             .env("LLMLB_USAGE_URL", &format!("http://{host}/"))
             .good();
+    }
+}
+
+#[test]
+fn data_directory_in_the_file_is_relative_to_the_file() {
+    let file = "[usage]\ndata_dir = \"data\"\n";
+    let run = LoadCase::with_file("").file("my.toml", file.as_bytes());
+    let name = run.directory.path().join("my.toml");
+    let run = run.flags(Flags {
+        config: Some(name.clone()),
+        ..Flags::default()
+    });
+    let dir = |run: &LoadCase| run.good().usage.data_dir.unwrap();
+    assert_eq!(dir(&run), name.with_file_name("data"));
+    // A variable is relative to the current directory, and overrides the file.
+    let run = run.env("LLMLB_DATA_DIR", "other");
+    assert_eq!(dir(&run), std::path::Path::new("other"));
+    for (value, why) in [("\"\"", "\"\" is not a path"), ("7", "7 is not a path")] {
+        let run = LoadCase::with_file(&format!("[usage]\ndata_dir = {value}\n"));
+        let reported = run.problems();
+        let start = format!("llmlb.toml:2: usage.data_dir: {why}; allowed: a path such as");
+        assert!(reported.starts_with(&start), "{reported}");
     }
 }
 

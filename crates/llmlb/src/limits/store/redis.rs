@@ -163,7 +163,8 @@ impl LimitStore {
         drop(questions.unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock();
         let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
+        // A Redis that does not respond must not delay the exit.
+        if let Some(thread) = thread.filter(|_| self.is_reachable()) {
             let _ = thread.join();
         }
     }

@@ -20,6 +20,37 @@ pub(crate) struct Facts {
     pub(crate) is_last: bool,
     /// The response is queued or in progress, so it has no completion to estimate.
     pub(crate) is_pending: bool,
+    /// Meaning of the first `type` for a session over a WebSocket.
+    pub(crate) session_event: Option<SessionEvent>,
+}
+
+/// Meaning of an event for the usage of a session over a WebSocket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionEvent {
+    /// A response begins.
+    ResponseCreated,
+    /// A response ended, and the event reports its usage.
+    ResponseDone,
+    /// A transcription ended, and the event may report its usage.
+    Transcribed,
+    /// The event reports no usage.
+    Other,
+}
+
+impl SessionEvent {
+    fn classify(name: &[u8]) -> Self {
+        match name {
+            b"response.created" => Self::ResponseCreated,
+            b"response.done"
+            | b"response.completed"
+            | b"response.incomplete"
+            | b"response.failed" => Self::ResponseDone,
+            b"conversation.item.input_audio_transcription.completed" | b"transcription.done" => {
+                Self::Transcribed
+            }
+            _ => Self::Other,
+        }
+    }
 }
 
 /// The `choices` list of a completion.
@@ -144,7 +175,10 @@ impl Facts {
 
     fn kind(&mut self, value: &[u8]) {
         let name = value.strip_prefix(b"\"").unwrap_or_default();
-        self.event(name.strip_suffix(b"\"").unwrap_or_default());
+        let name = name.strip_suffix(b"\"").unwrap_or_default();
+        self.event(name);
+        self.session_event
+            .get_or_insert_with(|| SessionEvent::classify(name));
     }
 
     /// Notes the kind of an event, such as `message_stop` or `error`: it determines if the event is

@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem;
 
-pub(crate) use facts::{Choices, Facts, is_error_value};
+pub(crate) use facts::{Choices, Facts, SessionEvent, is_error_value};
 
 use crate::json;
 use crate::json::{find_quote, next_structural};

@@ -89,6 +89,8 @@ pub(crate) enum Outcome {
     Failed,
     /// llmlb rejected the request without sending it to a backend.
     Refused,
+    /// The server was killed while the request was in flight.
+    Interrupted,
 }
 
 impl Outcome {
@@ -100,6 +102,7 @@ impl Outcome {
             Self::Cut => "cut",
             Self::Failed => "failed",
             Self::Refused => "refused",
+            Self::Interrupted => "interrupted",
         }
     }
 }

@@ -104,6 +104,7 @@ fn every_outcome_has_a_name() {
         (Outcome::Cut, "cut"),
         (Outcome::Failed, "failed"),
         (Outcome::Refused, "refused"),
+        (Outcome::Interrupted, "interrupted"),
     ] {
         let record = Record {
             outcome,

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | OpenAI | `prompt_tokens` | `completion_tokens` | `prompt_tokens_details.cached_tokens` |
 //! | its Responses | `input_tokens` | `output_tokens` | `input_tokens_details.cached_tokens` |
+//! | its Realtime API | `input_tokens` | `output_tokens` | `input_token_details.cached_tokens` |
 //! | Anthropic | `input_tokens` + `cache_read_input_tokens` + `cache_creation_input_tokens` | `output_tokens` | `cache_read_input_tokens` |
 //! | Ollama | `prompt_eval_count` | `eval_count` | |
 //!
@@ -20,7 +21,7 @@ use crate::endpoint::Api;
 use crate::json;
 
 /// Maximum count of tokens that is believed. A larger number in a report is an error of the backend.
-const MAX_TOKENS: u64 = 1_000_000_000;
+pub(super) const MAX_TOKENS: u64 = 1_000_000_000;
 
 /// Origin of the numbers of a [`TokenUsage`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,10 +121,11 @@ impl TokenCounts {
             b"cache_read_input_tokens" => &mut self.cache_read,
             b"cache_creation_input_tokens" => &mut self.cache_written,
             b"reasoning_tokens" => &mut self.reasoning,
-            b"prompt_tokens_details" | b"input_tokens_details" => {
+            // The Realtime API writes `input_token_details`.
+            b"prompt_tokens_details" | b"input_tokens_details" | b"input_token_details" => {
                 return self.detail(value, b"cached_tokens");
             }
-            b"completion_tokens_details" | b"output_tokens_details" => {
+            b"completion_tokens_details" | b"output_tokens_details" | b"output_token_details" => {
                 return self.detail(value, b"reasoning_tokens");
             }
             _ => return,

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use crate::endpoint::Api;
 use crate::meter::usage::TokenUsage;
 use crate::meter::usage_tap::UsageTap;
+use crate::meter::websocket::SessionTap;
 
 /// Measures the token usage, the size and the first byte's time of a response, for the usage record
 /// and the access log.
@@ -18,6 +19,8 @@ pub(crate) struct Metering {
     pub(super) prompt_tokens: u64,
     /// Reads the usage in the response; `None` before the response begins, and if metering is off.
     pub(crate) tap: Option<UsageTap>,
+    /// Reads the usage in the messages of a WebSocket; `None` for other responses, and if metering is off.
+    session: Option<Box<SessionTap>>,
     /// Token usage in the usage record; `None` until the record is final.
     pub(crate) usage: Option<TokenUsage>,
     /// Time of the first byte of the response's body.
@@ -53,6 +56,17 @@ impl Metering {
     pub(super) fn count(&mut self, length: usize) {
         self.note_received(length);
         self.bytes += length as u64;
+    }
+
+    /// Starts to read the usage in the messages of a WebSocket.
+    pub(super) fn start_session(&mut self) {
+        self.session = Some(Box::default());
+    }
+
+    /// Reads bytes of a WebSocket that come from the backend. Returns true if the usage changed.
+    pub(super) fn read_session(&mut self, data: &[u8]) -> bool {
+        let session = self.session.as_mut();
+        session.is_some_and(|session| session.read(data))
     }
 
     /// Reads a chunk of the response. Returns the bytes for the client, and true if the response has its
@@ -94,6 +108,9 @@ impl Metering {
     /// Returns the usage of a request on this API, reported or estimated. `is_delivered` is true if a
     /// backend received the request.
     pub(super) fn measure(&self, api: Api, is_delivered: bool) -> TokenUsage {
+        if let Some(session) = &self.session {
+            return session.usage();
+        }
         let prompt = self.prompt_tokens;
         match &self.tap {
             Some(tap) => tap.usage(self.received, || prompt),

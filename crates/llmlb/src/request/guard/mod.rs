@@ -21,7 +21,9 @@ use crate::balance::Backend;
 use crate::endpoint::{self, Endpoint};
 use crate::keys::ApiKey;
 use crate::limits::Admission;
+use crate::meter::in_flight_list::{self, RequestState, Row};
 use crate::meter::record::{Outcome, Record};
+use crate::meter::usage::TokenUsage;
 
 pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
@@ -58,6 +60,8 @@ pub(crate) struct RequestGuard {
     is_unrecorded: bool,
     /// Share of the request in the limits of its key, held until the guard is dropped.
     pub(crate) admission: Option<Admission>,
+    /// Row in the list of requests in flight, until the record is persisted.
+    row: Option<Row>,
 }
 
 /// The end of a request.
@@ -113,12 +117,23 @@ impl RequestGuard {
             key: None,
             is_unrecorded: false,
             admission: None,
+            row: None,
         }
     }
 
-    /// Counts the request as in flight until the guard is dropped.
+    /// Counts the request as in flight until the guard is dropped, and lists it, so that it has a record
+    /// even if the server is killed.
     pub(crate) fn set_in_flight(&mut self, in_flight: InFlight) {
         self.in_flight = Some(in_flight);
+        let (identity, key) = (&self.identity, self.key.as_deref());
+        self.row = self.accounting.commits.list(&in_flight_list::Request {
+            record_id: identity.record_id,
+            request_id: identity.id.to_str().unwrap_or_default(),
+            path: &endpoint::label(&identity.path),
+            api: identity.endpoint.api,
+            key: key.map(|key| &*key.name),
+            team: key.and_then(|key| key.team.as_deref()),
+        });
     }
 
     /// Notes the model, the stream option and the prompt's tokens of the parsed request.
@@ -126,6 +141,55 @@ impl RequestGuard {
         self.route.model.clone_from(&parsed.model);
         self.metering.is_stream = parsed.stream;
         self.metering.prompt_tokens = parsed.prompt_tokens;
+        if let (Some(row), Some(model)) = (&self.row, &parsed.model) {
+            row.note_model(model);
+        }
+        self.update_row();
+    }
+
+    /// Notes that the request is sent to a backend. `model` is the backend's own name of the model, if
+    /// that differs.
+    pub(crate) fn note_sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
+        self.route.note_sent(backend, model);
+        if let Some(row) = &self.row {
+            row.note_backend(&backend.name, model);
+        }
+    }
+
+    /// Notes that the backend received the request, or part of it.
+    pub(crate) fn note_delivered(&mut self) {
+        self.route.note_delivered();
+        self.update_row();
+    }
+
+    /// Notes that the attempt at this backend failed.
+    pub(crate) fn note_failed(&mut self, backend: &Arc<Backend>, why: &str, after: AfterFailure) {
+        self.route.note_failed(backend, why, after);
+        self.update_row();
+    }
+
+    /// Notes the progress of the request in the list of requests in flight.
+    fn update_row(&self) {
+        if let Some(row) = &self.row {
+            let usage = self.measure();
+            row.note_state(&self.state(usage));
+        }
+    }
+
+    fn measure(&self) -> TokenUsage {
+        let api = self.identity.endpoint.api;
+        self.metering.measure(api, self.route.is_delivered())
+    }
+
+    fn state(&self, usage: TokenUsage) -> RequestState {
+        let (identity, metering) = (&self.identity, &self.metering);
+        RequestState {
+            usage,
+            is_stream: metering.is_stream(),
+            status: self.status,
+            bytes: metering.bytes,
+            first_byte_ms: metering.first_byte.map(|at| identity.ms_until(at)),
+        }
     }
 
     /// Acquires the permission of the client's address to use a connection to a backend, which is
@@ -199,6 +263,20 @@ impl RequestGuard {
     /// as bytes of a tunnel. The access log and the usage record contain the sum.
     pub(crate) fn count(&mut self, length: usize) {
         self.metering.count(length);
+        self.update_row();
+    }
+
+    /// Starts to meter a WebSocket, whose usage is the sum of its responses.
+    pub(crate) fn start_session(&mut self) {
+        if self.accounting.meter.is_on() {
+            self.metering.start_session();
+        }
+    }
+
+    /// Reads bytes of a WebSocket that come from the backend. Returns true if the usage of the request
+    /// changed. The bytes are counted by [`Self::count`] when the client has received them.
+    pub(crate) fn read_session(&mut self, data: &[u8]) -> bool {
+        self.metering.read_session(data)
     }
 
     /// Reads a chunk of the response. Returns the bytes for the client. If the response has its end
@@ -209,6 +287,8 @@ impl RequestGuard {
         // before the end mark is forwarded.
         if saw_end && self.outcome.is_none() {
             self.persist(End::Complete);
+        } else {
+            self.update_row();
         }
         passed
     }
@@ -238,7 +318,7 @@ impl RequestGuard {
     pub(crate) async fn persisted(&mut self) {
         if let Some(record) = self.finalize(self.end) {
             let commits = &self.accounting.commits;
-            let ticket = commits.add(record);
+            let ticket = commits.add(record, self.row.take());
             poll_fn(|cx| commits.poll_persisted(ticket, cx)).await;
         }
     }
@@ -246,7 +326,8 @@ impl RequestGuard {
     /// Makes the usage record final and persists the record before returning.
     fn persist(&mut self, end: End) {
         if let Some(record) = self.finalize(end) {
-            self.accounting.commits.persist(record);
+            let row = self.row.take();
+            self.accounting.commits.persist(record, row);
         }
     }
 
@@ -284,7 +365,7 @@ impl RequestGuard {
     fn record(&mut self, end: End, outcome: Outcome) -> spool::Record {
         let (identity, route, metering) = (&self.identity, &self.route, &self.metering);
         let api = identity.endpoint.api;
-        let usage = metering.measure(api, route.is_delivered());
+        let usage = self.measure();
         let record = Record {
             id: identity.record_id,
             time_ms: identity.time_ms(),
@@ -308,6 +389,9 @@ impl RequestGuard {
             instance: self.accounting.meter.instance(),
         };
         let record = record.staged();
+        if let Some(row) = &self.row {
+            row.note_record(&record);
+        }
         self.metering.usage = Some(usage);
         record
     }
@@ -341,7 +425,8 @@ impl Drop for RequestGuard {
         // No response waits for the usage record here, so the next flush of the commit group
         // persists the record.
         if let Some(record) = self.finalize(self.end) {
-            self.accounting.commits.add(record);
+            let row = self.row.take();
+            self.accounting.commits.add(record, row);
         }
         if is_cancelled_work {
             let cancelled = &self.accounting.cancelled;

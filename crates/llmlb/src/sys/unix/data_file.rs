@@ -22,14 +22,35 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = regular(options.append(true).create(true).mode(0o600), path)?;
+    give_to_owner_of_dir(&file, path)?;
+    Ok(file)
+}
+
+/// Creates a file for reading and writing at any offset, with the mode and owner that [`append`]
+/// gives. Fails if the file exists.
+pub(crate) fn create_new(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true).mode(0o600);
+    let file = regular(&mut options, path)?;
+    give_to_owner_of_dir(&file, path)?;
+    Ok(file)
+}
+
+/// Opens an existing regular file for reading and writing at any offset. Network file systems
+/// require the right to write for a lock.
+pub(crate) fn open_to_change(path: &Path) -> io::Result<File> {
+    regular(OpenOptions::new().read(true).write(true), path)
+}
+
+fn give_to_owner_of_dir(file: &File, path: &Path) -> io::Result<()> {
     if geteuid().is_root() && file.metadata()?.uid() == 0 {
         let dir = parent(path).metadata()?;
         // Root in a container may lack the right to change owners; the file then stays root's.
         if dir.uid() != 0 {
-            let _ = fchown(&file, Some(dir.uid()), Some(dir.gid()));
+            let _ = fchown(file, Some(dir.uid()), Some(dir.gid()));
         }
     }
-    Ok(file)
+    Ok(())
 }
 
 /// Opens a regular file for reading, and checks the open descriptor: no other user may have written

@@ -1,4 +1,4 @@
-//! Limits of this process on open files and connections.
+//! Limits of this process on open files, connections and core dumps.
 
 use std::io;
 
@@ -24,6 +24,18 @@ pub(crate) fn raise_open_files() {
             Ok(()) => return,
             Err(error) => tracing::debug!(%error, ?wanted, "cannot raise the limit of open files"),
         }
+    }
+}
+
+/// Keeps the kernel from writing the memory of this process, which has secrets and prompts, to a file
+/// if the process crashes. A debugger still can (`gcore`).
+pub(crate) fn disable_core_dumps() {
+    let mut limit = getrlimit(Resource::Core);
+    // Linux writes nothing with a limit of 1 byte, also where `core_pattern` names a program, which 0
+    // does not prevent.
+    limit.current = Some(limit.maximum.map_or(1, |maximum| maximum.min(1)));
+    if let Err(error) = setrlimit(Resource::Core, limit) {
+        tracing::debug!(%error, "cannot disable core dumps");
     }
 }
 

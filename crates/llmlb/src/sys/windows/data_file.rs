@@ -54,6 +54,20 @@ pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     }))
 }
 
+/// Creates a file for reading and writing at any offset. Fails if the file exists.
+pub(crate) fn create_new(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+}
+
+/// Opens an existing file for reading and writing at any offset.
+pub(crate) fn open_to_change(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
 /// Opens an existing file for appending.
 pub(crate) fn append_existing(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).open(path)

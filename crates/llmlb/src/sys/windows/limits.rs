@@ -1,8 +1,11 @@
-//! Limits of this process on open files and connections.
+//! Limits of this process on open files, connections and core dumps.
 
 use std::io;
 
 use windows_sys::Win32::Networking::WinSock::{WSAEADDRNOTAVAIL, WSAEMFILE, WSAENOBUFS};
+
+/// Does nothing: Windows Error Reporting keeps memory only if the administrator asks for it.
+pub(crate) fn disable_core_dumps() {}
 
 /// Does nothing: Windows has no limit of open files.
 pub(crate) fn raise_open_files() {}

@@ -131,14 +131,22 @@ impl Report {
         self.problems.extend(problems);
     }
 
-    /// Reports a problem unless the requests without a record can all have been in flight when the server
-    /// was killed.
+    /// Reports requests that reached a backend and have no record, and more interrupted requests than
+    /// can have been in flight when the server was killed.
     fn check_losses(&mut self) {
         let missing: usize = self.rows.values().map(|row| row.lost).sum();
-        let max_missing = self.kills * CLIENTS;
-        if missing > max_missing {
+        if missing > 0 {
+            self.problems
+                .push(format!("{missing} requests have no record"));
+        }
+        let outcomes = self
+            .rows
+            .values()
+            .map(|row| row.outcomes.get("interrupted"));
+        let (interrupted, max): (usize, _) = (outcomes.flatten().sum(), self.kills * CLIENTS);
+        if interrupted > max {
             let problem = format!(
-                "{missing} requests have no record; at most {max_missing} were in flight at kills"
+                "{interrupted} requests were interrupted; at most {max} were in flight at kills"
             );
             self.problems.push(problem);
         }
@@ -177,6 +185,8 @@ fn is_consistent(request: Sent, outcome: &str) -> bool {
         // although the client did not receive its last bytes.
         (Seen::Complete | Seen::Disconnected | Seen::Nothing, "complete")
         | (Seen::Disconnected, "cancelled")
+        // The server was killed.
+        | (Seen::Incomplete | Seen::Disconnected | Seen::Nothing, "interrupted")
         | (Seen::Refused, "complete" | "refused" | "failed") => true,
         (Seen::Incomplete, "complete") => request.fate == Fate::Complete,
         (Seen::Incomplete | Seen::Nothing, "cut") => request.fate == Fate::Cut,

@@ -49,6 +49,7 @@ check(
             const body = error.error;
             assert.deepEqual([body.type, body.error.type], ["error", "not_found_error"]);
             assert.match(body.error.message, /`claude-99`.* acme\/chat:7b, chat, embed/);
+            assert.equal(error.errorCode, "model_not_found");
             assert.ok(body.request_id);
             assert.equal(error.headers.get("x-request-id"), body.request_id);
         }

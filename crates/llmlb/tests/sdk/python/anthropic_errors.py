@@ -51,6 +51,7 @@ def unknown_model_is_an_error_with_the_models():
         eq((error.body["type"], error.type), ("error", "not_found_error"))
         message = error.body["error"]["message"]
         assert "`claude-99`" in message and "acme/chat:7b, chat, embed" in message, message
+        eq(error.error_code, "model_not_found")
         assert error.body["request_id"], error.body
         eq(error.response.headers["x-request-id"], error.body["request_id"])
 

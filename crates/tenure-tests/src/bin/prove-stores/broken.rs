@@ -1,5 +1,6 @@
-//! Runs with behaviour that is wrong on purpose. They show that the witness and the resource of the
-//! other runs can detect two owners and late writes.
+//! Runs in which processes or the fenced resource behave wrongly on purpose. The runs pass only if
+//! two owners or late writes are detected, which shows that the checks of the correct runs can
+//! fail.
 
 use std::thread;
 use std::time::Duration;
@@ -33,7 +34,8 @@ pub(crate) fn all(proof: &mut Proof) {
     );
 
     let running = with(Behaviour::Correct).start(false);
-    // Few suspensions hit the owner, so the run is repeated until one did.
+    // A late write needs a suspension that hits the owner, and few of the random suspensions do.
+    // Processes are therefore suspended again until a late write was accepted, at most four times.
     for _ in 0..4 {
         suspend_randomly(&running, length);
         if running.findings().resource.late > 0 {

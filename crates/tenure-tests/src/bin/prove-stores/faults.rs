@@ -1,5 +1,5 @@
-//! Faults between the processes and a store that keeps what it acknowledged: the network is cut,
-//! responses are late, the server is killed and restarted.
+//! Checks with a store that loses no acknowledged write, while the network is cut, responses are
+//! late, or the server is killed and restarted. The key must never have two owners.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use crate::hand_over::{owner, until_held, waiting};
 use crate::proof::{Proof, TTL, storm};
 use crate::target::Target;
 
-/// Longest time without an owner while faults of the network hit owners and waiting processes.
+/// Maximum time for which the key may have no owner while network faults hit owners and waiting
+/// processes. A longer gap fails the check.
 const RECOVERY: Duration = Duration::from_secs(5);
 
 pub(crate) fn network(proof: &mut Proof, target: &Target) {
@@ -20,8 +21,8 @@ pub(crate) fn network(proof: &mut Proof, target: &Target) {
     bad_network(proof, target, "responses 1.5 x TTL late", late);
 }
 
-/// Every process reaches the store through a network of its own. All but one of them are bad for up to
-/// two TTLs, so that most faults hit the owner.
+/// Runs competing processes that each reach the store through a proxy of their own. All proxies but
+/// one have a fault at the same time, for up to two TTLs, so that most faults hit the owner.
 fn bad_network(proof: &mut Proof, target: &Target, fault: &str, network: Network) {
     let Some(address) = target.address() else {
         return;
@@ -62,7 +63,8 @@ fn bad_network(proof: &mut Proof, target: &Target, fault: &str, network: Network
     );
 }
 
-/// The server is killed and restarted. Consumes the target, because a failed restart ends it.
+/// Kills and restarts the server while processes compete for the key. Consumes the target, because
+/// a server that fails to restart cannot be used by further checks.
 pub(crate) fn restarts(proof: &mut Proof, mut target: Target) {
     if !target.kill() {
         return;

@@ -13,10 +13,12 @@ use tenure_tests::{Owner, Random};
 use crate::proof::{Proof, TTL, program};
 use crate::target::{Kind, Target};
 
-/// Time in which a waiting process has registered for notifications.
+/// Pause after a process has reported that it waits. By its end the process has subscribed to the
+/// store's notifications, so a measurement does not include that.
 const SETTLED: Duration = Duration::from_millis(300);
 
-/// Starts a process that acquires the key or waits for it.
+/// Starts an `owner` program that acquires the key, at once if it is free and otherwise as soon as
+/// its owner is gone.
 pub(crate) fn claimant(location: &str, key: &str) -> Owner {
     let mut command = Command::new(program("owner"));
     command.args(["--keep-file", "--wait"]);
@@ -24,14 +26,14 @@ pub(crate) fn claimant(location: &str, key: &str) -> Owner {
     Owner::start(command, Path::new(location), key)
 }
 
-/// Starts a process that owns the key.
+/// Starts an `owner` program and waits until it owns the key. The error is its output if it fails.
 pub(crate) fn owner(location: &str, key: &str) -> Result<Owner, String> {
     let mut owner = claimant(location, key);
     until_held(&mut owner)?;
     Ok(owner)
 }
 
-/// Starts a process that waits for the key.
+/// Starts an `owner` program and waits until it waits for the key, which another process must own.
 pub(crate) fn waiting(location: &str, key: &str) -> Result<Owner, String> {
     let mut waiting = claimant(location, key);
     let answer = waiting.answer();
@@ -43,7 +45,8 @@ pub(crate) fn waiting(location: &str, key: &str) -> Result<Owner, String> {
     }
 }
 
-/// Waits until the process owns the key.
+/// Waits until a started `owner` program reports that it owns the key. The error is its output if
+/// it fails.
 pub(crate) fn until_held(waiting: &mut Owner) -> Result<(), String> {
     loop {
         let answer = waiting.answer();
@@ -56,7 +59,8 @@ pub(crate) fn until_held(waiting: &mut Owner) -> Result<(), String> {
     }
 }
 
-/// Measures the time from an act on the owner until a waiting process owns the key.
+/// Measures the time from `act`, which ends the ownership of one process, until a waiting process
+/// owns the key. Each round uses the process that acquired the key in the round before.
 fn measure(
     target: &Target,
     key: &str,
@@ -69,7 +73,8 @@ fn measure(
     let mut present = owner(&location, key)?;
     for _ in 0..rounds {
         let mut next = waiting(&location, key)?;
-        // The act falls on any point between two renewals.
+        // A random pause puts the act at any point between two renewals of the lease. The time to a
+        // takeover depends on the age of the last renewal.
         thread::sleep(Duration::from_millis(random.below(700)));
         let began = Instant::now();
         act(&mut present);
@@ -107,8 +112,9 @@ pub(crate) fn after_kill(proof: &mut Proof, target: &Target) {
     report(proof, "after kill -9 of the owner", times, limit);
 }
 
-/// An owner is suspended for two TTLs. Its lease passes on, it finds it lost on resume, and its late
-/// write is rejected. The owner of a lock file stays the owner.
+/// Suspends an owner for two TTLs. The owner of a lease must be replaced, must find on resume that
+/// its lease is lost, and its late write must be rejected. The owner of a lock file must stay the
+/// owner.
 pub(crate) fn after_suspension(proof: &mut Proof, target: &Target) {
     let name = "SIGSTOP of the owner for 2 x TTL";
     let resource = FencedResource::start(true);

@@ -1,5 +1,5 @@
-//! A Redis that forgets a lease which it has granted. Two owners are then possible for up to one TTL,
-//! and only the token stops the late writes of the first.
+//! Checks with a Redis server that forgets a lease which it has granted. Two owners are then
+//! possible for up to one TTL, and only the fencing token stops the late writes of the first.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -12,7 +12,7 @@ use tenure_tests::servers::RedisServer;
 
 use crate::proof::{Proof, TTL, millis, storm};
 
-/// Sum over the rounds of one kind of loss.
+/// Findings of all rounds in which Redis lost leases in the same way, added up.
 #[derive(Default)]
 struct Sum {
     rounds: usize,
@@ -55,16 +55,19 @@ impl Sum {
     }
 }
 
-/// Processes of which the first to acquire the key keeps it.
+/// Starts four processes that compete for the key. The process that acquires it keeps it for longer
+/// than a round takes.
 fn competing(location: &str, random: &mut Random) -> RunningStorm {
     let running = storm(vec![location.to_owned(); 4], 20 * TTL).start(true);
     running.wait_for_acquisition(Duration::ZERO, 5 * TTL);
-    // The other processes wait by now, and the owner is at any point between two renewals.
+    // After this pause the other processes wait for the key. Its random part lets the loss happen
+    // at any point between two renewals of the owner.
     thread::sleep(Duration::from_millis(300 + random.below(700)));
     running
 }
 
-/// Waits until the key has passed on, and for the end of an overlap.
+/// Waits until another process has acquired the lost key, and then until the former owner must have
+/// noticed the loss. Returns the findings.
 fn settle(running: RunningStorm, lost_at: Duration) -> StormFindings {
     running.wait_for_acquisition(lost_at, 5 * TTL);
     thread::sleep(TTL + Duration::from_millis(500));
@@ -103,7 +106,8 @@ pub(crate) fn promoted_replica(proof: &mut Proof) {
     }
 }
 
-/// Runs one failover. With `lags`, the replica has not received the lease.
+/// Kills the primary while a process owns the key, and promotes its replica. With `lags`,
+/// replication is cut before the lease is granted, so the replica does not have the lease.
 fn fail_over(lags: bool, random: &mut Random) -> Option<StormFindings> {
     let mut primary = RedisServer::start()?;
     let replication = Proxy::start(loopback(primary.port()));
@@ -125,7 +129,8 @@ fn fail_over(lags: bool, random: &mut Random) -> Option<StormFindings> {
     replica.command(&["REPLICAOF", "NO", "ONE"]);
     clients.lead_to(loopback(replica.port()));
     if !lags {
-        // The replica has the lease, so the owner keeps it and the key does not pass on by itself.
+        // The replica has the lease, so the owner must keep the key. The round ends with a handover
+        // that the test forces, because the report requires one in every round.
         thread::sleep(TTL);
         let found = running.findings();
         if found.verdict.intervals.len() == 1 {
@@ -135,7 +140,8 @@ fn fail_over(lags: bool, random: &mut Random) -> Option<StormFindings> {
     Some(settle(running, lost_at))
 }
 
-/// Kills all processes and starts others, so that the key passes on.
+/// Kills the owner and all waiting processes and starts others, one of which must acquire the key
+/// after the lease has expired.
 fn pass_on(mut running: RunningStorm) -> StormFindings {
     let killed_at = tenure::boot_time();
     for index in 0..running.workers() {

@@ -1,4 +1,5 @@
-//! Options, and the lines that a run prints.
+//! Options of `prove-stores`, and the line with measurement, limit and verdict that each check
+//! prints.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,7 +9,8 @@ use tenure_tests::lease_storm::{Behaviour, LeaseStorm, StormFindings};
 
 use crate::target::Kind;
 
-/// TTL of all leases. It is the smallest one of etcd.
+/// TTL of all leases in the checks: two seconds, the smallest TTL that etcd accepts, so that the
+/// checks take little time.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
 /// Groups of checks that can be chosen.
@@ -69,7 +71,7 @@ impl Options {
     }
 }
 
-/// Verdicts up to now.
+/// Options of the run, and whether any check has failed so far.
 #[derive(Debug)]
 pub(crate) struct Proof {
     options: Options,
@@ -81,17 +83,17 @@ impl Proof {
         Self { options, failed: 0 }
     }
 
-    /// Length of the run with random kills.
+    /// Duration of the check with random kills, the longest one.
     pub(crate) fn long_run(&self) -> Duration {
         Duration::from_secs(self.options.seconds)
     }
 
-    /// Length of the other runs.
+    /// Duration of each check with competing processes other than the one with random kills.
     pub(crate) fn short_run(&self) -> Duration {
         self.long_run() / 4
     }
 
-    /// Number of rounds of each measurement.
+    /// Number of rounds in each check that measures handovers; fewer if `--seconds` is below 60.
     pub(crate) fn rounds(&self) -> usize {
         if self.options.seconds < 60 { 3 } else { 10 }
     }
@@ -100,14 +102,16 @@ impl Proof {
         print(&format!("== {title}"));
     }
 
-    /// Prints one line with a verdict.
+    /// Prints one line with the measurement, the limit and the verdict of a check. A failed check
+    /// makes the exit code 1.
     pub(crate) fn verdict(&mut self, name: &str, measured: &str, limit: &str, passed: bool) {
         let word = if passed { "PASS" } else { "FAIL" };
         self.failed += u32::from(!passed);
         print(&format!("{word}  {name:<58} {measured:<46} limit: {limit}"));
     }
 
-    /// Verdict about durations: median and maximum, against a limit for the maximum.
+    /// Prints the median and the maximum of measured durations. The check fails if the maximum
+    /// exceeds the limit.
     pub(crate) fn durations(&mut self, name: &str, times: &mut [Duration], limit: Duration) {
         times.sort();
         let (Some(median), Some(longest)) = (times.get(times.len() / 2), times.last()) else {
@@ -123,8 +127,9 @@ impl Proof {
         self.verdict(name, &measured, &millis(limit), longest <= limit);
     }
 
-    /// Verdict about a run in which the store lost nothing: no two owners, tokens in order, no late
-    /// write accepted, and the key never without an owner for longer than the limit.
+    /// Prints the verdict on a run in which the store lost no data. The check fails if the key ever
+    /// had two owners, a token did not increase, a late write was accepted, or the key had no owner
+    /// for longer than the limit.
     pub(crate) fn exclusive(
         &mut self,
         name: &str,
@@ -196,7 +201,8 @@ pub(crate) fn program(name: &str) -> PathBuf {
     own.with_file_name(name)
 }
 
-/// Processes that compete for the key in these stores, with correct behaviour.
+/// Returns the parameters of processes that use this library correctly and compete for one key, one
+/// process for each store location.
 pub(crate) fn storm(stores: Vec<String>, hold: Duration) -> LeaseStorm {
     LeaseStorm {
         program: program("torture"),

@@ -9,9 +9,10 @@ use tenure_tests::lease_storm::{LeaseStorm, RunningStorm};
 use crate::proof::{Proof, TTL, storm};
 use crate::target::{Kind, Target};
 
-/// Time for which an owner holds the key in most runs.
+/// Average time for which a process holds the key, unless a check needs another one.
 const HOLD: Duration = Duration::from_millis(20);
-/// Longest time without an owner after a crash, while the store runs.
+/// Maximum time for which the key may have no owner after the owner was killed, while the store is
+/// reachable. A longer gap fails the check.
 pub(crate) const TAKEOVER: Duration = Duration::from_secs(3);
 
 pub(crate) fn random_kills(proof: &mut Proof, target: &Target) {
@@ -32,7 +33,8 @@ pub(crate) fn random_kills(proof: &mut Proof, target: &Target) {
 pub(crate) fn random_suspensions(proof: &mut Proof, target: &Target) {
     let running = storm(vec![target.location(); 4], HOLD).start(true);
     let suspended = suspend_randomly(&running, proof.short_run());
-    // A suspended owner of a lock file stays the owner.
+    // A suspended owner of a lock file keeps the key, as the kernel keeps its lock. The limit for
+    // the time without an owner therefore includes the suspension.
     let gap = match target.kind() {
         Kind::File => 3 * TTL,
         _ => TAKEOVER,
@@ -60,7 +62,8 @@ pub(crate) fn suspend_randomly(running: &RunningStorm, length: Duration) -> u64 
                 *resume = None;
             }
         }
-        // At least one process is left.
+        // At least one process keeps running, so that it can acquire the key while the others are
+        // suspended.
         let index = usize::try_from(random.below(workers as u64 - 1)).unwrap_or(0);
         if resume_at[index].is_none() {
             running.suspend(index);

@@ -1,4 +1,4 @@
-//! A store with its server, as the checks see it.
+//! The store that `prove-stores` checks, together with the server that it starts for this store.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -39,7 +39,7 @@ impl FromStr for Kind {
     }
 }
 
-/// A store with its server, which ends when the value is dropped.
+/// Store of one kind with its server. Dropping the value kills the server.
 pub(crate) enum Target {
     File(TempDir),
     Redis(RedisServer),
@@ -48,7 +48,8 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// Starts a server that keeps what it acknowledged. (moto keeps it until it is killed.)
+    /// Starts a server that loses no acknowledged write, even if it is killed. Exception: moto, the
+    /// fake DynamoDB, keeps its data in memory and loses it when killed.
     pub(crate) fn start(kind: Kind) -> Option<Self> {
         Some(match kind {
             Kind::File => Self::File(tempfile::tempdir().ok()?),
@@ -77,7 +78,8 @@ impl Target {
         }
     }
 
-    /// Location of the store behind another address of its server. `None` for lock files.
+    /// Returns the URL of the store with `address` in place of the server's own address, such as
+    /// that of a proxy in front of it. `None` for lock files, which have no server.
     pub(crate) fn location_behind(&self, address: SocketAddr) -> Option<String> {
         let own = self.address()?.to_string();
         Some(self.location().replace(&own, &address.to_string()))

@@ -17,9 +17,9 @@ use crate::process::Identity;
 use crate::record::{MAX_BYTES, Record};
 use crate::text;
 
-/// Word with which `/proc/locks` marks an exclusive lock, such as that of an owner.
+/// Word in a line of `/proc/locks` that marks an exclusive lock, such as that of an owner.
 const EXCLUSIVE: &str = "WRITE";
-/// Word with which `/proc/locks` marks a shared lock, such as that of a reader.
+/// Word in a line of `/proc/locks` that marks a shared lock, such as that of a reader.
 const SHARED: &str = "READ";
 /// Number of times that `/proc/locks` is read before a lock counts as not listed. A single read may
 /// miss a lock, because the kernel may skip a line while locks change.

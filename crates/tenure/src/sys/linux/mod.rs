@@ -1,4 +1,5 @@
-//! Linux: `/proc`, abstract sockets, pidfds.
+//! Functions for Linux, which proves owners by `/proc`, guards against deletion by abstract
+//! sockets, and signals through pidfds.
 
 pub(crate) mod attest;
 pub(crate) mod deletion_guard;

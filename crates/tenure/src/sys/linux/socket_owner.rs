@@ -57,12 +57,13 @@ pub(super) fn creator_uid(inode: u64) -> Option<u32> {
     const REQUEST: u16 = 1; // NLM_F_REQUEST
     const SHOW_UID: u32 = 0x40; // UDIAG_SHOW_UID
     let mut request = Vec::with_capacity(40);
-    // struct nlmsghdr: length, type, flags, sequence number, port.
+    // The request begins with a `struct nlmsghdr`: length, type, flags, sequence number, port.
     request.extend(40_u32.to_ne_bytes());
     request.extend(BY_FAMILY.to_ne_bytes());
     request.extend(REQUEST.to_ne_bytes());
     request.extend([0; 8]);
-    // struct unix_diag_req: family, protocol, padding, states, inode, what to show, no cookie.
+    // A `struct unix_diag_req` follows: family, protocol, padding, states, inode, requested
+    // attributes, no cookie.
     request.extend([u8::try_from(libc::AF_UNIX).ok()?, 0, 0, 0]);
     request.extend(u32::MAX.to_ne_bytes());
     request.extend(u32::try_from(inode).ok()?.to_ne_bytes());

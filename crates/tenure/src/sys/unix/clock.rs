@@ -9,7 +9,8 @@ use rustix::time::{ClockId, clock_gettime};
 pub(crate) fn boot_time() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = ClockId::Boottime;
-    // The monotonic clock of macOS counts while the machine is asleep.
+    // On macOS the monotonic clock also counts while the machine is asleep. Linux has a separate
+    // clock for that.
     #[cfg(not(target_os = "linux"))]
     let clock = ClockId::Monotonic;
     let now = clock_gettime(clock);

@@ -565,6 +565,10 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     flock(file.as_fd(), FlockOperation::NonBlockingLockExclusive)
 }
 
+pub(crate) fn is_on_network(dir: &Path) -> bool {
+    rustix::fs::statfs(dir).is_ok_and(|stat| is_network_file_system(&stat))
+}
+
 fn flock(fd: BorrowedFd<'_>, operation: FlockOperation) -> io::Result<bool> {
     match rustix::io::retry_on_intr(|| rustix::fs::flock(fd, operation)) {
         Ok(()) => Ok(true),

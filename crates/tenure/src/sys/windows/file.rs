@@ -144,12 +144,7 @@ impl Directory {
     pub(crate) fn pin_against_tmpfiles(&self) {}
 
     pub(crate) fn is_network(&self) -> bool {
-        let path = wide(fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone()));
-        let mut root = [0; 512];
-        // SAFETY: both strings end in zero, and the length is that of the buffer.
-        let known = unsafe { GetVolumePathNameW(path.as_ptr(), root.as_mut_ptr(), 512) };
-        // SAFETY: the buffer holds a string that ends in zero.
-        known != 0 && unsafe { GetDriveTypeW(root.as_ptr()) } == DRIVE_REMOTE
+        is_on_network(&self.path)
     }
 
     pub(crate) fn open_or_create_file(&self, name: &OsStr) -> Result<Opened, Error> {
@@ -227,7 +222,8 @@ impl Directory {
     }
 
     pub(crate) fn has_entry(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
-        // Opening with no access rights succeeds whatever share mode other handles have.
+        // The file is opened without any access rights. That succeeds whatever share mode other
+        // handles have, so it also works while the owner holds the file.
         let opened = OpenOptions::new()
             .access_mode(0)
             .share_mode(SHARE_ALL)
@@ -348,6 +344,15 @@ impl LockFile {
 /// it.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     lock(file, LOCKFILE_EXCLUSIVE_LOCK)
+}
+
+pub(crate) fn is_on_network(dir: &Path) -> bool {
+    let path = wide(fs::canonicalize(dir).unwrap_or_else(|_| dir.to_owned()));
+    let mut root = [0; 512];
+    // SAFETY: both strings end in zero, and the length is that of the buffer.
+    let known = unsafe { GetVolumePathNameW(path.as_ptr(), root.as_mut_ptr(), 512) };
+    // SAFETY: the buffer holds a string that ends in zero.
+    known != 0 && unsafe { GetDriveTypeW(root.as_ptr()) } == DRIVE_REMOTE
 }
 
 fn lock(file: &File, kind: u32) -> io::Result<bool> {

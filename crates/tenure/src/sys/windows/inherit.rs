@@ -44,7 +44,8 @@ pub(crate) fn spawn(
     spawn_in_job(command)
 }
 
-/// Starts a command that ends when the job is dropped.
+/// Starts a command in a job. Dropping the job kills the command, so that it does not outlive the
+/// lease of this process.
 pub(crate) fn spawn_on_lease(command: &mut Command) -> io::Result<(Child, CommandJob)> {
     spawn_in_job(command)
 }

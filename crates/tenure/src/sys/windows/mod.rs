@@ -1,4 +1,5 @@
-//! Windows: mandatory byte-range locks, share modes, process handles, events, jobs.
+//! Functions for Windows, which uses mandatory byte-range locks and share modes for lock files, and
+//! handles, events and jobs for processes.
 
 pub(crate) mod clock;
 pub(crate) mod deletion_guard;

@@ -1,5 +1,6 @@
 //! Text output of `llmlb status`: one server as a list, several as a table.
 
+mod tls;
 mod usage;
 
 use std::time::{Duration, SystemTime};
@@ -152,6 +153,9 @@ fn list(server: &ServerReport, running: &RunningServer, now: SystemTime) -> Vec<
         lines.extend(backends(response, now));
         if let Some(usage) = &response.usage {
             lines.extend(usage::lines(usage, now));
+        }
+        if let Some(tls) = &response.tls {
+            lines.extend(tls::lines(tls, now));
         }
     }
     if running.file_gone || running.pid.is_none() {

@@ -20,7 +20,8 @@ Server on port 32768
   backends   1 of 2 up
     gpu1     up    http://10.0.0.5:8000  3 models, 1 in flight, 500 requests, last error 500 Internal Server Error (30 s ago)
     big-gpu  down  http://10.0.0.6:8000  connection refused
-  usage      130 recorded, sent to https://b.example/u, last delivery 12 s ago";
+  usage      130 recorded, sent to https://b.example/u, last delivery 12 s ago
+  tls        certificate for localhost, expires in 47 h";
     let server = running(32768, healthy());
     assert_eq!(one(&server, now()), expected);
     assert_eq!(all(&[server], now()), expected);

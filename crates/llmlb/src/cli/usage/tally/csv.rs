@@ -28,7 +28,7 @@ pub(super) fn table(by: &[By], rows: &[Row]) -> String {
 
 /// Formats a name; an unknown name is an empty cell. Clients choose these names, so a name that a
 /// spreadsheet would run as a formula gets an apostrophe, and unsafe characters are escaped.
-fn cell(name: Option<&str>) -> String {
+pub(in crate::cli::usage) fn cell(name: Option<&str>) -> String {
     let Some(name) = name else {
         return String::new();
     };

@@ -1,9 +1,11 @@
-//! `llmlb usage` without a verb: reports requests and tokens by model, key, backend or day.
+//! `llmlb usage` without a verb: reports requests and tokens by team, key, model, backend, day or hour.
 
-mod csv;
+pub(super) mod csv;
+mod source;
 mod sums;
 mod text;
 mod when;
+mod zone;
 
 use std::time::{Duration, SystemTime};
 
@@ -14,15 +16,16 @@ use spool::Tally;
 
 pub(super) use sums::By;
 pub(super) use when::When;
+pub(super) use zone::Zone;
 
-use super::args::ReportArgs;
+use super::args::{PeriodArgs, ReportArgs};
+use super::counted;
 use super::data_dir::DataDir;
 use super::json::{self, VERSION};
-use super::{counted, disk};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::lock::rfc3339;
-use crate::meter::{self, loss};
+use crate::meter::loss;
 use sums::{Row, Sums, grouped};
 use when::in_words;
 
@@ -34,6 +37,8 @@ struct ReportDocument {
     version: u32,
     from: Option<String>,
     until: Option<String>,
+    /// Time zone of days and hours.
+    tz: String,
     by: Vec<&'static str>,
     rows: Vec<Map<String, Value>>,
     total: Sums,
@@ -45,21 +50,23 @@ struct ReportDocument {
 
 pub(super) fn report(args: &ReportArgs, data: &DataDir) -> Result<u8, Failure> {
     data.require_if_named()?;
-    let (from, until) = span(args)?;
-    let tally = spool::tally(data.dir(), &meter::grouping(), Some(from), until)
-        .map_err(|error| disk(&error))?;
+    let zone = args.period.tz.clone().unwrap_or_default();
+    let period = period(&args.period)?;
     let by = by(args);
-    let rows = grouped(&tally.rows, &by);
+    let tally = source::tally(data, &period, &by, &zone)?;
+    let rows = grouped(&tally.rows, &by, &zone);
     let total = Sums::total(&rows);
     if args.json {
-        json::print(&document(&tally, &by, &rows, total, data)?)?;
+        let mut document = document(&tally, &by, &rows, total, data)?;
+        zone.name().clone_into(&mut document.tz);
+        json::print(&document)?;
     } else if args.csv {
         output::data(&csv::table(&by, &rows))?;
     } else if rows.is_empty() {
-        output::data(&format!("No usage {}", in_time(&tally)))?;
+        output::data(&format!("No usage {}", in_time(&tally, &zone)))?;
         hints(args, data);
     } else {
-        output::data(&format!("Usage {}\n", in_time(&tally)))?;
+        output::data(&format!("Usage {}\n", in_time(&tally, &zone)))?;
         output::data(&text::table(&by, &rows, &total))?;
     }
     data.report_lost();
@@ -89,35 +96,52 @@ fn by(args: &ReportArgs) -> Vec<By> {
     by
 }
 
-fn span(args: &ReportArgs) -> Result<(SystemTime, Option<SystemTime>), Failure> {
-    let usual = || {
-        Timestamp::now()
-            .checked_sub(DEFAULT_PERIOD)
-            .unwrap_or(Timestamp::UNIX_EPOCH)
+/// Requested period. `until` is not part of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Period {
+    pub(super) from: Timestamp,
+    /// `None`: until now.
+    pub(super) until: Option<Timestamp>,
+}
+
+/// Returns the period of `--since` and `--until` in the zone of `--tz`.
+pub(super) fn period(args: &PeriodArgs) -> Result<Period, Failure> {
+    let now = Timestamp::now();
+    let zone = args.tz.clone().unwrap_or_default();
+    let resolved = |when: Option<When>| match when {
+        None => Ok(None),
+        Some(when) => when.resolve(&zone, now).map(Some).ok_or_else(|| {
+            Failure::new(exit::USAGE, "--since or --until is outside of the calendar")
+        }),
     };
-    let since = args.since.map_or_else(usual, |when| when.start);
-    let until = args.until.map(|when| when.end);
-    if until.is_some_and(|until| until <= since) {
+    let usual = now
+        .checked_sub(DEFAULT_PERIOD)
+        .unwrap_or(Timestamp::UNIX_EPOCH);
+    let from = resolved(args.since)?.map_or(usual, |(start, _)| start);
+    let until = resolved(args.until)?.map(|(_, end)| end);
+    if until.is_some_and(|until| until <= from) {
         let failure = Failure::new(exit::USAGE, "--until is not later than --since");
         return Err(failure.hint("the default of --since is 30 days ago; set it: --since WHEN"));
     }
-    Ok((since.into(), until.map(Into::into)))
+    Ok(Period { from, until })
 }
 
 /// Formats the period, such as `from 2026-11-01 to 2026-11-15 (UTC)`. The last day is included.
-fn in_time(tally: &Tally) -> String {
+fn in_time(tally: &Tally, zone: &Zone) -> String {
+    let in_words = |time| in_words(time, zone);
+    let zone = zone.name();
     let from = tally.from.map_or_else(|| "?".to_owned(), in_words);
     let Some(until) = tally.until else {
-        return format!("since {from} (UTC)");
+        return format!("since {from} ({zone})");
     };
     let is_midnight = |time: SystemTime| in_words(time).len() == "2026-11-01".len();
     let last_day = until
         .checked_sub(Duration::from_secs(1))
         .filter(|_| is_midnight(until) && tally.from.is_some_and(is_midnight));
     match last_day.map(|last| in_words(last).chars().take(10).collect::<String>()) {
-        Some(last) if last == from => format!("on {from} (UTC)"),
-        Some(last) => format!("from {from} to {last} (UTC)"),
-        None => format!("from {from} until {} (UTC)", in_words(until)),
+        Some(last) if last == from => format!("on {from} ({zone})"),
+        Some(last) => format!("from {from} to {last} ({zone})"),
+        None => format!("from {from} until {} ({zone})", in_words(until)),
     }
 }
 
@@ -128,7 +152,7 @@ fn hints(args: &ReportArgs, data: &DataDir) {
     ));
     output::hint("record the usage of every request with `llmlb serve` and usage.enabled = true");
     output::hint("add records of other programs with `llmlb usage stage`");
-    if args.since.is_none() {
+    if args.period.since.is_none() {
         output::hint("extend the period with `--since 365d`");
     }
 }
@@ -155,6 +179,7 @@ fn document(
         version: VERSION,
         from: tally.from.map(rfc3339),
         until: tally.until.map(rfc3339),
+        tz: String::new(),
         by: by.iter().map(|by| by.name()).collect(),
         rows: documents,
         total,
@@ -174,7 +199,7 @@ mod tests {
             let mut tally = Tally::default();
             tally.from = Some(time(from));
             tally.until = until.map(time);
-            in_time(&tally)
+            in_time(&tally, &Zone::default())
         };
         let first = "2026-11-01T00:00:00Z";
         assert_eq!(

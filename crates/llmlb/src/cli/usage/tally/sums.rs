@@ -3,15 +3,22 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::Serialize;
 use spool::TallyRow;
+
+use super::zone::Zone;
 
 /// Field of `--by` by which the report groups requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::cli::usage) enum By {
     Day,
-    Model,
+    Hour,
+    Team,
     Key,
+    Model,
+    /// The model that served the request. It differs from the requested model of an alias.
+    ServedModel,
     Backend,
 }
 
@@ -41,26 +48,46 @@ pub(super) struct Row {
 }
 
 impl By {
-    pub(super) const ALL: [Self; 4] = [Self::Day, Self::Model, Self::Key, Self::Backend];
+    pub(super) const ALL: [Self; 7] = [
+        Self::Day,
+        Self::Hour,
+        Self::Team,
+        Self::Key,
+        Self::Model,
+        Self::ServedModel,
+        Self::Backend,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Day => "day",
-            Self::Model => "model",
+            Self::Hour => "hour",
+            Self::Team => "team",
             Self::Key => "key",
+            Self::Model => "model",
+            Self::ServedModel => "served_model",
             Self::Backend => "backend",
         }
     }
 
     pub(in crate::cli::usage) fn parse(text: &str) -> Result<Self, String> {
         let found = Self::ALL.into_iter().find(|by| by.name() == text);
-        found.ok_or_else(|| "allowed: model, key, backend, day".to_owned())
+        found.ok_or_else(|| format!("allowed: {}", Self::ALL.map(Self::name).join(", ")))
     }
 
-    fn value_in(self, row: &TallyRow) -> Option<String> {
+    pub(super) fn is_time(self) -> bool {
+        matches!(self, Self::Day | Self::Hour)
+    }
+
+    fn value_in(self, row: &TallyRow, zone: &Zone) -> Option<String> {
+        let start = row.start.and_then(|start| Timestamp::try_from(start).ok());
+        let field = |name: &str| row.value(name).map(str::to_owned);
         match self {
-            Self::Day => Some(row.day.clone()),
-            field => row.value(field.name()).map(str::to_owned),
+            Self::Day => Some(start.map_or_else(|| row.day.clone(), |start| zone.day(start))),
+            Self::Hour => start.map(|start| zone.hour(start)),
+            // A record has no `served_model` if the requested model served it.
+            Self::ServedModel => field("served_model").or_else(|| field("model")),
+            other => field(other.name()),
         }
     }
 }
@@ -121,20 +148,24 @@ impl Sums {
     }
 }
 
-/// Groups the rows. The result is sorted by day, then by tokens in descending order.
-pub(super) fn grouped(found: &[TallyRow], by: &[By]) -> Vec<Row> {
+/// Groups the rows. The result is sorted by day and hour, then by tokens in descending order.
+pub(super) fn grouped(found: &[TallyRow], by: &[By], zone: &Zone) -> Vec<Row> {
     let mut groups: BTreeMap<Vec<Option<String>>, Sums> = BTreeMap::new();
     for row in found {
-        let names = by.iter().map(|by| by.value_in(row)).collect();
+        let names = by.iter().map(|by| by.value_in(row, zone)).collect();
         groups.entry(names).or_default().add(&Sums::from_row(row));
     }
     let mut rows: Vec<Row> = (groups.into_iter())
         .map(|(names, sums)| Row { names, sums })
         .collect();
-    let day = by.iter().position(|by| *by == By::Day);
     rows.sort_by_cached_key(|row| {
-        let day = day.and_then(|column| row.names.get(column).cloned());
-        (day, Reverse(row.sums.tokens), Reverse(row.sums.requests))
+        let named = by.iter().zip(&row.names);
+        let times = named.filter(|(by, _)| by.is_time());
+        // An hour begins with its day, so that the longer text sorts as both.
+        let time = times
+            .filter_map(|(_, name)| name.clone())
+            .max_by_key(String::len);
+        (time, Reverse(row.sums.tokens), Reverse(row.sums.requests))
     });
     rows
 }

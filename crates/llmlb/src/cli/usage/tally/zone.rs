@@ -1,0 +1,160 @@
+//! Time zone of `--tz`: days and hours of the report and of the export.
+
+use jiff::tz::{Offset, TimeZone, db};
+use jiff::{Timestamp, civil};
+
+/// A time zone by its name in the IANA database, such as `Europe/Berlin`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::cli::usage) struct Zone {
+    zone: TimeZone,
+}
+
+impl Default for Zone {
+    fn default() -> Self {
+        let zone = TimeZone::UTC;
+        Self { zone }
+    }
+}
+
+impl Zone {
+    pub(in crate::cli::usage) fn parse(text: &str) -> Result<Self, String> {
+        if text.eq_ignore_ascii_case("utc") || text.eq_ignore_ascii_case("z") {
+            return Ok(Self::default());
+        }
+        let found = db().get(text).ok().filter(|_| !text.is_empty());
+        found.map(|zone| Self { zone }).ok_or_else(|| {
+            let near =
+                near(text).map_or_else(String::new, |near| format!(" (did you mean {near}?)"));
+            format!("not a time zone{near}; allowed: UTC, or a name such as Europe/Berlin")
+        })
+    }
+
+    pub(super) fn is_utc(&self) -> bool {
+        self.zone == TimeZone::UTC
+    }
+
+    pub(in crate::cli::usage) fn name(&self) -> &str {
+        self.zone.iana_name().unwrap_or("UTC")
+    }
+
+    /// Start of a day in the zone.
+    pub(super) fn start_of(&self, day: civil::Date) -> Option<Timestamp> {
+        let start = day.to_zoned(self.zone.clone()).ok()?;
+        Some(start.start_of_day().ok()?.timestamp())
+    }
+
+    /// Point in time of a clock in the zone. A time that the clock shows twice is the first of the two.
+    pub(super) fn moment(&self, time: civil::DateTime) -> Option<Timestamp> {
+        Some(time.to_zoned(self.zone.clone()).ok()?.timestamp())
+    }
+
+    /// What a clock in the zone shows.
+    pub(super) fn local(&self, time: Timestamp) -> civil::DateTime {
+        self.offset(time).to_datetime(time)
+    }
+
+    /// Day in the zone: `2026-11-16`.
+    pub(super) fn day(&self, time: Timestamp) -> String {
+        self.local(time).date().to_string()
+    }
+
+    /// Hour in the zone with its offset from UTC, `2026-11-16T13:00+01:00`, so that the two equal hours
+    /// at the end of summer time differ. Hours in UTC end with `Z`.
+    pub(super) fn hour(&self, time: Timestamp) -> String {
+        let local = self.local(time);
+        let offset = self.offset(time).seconds();
+        let (sign, minutes) = (
+            if offset < 0 { '-' } else { '+' },
+            offset.unsigned_abs() / 60,
+        );
+        let offset = if self.is_utc() {
+            "Z".to_owned()
+        } else {
+            format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60)
+        };
+        format!("{}T{:02}:00{offset}", local.date(), local.hour())
+    }
+
+    /// Time in the zone, to the millisecond, with its offset.
+    pub(in crate::cli::usage) fn exact(&self, time: Timestamp) -> String {
+        if self.is_utc() {
+            return format!("{time:.3}");
+        }
+        format!("{:.3}", time.display_with_offset(self.offset(time)))
+    }
+
+    /// True if an hour of the zone's clock is an hour in UTC at this time. It is not where the offset
+    /// has a part of an hour, as in India.
+    pub(super) fn has_whole_hours(&self, time: Timestamp) -> bool {
+        self.offset(time).seconds() % 3600 == 0
+    }
+
+    fn offset(&self, time: Timestamp) -> Offset {
+        self.zone.to_offset(time)
+    }
+}
+
+/// Returns the name of a zone that ends with the word, such as `Europe/Berlin` for `berlin`.
+fn near(word: &str) -> Option<String> {
+    let is_near = |name: &str| {
+        let last = name.rsplit('/').next().unwrap_or(name);
+        last.eq_ignore_ascii_case(&word.replace(' ', "_"))
+    };
+    db().available()
+        .map(|name| name.as_str().to_owned())
+        .find(|name| is_near(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn hours_at_the_end_of_summer_time_differ() {
+        let berlin = Zone::parse("Europe/Berlin").unwrap();
+        // 2026-10-25: the clock goes from 03:00 back to 02:00.
+        assert_eq!(
+            berlin.hour(time("2026-10-25T00:10:00Z")),
+            "2026-10-25T02:00+02:00"
+        );
+        assert_eq!(
+            berlin.hour(time("2026-10-25T01:10:00Z")),
+            "2026-10-25T02:00+01:00"
+        );
+        assert_eq!(berlin.day(time("2026-10-24T22:00:00Z")), "2026-10-25");
+        assert_eq!(
+            Zone::default().hour(time("2026-10-25T01:10:00Z")),
+            "2026-10-25T01:00Z"
+        );
+        let kolkata = Zone::parse("Asia/Kolkata").unwrap();
+        assert!(!kolkata.has_whole_hours(time("2026-10-25T01:10:00Z")));
+        assert!(berlin.has_whole_hours(time("2026-10-25T01:10:00Z")));
+        assert_eq!(
+            kolkata.exact(time("2026-10-25T01:10:00Z")),
+            "2026-10-25T06:40:00.000+05:30"
+        );
+        assert_eq!(
+            Zone::default().exact(time("2026-10-25T01:10:00Z")),
+            "2026-10-25T01:10:00.000Z"
+        );
+    }
+
+    #[test]
+    fn unknown_zone_is_rejected_with_a_suggestion() {
+        let error = Zone::parse("berlin").unwrap_err();
+        assert!(error.contains("did you mean Europe/Berlin?"), "{error}");
+        for text in ["", "Mars/Olympus", "../../etc/passwd", "+01:00"] {
+            let error = Zone::parse(text).unwrap_err();
+            assert!(error.contains("allowed: UTC"), "{text}: {error}");
+        }
+        assert_eq!(
+            Zone::parse("europe/berlin").unwrap().name(),
+            "Europe/Berlin"
+        );
+        assert!(Zone::parse("utc").unwrap().is_utc());
+    }
+}

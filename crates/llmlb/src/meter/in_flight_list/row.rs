@@ -1,0 +1,357 @@
+//! A row of the list: one request in flight, or none.
+//!
+//! | words | content |
+//! |---|---|
+//! | 0 | [`USED`] if the row has a request. Stored last when a request is listed, first when it is removed |
+//! | 1, 2 | id of the usage record |
+//! | 3 | section with the backend: 0 none, 1 the first, 2 the second |
+//! | 4..13 | tokens, status, bytes and time of the first byte |
+//! | 16..72 | section: request id, path, API, key, team |
+//! | 72..112 | section: model |
+//! | 112..176, 176..240 | two sections: backend, its name of the model |
+//! | 240..512 | section: the final usage record, while it is persisted |
+//!
+//! A section is a word with the length and the CRC-32 of its bytes, then the bytes: texts, each with its
+//! length in two bytes, or a record. The backend changes when a request fails over, so it is written to the section that
+//! is not in use, and word 3 is stored afterwards. A reader therefore finds each section either complete or
+//! damaged, and trusts no number.
+//!
+//! A server can be killed after a record was persisted and before its row is cleared. So the final record is
+//! in the row first, and a recovery stages the same text again, which the spool recognizes. A different
+//! record with the same id would be a conflict.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use uuid::Uuid;
+
+use crate::endpoint::Api;
+use crate::meter::record::{Outcome, Record};
+use crate::meter::usage::{MAX_TOKENS, TokenUsage, UsageSource};
+
+pub(super) const ROW_WORDS: usize = 512;
+pub(super) const ROW_BYTES: usize = ROW_WORDS * 8;
+
+/// First word of a row that has a request.
+const USED: u64 = u64::from_ne_bytes(*b"inflight");
+
+const STATE: usize = 0;
+const ID: usize = 1;
+const BACKEND_SECTION: usize = 3;
+const PROMPT: usize = 4;
+const COMPLETION: usize = 5;
+const CACHED: usize = 6;
+const REASONING: usize = 7;
+const TOTAL: usize = 8;
+/// Origin of the tokens in bits 0 and 1, the stream option in bit 2, the status in bits 16 to 31.
+const FACTS: usize = 9;
+const BYTES: usize = 10;
+/// Milliseconds from the start of the request to the first byte of the response, plus 1; 0 if there is none.
+const FIRST_BYTE: usize = 11;
+const IS_STREAM: u64 = 1 << 2;
+const STATUS_SHIFT: u32 = 16;
+
+const REQUEST: Range<usize> = 16..72;
+const MODEL: Range<usize> = 72..112;
+const BACKENDS: [Range<usize>; 2] = [112..176, 176..240];
+const RECORD: Range<usize> = 240..512;
+/// Maximum number of bytes in a section of texts.
+const MAX_TEXTS: usize = 63 * 8;
+
+/// Properties of a request that are known when it is admitted. Longer texts are truncated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request<'a> {
+    pub(crate) record_id: Uuid,
+    /// At most 128 bytes.
+    pub(crate) request_id: &'a str,
+    /// At most 96 bytes.
+    pub(crate) path: &'a str,
+    pub(crate) api: Api,
+    /// At most 64 characters of ASCII.
+    pub(crate) key: Option<&'a str>,
+    /// At most 64 characters of ASCII.
+    pub(crate) team: Option<&'a str>,
+}
+
+/// Progress of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RequestState {
+    /// Tokens as far as they are known, reported or estimated.
+    pub(crate) usage: TokenUsage,
+    pub(crate) is_stream: bool,
+    /// Status of the response; 0 if there is none.
+    pub(crate) status: u16,
+    /// Bytes of the response that the client gets.
+    pub(crate) bytes: u64,
+    pub(crate) first_byte_ms: Option<u64>,
+}
+
+/// A request that was in flight when its server ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct InterruptedRequest {
+    record_id: Uuid,
+    request_id: String,
+    path: String,
+    api: Api,
+    key: Option<String>,
+    team: Option<String>,
+    model: Option<String>,
+    backend: Option<String>,
+    served_model: Option<String>,
+    state: RequestState,
+    /// The final record, which may be persisted already.
+    final_record: Option<String>,
+}
+
+impl InterruptedRequest {
+    /// Returns the usage record of the request.
+    pub(super) fn record(&self, instance: &str) -> spool::Record {
+        let final_record = self.final_record.as_deref();
+        let final_record = final_record.and_then(|json| spool::Record::parse(json).ok());
+        if let Some(record) = final_record.filter(|record| record.id() == self.record_id) {
+            return record;
+        }
+        let state = &self.state;
+        let record = Record {
+            id: self.record_id,
+            time_ms: time_ms(self.record_id),
+            request_id: &self.request_id,
+            key: self.key.as_deref(),
+            team: self.team.as_deref(),
+            model: self.model.as_deref(),
+            served_model: self.served_model.as_deref(),
+            backend: self.backend.as_deref(),
+            api: self.api,
+            path: &self.path,
+            is_stream: state.is_stream,
+            status: (state.status > 0).then_some(state.status),
+            outcome: Outcome::Interrupted,
+            reason: None,
+            // Failed attempts are not listed.
+            attempts: &[],
+            usage: state.usage,
+            // The time of the end is not known: the last known time counts.
+            ms: state.first_byte_ms.unwrap_or(0),
+            first_byte_ms: state.first_byte_ms,
+            bytes: state.bytes,
+            instance,
+        };
+        record.staged()
+    }
+}
+
+/// Milliseconds since 1970 in an id of version 7.
+fn time_ms(id: Uuid) -> u64 {
+    id.as_u64_pair().0 >> 16
+}
+
+pub(super) fn write_request(words: &[AtomicU64], request: &Request<'_>) {
+    let (high, low) = request.record_id.as_u64_pair();
+    words[ID].store(high, Ordering::Relaxed);
+    words[ID + 1].store(low, Ordering::Relaxed);
+    words[BACKEND_SECTION].store(0, Ordering::Relaxed);
+    words[MODEL.start].store(0, Ordering::Relaxed);
+    words[RECORD.start].store(0, Ordering::Relaxed);
+    write_state(words, &RequestState::default());
+    let texts = [
+        (request.request_id, 128),
+        (request.path, 96),
+        (request.api.name(), 32),
+        (request.key.unwrap_or_default(), 64),
+        (request.team.unwrap_or_default(), 64),
+    ];
+    write_section(&words[REQUEST], &texts);
+    words[STATE].store(USED, Ordering::Release);
+}
+
+pub(super) fn write_model(words: &[AtomicU64], model: &str) {
+    write_section(&words[MODEL], &[(model, 300)]);
+}
+
+pub(super) fn write_backend(words: &[AtomicU64], backend: &str, served_model: Option<&str>) {
+    let next = match words[BACKEND_SECTION].load(Ordering::Relaxed) {
+        1 => 1,
+        _ => 0,
+    };
+    let texts = [(backend, 200), (served_model.unwrap_or_default(), 300)];
+    write_section(&words[BACKENDS[next].clone()], &texts);
+    words[BACKEND_SECTION].store(next as u64 + 1, Ordering::Release);
+}
+
+pub(super) fn write_state(words: &[AtomicU64], state: &RequestState) {
+    let usage = &state.usage;
+    let source = match usage.source {
+        UsageSource::None => 0,
+        UsageSource::Estimated => 1,
+        UsageSource::Reported => 2,
+    };
+    let stream = if state.is_stream { IS_STREAM } else { 0 };
+    let first_byte = state.first_byte_ms.map_or(0, |ms| ms.saturating_add(1));
+    for (word, value) in [
+        (PROMPT, usage.prompt),
+        (COMPLETION, usage.completion),
+        (CACHED, usage.cached),
+        (REASONING, usage.reasoning),
+        (TOTAL, usage.total),
+        (BYTES, state.bytes),
+        (FIRST_BYTE, first_byte),
+        (
+            FACTS,
+            source | stream | u64::from(state.status) << STATUS_SHIFT,
+        ),
+    ] {
+        words[word].store(value, Ordering::Relaxed);
+    }
+}
+
+/// Writes the final record. A record that is too long is omitted.
+pub(super) fn write_record(words: &[AtomicU64], record: &spool::Record) {
+    let json = record.json().as_bytes();
+    if json.len() <= (RECORD.len() - 1) * 8 {
+        write_bytes(&words[RECORD], json);
+    }
+}
+
+pub(super) fn clear(words: &[AtomicU64]) {
+    words[STATE].store(0, Ordering::Release);
+}
+
+/// Writes texts, each with its maximum length in bytes.
+fn write_section(words: &[AtomicU64], texts: &[(&str, usize)]) {
+    let mut bytes = [0; MAX_TEXTS];
+    let mut end = 0;
+    for &(text, max) in texts {
+        let text = truncate(text, max);
+        let text_end = end + 2 + text.len();
+        let Some(target) = bytes.get_mut(end..text_end) else {
+            break; // The maximum lengths fit into every section.
+        };
+        let length = u16::try_from(text.len()).unwrap_or_default();
+        target[..2].copy_from_slice(&length.to_le_bytes());
+        target[2..].copy_from_slice(text.as_bytes());
+        end = text_end;
+    }
+    write_bytes(words, &bytes[..end]);
+}
+
+/// Writes a section, whose bytes must fit.
+fn write_bytes(words: &[AtomicU64], bytes: &[u8]) {
+    let (eights, rest) = bytes.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    for (word, eight) in words[1..].iter().zip(eights.iter().chain([&last])) {
+        word.store(u64::from_ne_bytes(*eight), Ordering::Relaxed);
+    }
+    let checksum = u64::from(crc32fast::hash(bytes));
+    words[0].store(checksum << 32 | bytes.len() as u64, Ordering::Release);
+}
+
+/// Returns the first characters of a text, at most `max` bytes.
+fn truncate(text: &str, max: usize) -> &str {
+    let end = (0..=max.min(text.len()))
+        .rev()
+        .find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or_default()]
+}
+
+/// Reads a row. Returns `None` if the row has no request, or none that can be read.
+pub(super) fn read(row: &[u8; ROW_BYTES]) -> Option<InterruptedRequest> {
+    let word = |at: usize| -> u64 {
+        let eight = row.as_chunks::<8>().0.get(at);
+        eight.map_or(0, |eight| u64::from_ne_bytes(*eight))
+    };
+    if word(STATE) != USED {
+        return None;
+    }
+    let record_id = Uuid::from_u64_pair(word(ID), word(ID + 1));
+    if record_id.get_version_num() != 7 {
+        return None;
+    }
+    let [request_id, path, api, key, team] = read_section(row, REQUEST)?;
+    let model = read_section(row, MODEL).and_then(|[model]| given(model));
+    let section = usize::try_from(word(BACKEND_SECTION)).ok()?.checked_sub(1);
+    let section = section.and_then(|section| BACKENDS.get(section));
+    let backend = section.and_then(|section| read_section(row, section.clone()));
+    let [backend, served_model] = backend.unwrap_or_default();
+    let facts = word(FACTS);
+    Some(InterruptedRequest {
+        record_id,
+        request_id,
+        path,
+        api: Api::from_name(&api).unwrap_or(Api::Unknown),
+        key: given(key).filter(|name| is_plain(name)),
+        team: given(team).filter(|name| is_plain(name)),
+        model,
+        backend: given(backend),
+        served_model: given(served_model),
+        state: RequestState {
+            usage: read_usage(word, facts & 0b11),
+            is_stream: facts & IS_STREAM != 0,
+            status: u16::try_from(facts >> STATUS_SHIFT)
+                .ok()
+                .filter(|status| *status < 1000)
+                .unwrap_or(0),
+            bytes: word(BYTES),
+            first_byte_ms: word(FIRST_BYTE).checked_sub(1),
+        },
+        final_record: read_bytes(row, RECORD)
+            .and_then(|json| str::from_utf8(json).ok())
+            .filter(|json| !json.is_empty())
+            .map(str::to_owned),
+    })
+}
+
+/// Reads the tokens. A kill between two stores leaves numbers of different moments, so the total is
+/// at least the sum of its parts.
+fn read_usage(word: impl Fn(usize) -> u64, source: u64) -> TokenUsage {
+    let count = |at| word(at).min(MAX_TOKENS);
+    let (prompt, completion) = (count(PROMPT), count(COMPLETION));
+    TokenUsage {
+        prompt,
+        completion,
+        cached: count(CACHED).min(prompt),
+        reasoning: count(REASONING),
+        total: count(TOTAL).max(prompt + completion),
+        source: match source {
+            1 => UsageSource::Estimated,
+            2 => UsageSource::Reported,
+            _ if prompt + completion > 0 => UsageSource::Estimated,
+            _ => UsageSource::None,
+        },
+    }
+}
+
+/// True for a name that needs no escapes in JSON, as names of keys and teams.
+fn is_plain(name: &str) -> bool {
+    let is_special = |letter: char| letter.is_control() || matches!(letter, '"' | '\\');
+    !name.contains(is_special)
+}
+
+fn given(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
+/// Reads the bytes of a section. Returns `None` if the section is damaged.
+fn read_bytes(row: &[u8; ROW_BYTES], words: Range<usize>) -> Option<&[u8]> {
+    let section = row.get(words.start * 8..words.end * 8)?;
+    let (head, bytes) = section.split_first_chunk::<8>()?;
+    let head = u64::from_ne_bytes(*head);
+    let bytes = bytes.get(..usize::try_from(head & 0xffff_ffff).ok()?)?;
+    (u64::from(crc32fast::hash(bytes)) == head >> 32).then_some(bytes)
+}
+
+/// Reads the texts of a section. Returns `None` if the section is damaged.
+fn read_section<const COUNT: usize>(
+    row: &[u8; ROW_BYTES],
+    words: Range<usize>,
+) -> Option<[String; COUNT]> {
+    let mut bytes = read_bytes(row, words)?;
+    let mut texts = [const { String::new() }; COUNT];
+    for text in &mut texts {
+        let (length, rest) = bytes.split_first_chunk::<2>()?;
+        let (content, rest) = rest.split_at_checked(u16::from_le_bytes(*length).into())?;
+        str::from_utf8(content).ok()?.clone_into(text);
+        bytes = rest;
+    }
+    Some(texts)
+}

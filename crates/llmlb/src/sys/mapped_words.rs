@@ -1,0 +1,98 @@
+//! A part of a file as shared memory. Stores need no system call, and the kernel keeps them if the process is
+//! killed. A power failure can lose them.
+
+use std::fs::File;
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::AtomicU64;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::bus_error::Guarded;
+
+/// Words of a file in memory, shared with other threads and with other processes that map the file.
+#[derive(Debug)]
+pub(crate) struct MappedWords {
+    /// Dropped in front of `map`: the range is guarded only while it is mapped.
+    _guarded: Guarded,
+    map: MmapRaw,
+    count: usize,
+}
+
+impl MappedWords {
+    /// Maps `count` words from `offset`, a multiple of the page size. The file must have these bytes.
+    pub(crate) fn map(file: &File, offset: u64, count: usize) -> io::Result<Self> {
+        let length = count * size_of::<AtomicU64>();
+        let map = MmapOptions::new()
+            .offset(offset)
+            .len(length)
+            .map_raw(file)?;
+        let start = map.as_ptr().addr();
+        if !start.is_multiple_of(align_of::<AtomicU64>()) {
+            return Err(io::Error::other("the mapping is not aligned"));
+        }
+        let guarded = Guarded::new(start..start + length)?;
+        Ok(Self {
+            _guarded: guarded,
+            map,
+            count,
+        })
+    }
+}
+
+impl Deref for MappedWords {
+    type Target = [AtomicU64];
+
+    #[expect(unsafe_code, reason = "shared memory is reached through a pointer")]
+    fn deref(&self) -> &[AtomicU64] {
+        let start = self.map.as_mut_ptr().cast::<AtomicU64>();
+        // SAFETY: the mapping is aligned, has `count` words, lives as long as `self`, and is reached
+        // only through atomic words. Every bit pattern is a valid word. If the file is truncated,
+        // `Guarded` replaces the missing pages.
+        unsafe { std::slice::from_raw_parts(start, self.count) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Seek, Write};
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    fn file_with_words(count: usize) -> File {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&vec![0; count * 8]).unwrap();
+        file
+    }
+
+    #[test]
+    fn stores_reach_the_file() {
+        let mut file = file_with_words(16_384);
+        let words = MappedWords::map(&file, 65_536, 8192).unwrap();
+        words[8191].store(u64::MAX, Ordering::Relaxed);
+        drop(words);
+        let mut bytes = Vec::new();
+        file.rewind().unwrap();
+        file.read_to_end(&mut bytes).unwrap();
+        assert_eq!(
+            bytes.iter().map(|byte| u64::from(*byte)).sum::<u64>(),
+            8 * 255
+        );
+        assert_eq!(bytes[16_383 * 8..], [255; 8]);
+    }
+
+    /// On Windows a mapped file cannot be truncated.
+    #[test]
+    #[cfg(unix)]
+    fn truncated_file_does_not_end_the_process() {
+        let file = file_with_words(8192);
+        let words = MappedWords::map(&file, 0, 8192).unwrap();
+        words[8191].store(7, Ordering::Relaxed);
+        file.set_len(0).unwrap();
+        for word in &*words {
+            word.store(9, Ordering::Relaxed);
+        }
+        assert_eq!(words[8191].load(Ordering::Relaxed), 9);
+    }
+}

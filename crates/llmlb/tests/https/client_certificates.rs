@@ -1,0 +1,102 @@
+//! `server.tls_client_ca`: requests need a client certificate. (L11)
+
+use testkit::backends::{ASK, CHAT, code};
+use testkit::certificates::Authority;
+use testkit::{Connection, Sandbox, until};
+
+use crate::tunnel::{H1, H2, Options};
+use crate::world::{self, World};
+
+/// Starts a server that requires certificates of the authority `clients`.
+fn start(sandbox: &Sandbox) -> Option<(World, Authority)> {
+    let clients = Authority::create(sandbox.root(), "clients")?;
+    let path = format!("\"{}\"", clients.certificate.display());
+    let world = world::start(sandbox, &[("server.tls_client_ca", &path)])?;
+    Some((world, clients))
+}
+
+#[test]
+fn client_with_a_certificate_is_served() {
+    let sandbox = testkit::sandbox!();
+    let Some((world, clients)) = start(&sandbox) else {
+        return;
+    };
+    let client = clients.issue("client", "DNS:client", 2);
+    let options = Options {
+        certificate: Some(&client),
+        ..H1
+    };
+    let tunnel = world::open(&world.authority, &world.server, &options);
+    // A resumed session would be served without its certificate.
+    for _ in 0..3 {
+        assert_eq!(testkit::post(tunnel, CHAT, ASK).status(), 200);
+    }
+    let options = Options {
+        certificate: Some(&client),
+        ..H2
+    };
+    let tunnel = world::open(&world.authority, &world.server, &options);
+    testkit::h2_client::connected(tunnel, async |client| {
+        let answer = testkit::h2_client::post(&client, CHAT, ASK).await;
+        assert_eq!(answer.status, 200);
+    });
+}
+
+#[test]
+fn client_without_a_certificate_gets_only_health_checks() {
+    let sandbox = testkit::sandbox!();
+    let Some((world, _clients)) = start(&sandbox) else {
+        return;
+    };
+    let mut client = Connection::open(world.tunnel);
+    for (path, status) in [
+        ("/healthz", 200),
+        ("/readyz", 200),
+        ("/status", 200),
+        ("/v1/models", 403),
+        ("/", 403),
+        ("/v1/files", 403),
+        ("/healthz/..", 403),
+        ("/no-such-page", 403),
+    ] {
+        client.send_get(path);
+        let answer = client.answer();
+        assert_eq!(answer.status(), status, "{path}: {answer:?}");
+        if status == 403 {
+            assert_eq!(code(&answer), "client_certificate_required");
+        }
+    }
+    // The state of the server is only for programs on this machine, also when its port needs no certificate.
+    client.send("GET /status HTTP/1.1\r\nhost: localhost\r\nx-forwarded-for: 10.0.0.1\r\n\r\n");
+    assert_eq!(client.answer().status(), 403);
+    let refused = world.post(ASK);
+    assert_eq!(refused.status(), 403);
+    let (status, _) = sandbox.status(world.server.port());
+    assert_eq!(status["health"], "ok", "{status}");
+    assert_eq!(status["tls"]["client_certificates"], true);
+    let text = sandbox.run(&format!("status -p {}", world.server.port()));
+    assert!(text.stdout.contains("client certificates required"));
+}
+
+#[test]
+fn client_with_an_invalid_certificate_fails_the_handshake() {
+    let sandbox = testkit::sandbox!();
+    let Some((world, clients)) = start(&sandbox) else {
+        return;
+    };
+    let foreign = world.authority.issue("foreign", "DNS:client", 2);
+    let expired = clients.issue("expired", "DNS:client", -1);
+    for certificate in [&foreign, &expired] {
+        let options = Options {
+            certificate: Some(certificate),
+            ..H1
+        };
+        let tunnel = world::open(&world.authority, &world.server, &options);
+        let mut client = Connection::open(tunnel);
+        client.send_get("/healthz");
+        assert!(client.is_closed());
+    }
+    until("the failures are counted", || {
+        world.failed_handshakes() == 2
+    });
+}

@@ -1,0 +1,295 @@
+//! The records of a span of time that are still on disk: staged, pending, archived and failed ones, each
+//! once, while other processes work.
+//!
+//! Delivered batches are deleted, and limits delete files of `archive/` and `failed/`. So the number of
+//! records in the totals is compared with the number that was found, hour by hour: an export that lacks
+//! records says so. The totals are read first. Records that are deleted during the export are missing,
+//! too.
+//!
+//! No lock is taken, because an export may take long and must not delay delivery. Files that move are
+//! found by a second listing, and a record that was found twice is recognized by its id.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use uuid::Uuid;
+
+use crate::batch::{self, Batch};
+use crate::data_dir::DataDir;
+use crate::entry::{EntryKind, EntryName};
+use crate::entry_reader::{EntryReader, SingleRecordFile};
+use crate::error::Error;
+use crate::files::{for_each_file, read_bounded};
+use crate::line::Line;
+use crate::record::Record;
+use crate::tally::{self, Tally};
+use crate::time::Moment;
+use crate::totals::{self, Grouping, Groups};
+
+/// Maximum number of listings of the directories. Later listings find files that moved meanwhile.
+const MAX_LISTINGS: usize = 4;
+
+/// Length of the parts in which [`tally_records`] sums. The offset of every time zone from UTC is a
+/// multiple of it.
+const QUARTER: Duration = Duration::from_secs(15 * 60);
+
+/// Result of an export.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Exported {
+    /// Number of records that were exported.
+    pub records: u64,
+    /// Hours and days in UTC whose totals have more records than were found on disk.
+    pub missing: Vec<MissingRecords>,
+    /// Files that cannot be read. Their records are missing.
+    pub problems: Vec<Error>,
+}
+
+/// Number of records of an hour or a day that are no longer on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingRecords {
+    /// Hour `2026-11-16T13` or day `2026-11-16` in UTC.
+    pub period: String,
+    /// Number of missing records.
+    pub records: u64,
+}
+
+/// Calls `each` with the records of a span of time that are still on disk, by the time of their ids.
+/// The order is that in which the records were staged, per producer; it is nearly the order of time. A
+/// break of `each` ends the export. The ids of the span are kept in memory: about 35 bytes for a record.
+///
+/// ```
+/// use std::ops::ControlFlow;
+/// use spool::{Durability, Record, Staging, export};
+///
+/// let data = tempfile::tempdir()?;
+/// let staging = Staging::open(data.path().join("_staging"))?;
+/// staging.stage(&Record::parse(r#"{"bytes":42}"#)?, Durability::Process)?;
+///
+/// let mut lines = Vec::new();
+/// let done = export(data.path(), None, None, |record| {
+///     lines.push(record.json().to_owned());
+///     ControlFlow::Continue(())
+/// })?;
+/// assert_eq!((lines.len(), done.records), (1, 1));
+/// assert!(done.missing.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn export(
+    data: &Path,
+    from: Option<SystemTime>,
+    until: Option<SystemTime>,
+    each: impl FnMut(&Record) -> ControlFlow<()>,
+) -> Result<Exported, Error> {
+    export_in(&DataDir::new(data), from, until, each)
+}
+
+/// Sums the records that are still on disk by quarters of an hour: for periods that are not made of
+/// whole hours in UTC, and for days whose totals by hour are deleted.
+pub fn tally_records(
+    data: &Path,
+    grouping: &Grouping,
+    from: Option<SystemTime>,
+    until: Option<SystemTime>,
+) -> Result<(Tally, Vec<MissingRecords>), Error> {
+    let mut periods = BTreeMap::<String, Groups>::new();
+    let done = export(data, from, until, |record| {
+        if let Ok(fields) = grouping.read(record) {
+            let start = Moment::from_id(record.id()).floor(QUARTER).to_string();
+            let period = start.get(..16).unwrap_or(&start).to_owned();
+            let groups = periods.entry(period).or_default();
+            groups.add_record(grouping, &fields);
+        }
+        ControlFlow::Continue(())
+    })?;
+    let mut tally = Tally::default();
+    tally.rows = (periods.into_iter())
+        .flat_map(|(period, groups)| tally::rows_of(&period, groups))
+        .collect();
+    (tally.from, tally.until) = (from, until);
+    tally.problems = done.problems;
+    Ok((tally, done.missing))
+}
+
+pub(crate) fn export_in(
+    data: &DataDir,
+    from: Option<SystemTime>,
+    until: Option<SystemTime>,
+    mut each: impl FnMut(&Record) -> ControlFlow<()>,
+) -> Result<Exported, Error> {
+    let mut tally = tally::tally_by_hour_in(data, &Grouping::default(), from, until)?;
+    let mut export = Export {
+        data,
+        now: SystemTime::now().into(),
+        exact: (from.map(Into::into), until.map(Into::into)),
+        counted: (tally.from.map(Into::into), tally.until.map(Into::into)),
+        whole_days: (tally.rows.iter())
+            .filter(|row| row.start.is_none())
+            .map(|row| row.day.clone())
+            .collect(),
+        found: BTreeMap::new(),
+        seen: HashSet::new(),
+        done: Exported::default(),
+        each: &mut each,
+    };
+    export.done.problems = std::mem::take(&mut tally.problems);
+    let mut listed = BTreeSet::new();
+    for _ in 0..MAX_LISTINGS {
+        let mut files = export.list()?;
+        files.retain(|file| listed.insert((file.path.clone(), file.entry.is_none())));
+        if files.is_empty() {
+            break;
+        }
+        // The names of batches begin with that of their first entry, so all names sort by age.
+        files.sort_by(|a, b| a.path.file_name().cmp(&b.path.file_name()));
+        for file in &files {
+            match export.read(file) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return Ok(export.done),
+                Err(error) => export.done.problems.push(error),
+            }
+        }
+    }
+    Ok(export.finish(&tally))
+}
+
+/// A file that may have records of the span.
+struct SourceFile {
+    path: PathBuf,
+    /// Name of a staged entry; `None` for a batch.
+    entry: Option<EntryName>,
+}
+
+struct Export<'a> {
+    data: &'a DataDir,
+    now: Moment,
+    /// Requested span. Its end is not part of it.
+    exact: (Option<Moment>, Option<Moment>),
+    /// Span of the hours and days whose records are counted.
+    counted: (Option<Moment>, Option<Moment>),
+    /// Days of which only the number of all records is known.
+    whole_days: BTreeSet<String>,
+    /// Number of records that were found, by hour or by whole day.
+    found: BTreeMap<String, u64>,
+    seen: HashSet<Uuid>,
+    done: Exported,
+    each: &'a mut dyn FnMut(&Record) -> ControlFlow<()>,
+}
+
+impl Export<'_> {
+    /// Lists the directories in the order in which records pass through them, so that a record that
+    /// moves meanwhile is listed twice rather than missed.
+    fn list(&self) -> Result<Vec<SourceFile>, Error> {
+        let mut files = Vec::new();
+        for_each_file(&*self.data.disk, &self.data.staging, |name| {
+            if let Some(entry) = EntryName::parse(name.as_ref()) {
+                let path = self.data.staging.join(name);
+                let entry = Some(entry);
+                files.push(SourceFile { path, entry });
+            }
+        })?;
+        for dir in [&self.data.spool, &self.data.archive, &self.data.failed] {
+            for_each_file(&*self.data.disk, dir, |name| {
+                if batch::is_batch_name(name) {
+                    let path = dir.join(name);
+                    files.push(SourceFile { path, entry: None });
+                }
+            })?;
+        }
+        Ok(files)
+    }
+
+    /// Exports the records of a file. A file that is gone was moved or deleted.
+    fn read(&mut self, file: &SourceFile) -> Result<ControlFlow<()>, Error> {
+        let Some(entry) = file.entry else {
+            return self.read_batch(&file.path);
+        };
+        if entry.kind == EntryKind::Single {
+            let single = SingleRecordFile::read(&*self.data.disk, &file.path, entry.id)?;
+            return Ok(match single {
+                Some(SingleRecordFile::Record(record)) => self.add(&record),
+                // Consolidation will move a file that is not a record to `failed/`.
+                _ => ControlFlow::Continue(()),
+            });
+        }
+        let mut lines = EntryReader::open(&*self.data.disk, &file.path)?;
+        if lines.is_none() && entry.kind == EntryKind::Open {
+            let kind = EntryKind::Sealed;
+            let sealed = EntryName { kind, ..entry };
+            lines = EntryReader::open(&*self.data.disk, &sealed.path_in(&self.data.staging))?;
+        }
+        let Some(mut lines) = lines else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        while let Some(line) = lines.next()? {
+            if let Ok(Line::Record { record, .. }) = line.content
+                && self.add(&record).is_break()
+            {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn read_batch(&mut self, path: &Path) -> Result<ControlFlow<()>, Error> {
+        let bytes = match read_bounded(&*self.data.disk, path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(ControlFlow::Continue(()));
+            }
+            read => read.map_err(|error| Error::read(path, error))?,
+        };
+        let batch = Batch::decode(&bytes.unwrap_or_default())
+            .map_err(|damage| Error::damage(path, damage.to_string()))?;
+        for record in batch.records() {
+            if self.add(record).is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn add(&mut self, record: &Record) -> ControlFlow<()> {
+        let time = Moment::from_id(record.id());
+        let hour = totals::hour_of(record.id(), self.now);
+        // The JSON of a staged record is not parsed before it is consolidated.
+        let is_counted = is_in(hour, self.counted);
+        if !is_counted || record.fields(|_| false).is_err() || !self.seen.insert(record.id()) {
+            return ControlFlow::Continue(());
+        }
+        let day = hour.day();
+        let is_whole = self.whole_days.contains(&day);
+        let period = if is_whole { day } else { hour.hour() };
+        *self.found.entry(period).or_default() += 1;
+        if !is_in(time, self.exact) {
+            return ControlFlow::Continue(());
+        }
+        self.done.records += 1;
+        (self.each)(record)
+    }
+
+    /// Compares the records that were found with the totals.
+    fn finish(mut self, tally: &Tally) -> Exported {
+        let mut expected = BTreeMap::<String, u64>::new();
+        for row in &tally.rows {
+            let hour = |start| Moment::from(start).hour();
+            let period = row.start.map_or_else(|| row.day.clone(), hour);
+            *expected.entry(period).or_default() += row.records;
+        }
+        for (period, expected) in expected {
+            let found = self.found.get(&period).copied().unwrap_or_default();
+            if let Some(records) = expected.checked_sub(found).filter(|missing| *missing > 0) {
+                let missing = MissingRecords { period, records };
+                self.done.missing.push(missing);
+            }
+        }
+        self.done
+    }
+}
+
+/// True if a time is in a span, whose end is not part of it.
+fn is_in(time: Moment, (from, until): (Option<Moment>, Option<Moment>)) -> bool {
+    from.is_none_or(|from| time >= from) && until.is_none_or(|until| time < until)
+}
