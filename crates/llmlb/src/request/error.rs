@@ -21,7 +21,7 @@ pub(crate) struct Refusal {
     /// True if the request has no usage record, but is counted in `/status`.
     pub(crate) is_unrecorded: bool,
     asks_for_key: bool,
-    rate_limit: Option<RateLimit>,
+    rate_limit: Option<Box<RateLimit>>,
 }
 
 /// The limit of a key that a request would exceed, as the response reports it.
@@ -64,7 +64,7 @@ impl Refusal {
 
     /// Sets the limit that the request would exceed: its name and the time to wait.
     pub(crate) fn rate_limited(mut self, limit: RateLimit) -> Self {
-        self.rate_limit = Some(limit);
+        self.rate_limit = Some(Box::new(limit));
         self
     }
 
@@ -126,7 +126,7 @@ impl Refusal {
         if let Some(value) = self.retry_after {
             headers.insert(header::RETRY_AFTER, value.into());
         }
-        if let Some(limit) = self.rate_limit {
+        if let Some(limit) = &self.rate_limit {
             limit.add_to(headers);
         }
         if let Some(value) = self.allow {
@@ -144,7 +144,7 @@ impl Refusal {
 
     /// `error.type` in OpenAI's format.
     fn openai_type(&self) -> &'static str {
-        if let Some(limit) = self.rate_limit {
+        if let Some(limit) = &self.rate_limit {
             return limit.kind;
         }
         match self.status {

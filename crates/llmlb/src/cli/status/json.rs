@@ -137,7 +137,7 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
     };
     if let (Some(response), Some((up, total))) = (running.response(), running.backends()) {
         entry.requests = response.requests;
-        entry.connections = response.connections.as_ref();
+        entry.connections = response.connections.as_deref();
         entry.backend_connections = response.backend_connections.as_deref();
         entry.keys = response.keys.as_deref();
         entry.refused = response.refused.as_deref();

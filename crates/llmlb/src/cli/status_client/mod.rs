@@ -30,7 +30,7 @@ pub(super) struct StatusResponse {
     /// Number of the requests in flight that wait for a backend's slot.
     pub(super) waiting: Option<u64>,
     pub(super) requests: Option<u64>,
-    pub(super) connections: Option<ConnectionCounts>,
+    pub(super) connections: Option<Box<ConnectionCounts>>,
     pub(super) backend_connections: Option<Box<ConnectionCounts>>,
     pub(super) keys: Option<Box<KeysStatus>>,
     pub(super) refused: Option<Box<RefusedCounts>>,

@@ -424,17 +424,16 @@ impl Group {
         for (one, verdict) in self.waiting.into_iter().zip(verdicts) {
             let question = &one.question;
             let wait = |tokens| self.state.lock().wait_for_tokens(tokens);
-            let decision = match figures.exceeded(verdict[0], question, wait) {
-                Some(exceeded) => Err(exceeded),
-                None => {
+            let exceeded = figures.exceeded(verdict[0], question, wait);
+            let decision = exceeded.map_or_else(
+                || {
                     let reserved = u64::try_from(verdict[1]).unwrap_or_default();
                     let (limits, demand) = (&question.limits, question.demand);
-                    let admitted =
-                        self.state
-                            .admit_unchecked(limits, reserved, demand, true, question.now);
-                    Ok(admitted)
-                }
-            };
+                    let state = &self.state;
+                    Ok(state.admit_unchecked(limits, reserved, demand, true, question.now))
+                },
+                Err,
+            );
             // If the request does not wait any more, the admission is dropped and so released.
             let _ = one.reply.send((decision, rates));
         }
