@@ -4,29 +4,33 @@
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tokio::time::{sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::atomic_duration::AtomicDuration;
 use crate::balance::{Backend, IssuerQueue, Pool, PoolConfig};
-use crate::body_deadline::BodyPace;
-use crate::config::{self, Config, env};
+use crate::config::{self, Config, ConfigStatus, Flags, env};
 use crate::data_dir;
 use crate::demo;
 use crate::descriptors::Division;
 use crate::exporter::{self, Exporter};
-use crate::forward::{ForwardTimeouts, Via};
-use crate::health::{self, Watcher};
+use crate::forward::Via;
+use crate::health::Watcher;
 use crate::issuer_file::IssuerFile;
 use crate::issuer_store::IssuerStore;
 use crate::keys::{KeyTable, KeyWatch};
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
-use crate::request::{Cancelled, Counter, KnownHosts, LogSink};
-use crate::server::{ClientConnections, ClientLimits, HttpLimits, Shared, WorkerConfig, Workers};
+use crate::reload::{Reloader, Reloads};
+use crate::request::{Cancelled, Counter, LogSink};
+use crate::request_settings::RequestSettings;
+use crate::server::{ClientConnections, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
 use crate::tls::{self, TlsConfig};
 use crate::upstream::{AddressLimit, Connector};
@@ -72,7 +76,9 @@ pub(crate) struct App {
     stop_probes: CancellationToken,
     /// Stops the demo's backends. Cancelled after the last request, which may still need them.
     stop_demo: CancellationToken,
-    drain_timeout: Duration,
+    drain_timeout: Arc<AtomicDuration>,
+    reloads: Reloads,
+    reloaded: Arc<Notify>,
 }
 
 /// Outcome of a drain. It decides the exit code of `serve`.
@@ -90,33 +96,35 @@ impl App {
     /// Starts all parts of the server. Clients are accepted from the moment this returns.
     pub(crate) async fn start(
         config: &Config,
-        demo: bool,
+        flags: &Flags,
         port: ClientPort,
         division: &Division,
         via: Via,
         log: RequestLog,
         opened: Opened,
     ) -> io::Result<Self> {
+        let demo = flags.demo;
         let ClientPort { listener, tls } = port;
         let tasks = TaskTracker::new();
         let (stop_probes, stop_demo) = (CancellationToken::new(), CancellationToken::new());
-        let mut backends = config.backends.clone();
+        let mut demo_backends = Vec::new();
         if demo {
-            for backend in demo::start(&tasks, stop_demo.clone()).await? {
-                backends.extend(demo_backend(&backend));
-            }
+            let started = demo::start(&tasks, stop_demo.clone()).await?;
+            demo_backends.extend(started.iter().filter_map(demo_backend));
         }
+        let backends: Vec<_> = config.backends.iter().chain(&demo_backends).collect();
         let discover = backends.is_empty();
         let (issued, shared_ids) = (IssuerQueue::new(), IssuerQueue::new());
         let issuer_store = IssuerStore::start(&config.fleet, Arc::clone(&shared_ids))?;
         let is_shared = issuer_store.is_some();
         let queues = [Some(Arc::clone(&issued)), is_shared.then_some(shared_ids)];
+        let settings = RequestSettings::new(config, sys::host_name(env::text));
         let pool_config = PoolConfig {
             host: is_shared.then(|| sys::host_name(env::text)).flatten(),
             issuer_queues: queues.into_iter().flatten().collect(),
-            ..PoolConfig::from(config)
+            ..PoolConfig::new(config, Arc::new(settings))
         };
-        let backends = backends.into_iter().map(Backend::new);
+        let backends = backends.into_iter().cloned().map(Backend::new);
         let pool = Arc::new(Pool::new(pool_config, backends));
         let issuer_file = data_dir::find(config.usage.data_dir.as_deref(), demo)
             .map(|data| IssuerFile::start(&data, issued, &pool))
@@ -125,22 +133,18 @@ impl App {
         if config.backends.iter().any(|one| one.url.is_https()) {
             connector.prepare_tls();
         }
-        let watcher = Watcher {
-            pool: Arc::clone(&pool),
-            connector: connector.clone(),
-            interval: config.upstream.probe_interval,
-            limits: health::ProbeLimits {
-                timeout: config.upstream.probe_timeout,
-                models: config.upstream.max_models,
-            },
-            tasks: tasks.clone(),
-            stop: stop_probes.clone(),
-        };
+        let watcher = Watcher::new(
+            Arc::clone(&pool),
+            connector.clone(),
+            &config.upstream,
+            tasks.clone(),
+            stop_probes.clone(),
+        );
         watcher.start().await;
         if discover {
             watcher.discover(listener.local_addr()?.port()).await;
         }
-        let workers_config = worker_config(config, connector, via, log);
+        let workers_config = worker_config(config, connector.clone(), via, log);
         let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
         let limiter = start_limiter(config, demo, &opened)?;
         if let Some(tls) = &tls {
@@ -158,8 +162,24 @@ impl App {
         );
         let shared = Arc::new(Shared { tls, ..shared });
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
+        let drain_timeout = Arc::new(AtomicDuration::new(config.server.drain_timeout));
+        let reloaded = Arc::new(Notify::new());
+        let reloader = Reloader {
+            running: config.clone(),
+            demo: demo_backends,
+            own: listener.local_addr()?,
+            shared: Arc::clone(&shared),
+            watcher,
+            connector,
+            logs_requests: Arc::clone(&workers_config.logs_requests),
+            drain_timeout: Arc::clone(&drain_timeout),
+            reloaded: Arc::clone(&reloaded),
+        };
+        let reloads = Reloads::start(reloader, flags.clone(), &tasks, stop_probes.clone())?;
         Ok(Self {
             shared,
+            reloads,
+            reloaded,
             workers,
             exporter,
             issuer_file,
@@ -168,8 +188,24 @@ impl App {
             tasks,
             stop_probes,
             stop_demo,
-            drain_timeout: config.server.drain_timeout,
+            drain_timeout,
         })
+    }
+
+    /// Reads the configuration again.
+    pub(crate) fn reload(&self) {
+        self.reloads.request();
+    }
+
+    /// Waits for a reload of the configuration that changed it.
+    pub(crate) fn reloaded(&self) -> impl Future<Output = ()> + use<> {
+        let reloaded = Arc::clone(&self.reloaded);
+        async move { reloaded.notified().await }
+    }
+
+    /// `server.drain_timeout` of the running configuration.
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        self.drain_timeout.get()
     }
 
     /// Waits until every worker has ended without a drain, which is a failure of the server.
@@ -188,12 +224,12 @@ impl App {
     ) -> Ended {
         self.workers_config.drain.cancel();
         let requests = self.shared.requests.clone();
-        let deadline = tokio::time::Instant::now() + self.drain_timeout;
+        let deadline = tokio::time::Instant::now() + self.drain_timeout.get();
         let ended = loop {
             tokio::select! {
                 () = self.workers.ended() => break Ended::Drained,
                 () = sleep_until(deadline) => break Ended::TimedOut(requests.now()),
-                _ = signals.next() => break Ended::SecondSignal(requests.now()),
+                _ = signals.next_stop() => break Ended::SecondSignal(requests.now()),
                 () = sleep(REPORT_EVERY) => report(requests.now()),
             }
         };
@@ -219,7 +255,7 @@ impl App {
         if let Some(exporter) = self.exporter.take()
             && !matches!(ended, Ended::SecondSignal(_))
         {
-            exporter.finish(signals.next()).await;
+            exporter.finish(signals.next_stop()).await;
         }
         ended
     }
@@ -232,22 +268,9 @@ fn worker_config(config: &Config, connector: Connector, via: Via, log: RequestLo
         connector,
         ids: Arc::default(),
         via,
-        forward_headers: config.upstream.forward_headers.clone(),
-        timeouts: ForwardTimeouts {
-            first_byte: config.upstream.first_byte_timeout,
-            idle: config.upstream.idle_timeout,
-            body: body_pace(config),
-            tunnel_idle: config.server.tunnel_idle,
-        },
-        lines: log.lines.filter(|_| config.log.requests),
+        lines: log.lines,
         timed: log.timed,
-    }
-}
-
-fn body_pace(config: &Config) -> BodyPace {
-    BodyPace {
-        window: config.server.body_timeout,
-        rate: config.server.min_body_rate as u64,
+        logs_requests: Arc::new(AtomicBool::new(config.log.requests)),
     }
 }
 
@@ -262,7 +285,6 @@ fn shared(
 ) -> Shared {
     let server = &config.server;
     let proxies = &server.trusted_proxies;
-    let is_private = config::is_loopback(server.host) && !server.allow_public;
     Shared {
         contention: pool.contention(server.stall_timeout),
         pool,
@@ -271,29 +293,15 @@ fn shared(
         backend_connections: Arc::clone(workers.connector.connections()),
         address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),
         started: Instant::now(),
-        max_body: server.max_body,
         budget: Arc::new(Budget::new(server.body_memory)),
-        private_hosts: is_private
-            .then(|| KnownHosts::new(&server.hosts, sys::host_name(env::text))),
-        unknown_endpoints: server.unknown_endpoints,
         tls: None,
-        proxies: proxies.clone(),
         dropped_headers: Arc::default(),
-        client_limits: ClientLimits {
-            body: body_pace(config),
-            send: server.send_timeout,
-            max_resets: server.max_resets,
-        },
-        http: HttpLimits {
-            idle: server.idle_timeout,
-            max_header: server.max_header,
-            max_streams: server.max_streams,
-        },
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
         keys,
         refused: Arc::default(),
         meter: Arc::new(meter),
         limiter,
+        config: Arc::new(ConfigStatus::new(config)),
         usage,
         issuer_store,
         draining: workers.drain.clone(),
@@ -302,8 +310,8 @@ fn shared(
 
 /// Starts the limits of keys, and reads what the keys have spent.
 fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc<Limiter>> {
-    let (mode, instance) = (config.server.limits, opened.meter.instance());
-    let limiter = Limiter::start(mode, &config.fleet, instance, &opened.keys)?;
+    let instance = opened.meter.instance();
+    let limiter = Limiter::start(&config.fleet, instance, &opened.keys)?;
     if let Some(data) =
         data_dir::find(config.usage.data_dir.as_deref(), demo).filter(|_| opened.meter.is_on())
     {

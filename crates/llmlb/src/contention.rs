@@ -4,19 +4,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::atomic_duration::AtomicDuration;
+
 /// Time limit for stalled clients, which depends on the number of requests in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Contention {
     waiting: Arc<AtomicUsize>,
-    /// `server.stall_timeout`
-    limit: Duration,
+    /// `server.stall_timeout`, which a reload of the configuration changes for requests in flight too.
+    limit: Arc<AtomicDuration>,
 }
 
 impl Contention {
     pub(crate) fn new(waiting: &Arc<AtomicUsize>, limit: Duration) -> Self {
         Self {
             waiting: Arc::clone(waiting),
-            limit,
+            limit: Arc::new(AtomicDuration::new(limit)),
         }
     }
 
@@ -25,14 +27,19 @@ impl Contention {
     pub(crate) fn limit(&self, usual: Duration) -> Duration {
         match self.waiting.load(Ordering::Relaxed) {
             0 => usual,
-            _ => usual.min(self.limit),
+            _ => usual.min(self.limit.get()),
         }
+    }
+
+    /// Changes `server.stall_timeout` for all copies of this signal.
+    pub(crate) fn set_limit(&self, limit: Duration) {
+        self.limit.set(limit);
     }
 
     /// Returns the interval at which a stalled client is checked: the shorter of `usual` and
     /// `server.stall_timeout`, since requests may start to wait for a slot at any time.
     pub(crate) fn interval(&self, usual: Duration) -> Duration {
-        usual.min(self.limit)
+        usual.min(self.limit.get())
     }
 }
 
@@ -59,5 +66,7 @@ mod tests {
         assert_eq!(contention.limit(long), Duration::from_secs(10));
         assert_eq!(contention.limit(short), short);
         assert_eq!(contention.interval(short), short);
+        contention.clone().set_limit(short);
+        assert_eq!(contention.limit(long), short);
     }
 }

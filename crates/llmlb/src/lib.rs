@@ -4,6 +4,7 @@
 //! server runs on a port, and prevents a second one from starting.
 
 mod app;
+mod atomic_duration;
 mod backend_id;
 mod balance;
 mod body_deadline;
@@ -33,6 +34,7 @@ mod issuer_file;
 mod issuer_store;
 mod json;
 mod keys;
+mod known_hosts;
 mod limits;
 mod listen;
 pub mod lock;
@@ -40,7 +42,9 @@ mod memory_budget;
 mod meter;
 mod notify;
 mod receiver;
+mod reload;
 mod request;
+mod request_settings;
 mod server;
 mod short_writes;
 mod sys;

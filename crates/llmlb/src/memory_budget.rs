@@ -23,9 +23,9 @@ const FOR_CONNECTIONS: usize = 16;
 /// Memory budget of all clients.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limit: usize,
+    limit: AtomicUsize,
     /// Limit for all charges except connections.
-    shared_limit: usize,
+    shared_limit: AtomicUsize,
     used: AtomicUsize,
     /// Number of request bodies in memory that have a [`BodyShare`].
     bodies: AtomicUsize,
@@ -35,8 +35,8 @@ pub(crate) struct Budget {
 impl Budget {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
-            limit,
-            shared_limit: limit - limit / FOR_CONNECTIONS,
+            limit: AtomicUsize::new(limit),
+            shared_limit: AtomicUsize::new(shared(limit)),
             used: AtomicUsize::new(0),
             bodies: AtomicUsize::new(0),
             refused: Episode::default(),
@@ -47,9 +47,16 @@ impl Budget {
     #[cfg(test)]
     pub(crate) fn without_reserve(limit: usize) -> Self {
         Self {
-            shared_limit: limit,
+            shared_limit: AtomicUsize::new(limit),
             ..Self::new(limit)
         }
+    }
+
+    /// Changes `server.body_memory`. Memory that is charged already stays charged: after a reduction, nothing
+    /// is charged until enough is released.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+        self.shared_limit.store(shared(limit), Ordering::Relaxed);
     }
 
     /// Logs that a connection or a request was rejected because the budget is used up.
@@ -63,7 +70,7 @@ impl Budget {
     }
 
     fn log(&self, event: Option<Event>) {
-        let limit = self.limit >> 20;
+        let limit = self.limit.load(Ordering::Relaxed) >> 20;
         match event {
             None => {}
             Some(Event::Began) => tracing::warn!(
@@ -86,7 +93,7 @@ impl Budget {
     /// Charges memory of a request or a response. Returns `false` if it would exceed the budget.
     #[must_use]
     pub(crate) fn try_charge(&self, bytes: usize) -> bool {
-        self.try_charge_up_to(bytes, self.shared_limit)
+        self.try_charge_up_to(bytes, self.shared_limit.load(Ordering::Relaxed))
     }
 
     /// Charges memory of a connection. Connections may also use the part of the budget that is
@@ -94,13 +101,13 @@ impl Budget {
     /// if the charge would exceed the whole budget.
     #[must_use]
     pub(crate) fn try_charge_connection(&self, bytes: usize) -> bool {
-        self.try_charge_up_to(bytes, self.limit)
+        self.try_charge_up_to(bytes, self.limit.load(Ordering::Relaxed))
     }
 
     /// Charges memory that saves CPU but is not required. Returns `false` unless most of the budget is free.
     #[must_use]
     pub(crate) fn try_charge_if_plenty(&self, bytes: usize) -> bool {
-        self.try_charge_up_to(bytes, self.limit / PLENTY)
+        self.try_charge_up_to(bytes, self.limit.load(Ordering::Relaxed) / PLENTY)
     }
 
     fn try_charge_up_to(&self, bytes: usize, limit: usize) -> bool {
@@ -127,7 +134,7 @@ impl Budget {
     pub(crate) fn has(&self, bytes: usize) -> bool {
         let used = self.used.load(Ordering::Relaxed);
         used.checked_add(bytes)
-            .is_some_and(|all| all <= self.shared_limit)
+            .is_some_and(|all| all <= self.shared_limit.load(Ordering::Relaxed))
     }
 
     /// Releases bytes that were charged.
@@ -144,6 +151,11 @@ impl Budget {
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
+}
+
+/// Returns the part of a budget that bodies and responses may use.
+fn shared(limit: usize) -> usize {
+    limit - limit / FOR_CONNECTIONS
 }
 
 /// Memory charged for one owner. It is released when the share is dropped.
@@ -295,6 +307,17 @@ mod tests {
         assert!(budget.try_charge_connection(100) && !budget.try_charge_connection(1));
         drop(body);
         assert!(budget.try_charge(1400) && !budget.try_charge(1));
+    }
+
+    #[test]
+    fn lower_limit_applies_once_enough_is_released() {
+        let budget = Arc::new(Budget::new(1600));
+        assert!(budget.try_charge(1000));
+        budget.set_limit(800);
+        assert!(!budget.try_charge(1) && !budget.try_charge_connection(1));
+        budget.release(500);
+        assert!(budget.try_charge(250) && !budget.try_charge(1));
+        assert!(budget.try_charge_connection(50) && !budget.try_charge_connection(1));
     }
 
     #[test]

@@ -178,7 +178,9 @@ impl Batch {
         }
         let batch = Self::new(head.entries, records);
         if batch.key != head.idempotency_key {
-            return Err(BatchDamage::new("its key is not that of its records"));
+            return Err(BatchDamage::new(
+                "its idempotency key does not match its records",
+            ));
         }
         if batch.records.is_empty() || count(&batch.parts) != Some(batch.records.len() as u64) {
             return Err(BatchDamage::new("its entries do not add up to its records"));

@@ -2,7 +2,7 @@
 //! contain this beginning.
 
 use super::backend::Backend;
-use super::lossy_cache::LossyCache;
+use super::lossy_cache::{LossyCache, VALUE_BITS};
 use crate::backend_id::BackendId;
 
 /// Binary logarithm of the number of cells: 2 MiB, enough for the beginnings of many thousand prompts.
@@ -12,23 +12,29 @@ const CELLS_LOG2: u32 = 18;
 #[derive(Debug)]
 pub(super) struct Affinity(LossyCache);
 
+/// Number of bits of a backend's id in a [`BackendEpoch`]. Backends with a larger id have no affinity, which
+/// concerns only a server whose configuration has named more than 16 million backends since its start.
+const ID_BITS: u32 = VALUE_BITS - u16::BITS;
+
 /// Id of a backend, and the number of times that the backend came up. After a restart the prefix cache is
 /// empty, so entries with an earlier number do not match any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct BackendEpoch(u32);
+pub(super) struct BackendEpoch(u64);
 
 impl BackendEpoch {
-    pub(super) fn new(backend: &Backend) -> Self {
-        Self(u32::from(backend.stats.epoch()) << 16 | u32::from(backend.id.0))
+    /// `None` if the id of the backend is too large.
+    pub(super) fn new(backend: &Backend) -> Option<Self> {
+        let id = u64::from(backend.id.0);
+        (id >> ID_BITS == 0).then(|| Self(u64::from(backend.stats.epoch()) << ID_BITS | id))
     }
 
     /// Id of the backend, without the number of times that the backend came up.
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "the id is in the lower half"
+        reason = "the id is in the lower bits"
     )]
     pub(super) fn id(self) -> BackendId {
-        BackendId(self.0 as u16)
+        BackendId((self.0 & ((1 << ID_BITS) - 1)) as u32)
     }
 }
 
@@ -39,7 +45,9 @@ impl Affinity {
 
     /// Notes that a backend receives a prompt.
     pub(super) fn remember(&self, blocks: &[u64], backend: &Backend) {
-        let BackendEpoch(epoch) = BackendEpoch::new(backend);
+        let Some(BackendEpoch(epoch)) = BackendEpoch::new(backend) else {
+            return;
+        };
         for block in blocks {
             self.0.put(*block, epoch);
         }

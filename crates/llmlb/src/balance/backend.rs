@@ -1,6 +1,6 @@
 //! One upstream LLM server: its address, its models and its load.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use http::{HeaderName, HeaderValue, StatusCode, header};
@@ -30,18 +30,15 @@ pub(crate) struct Backend {
     pub(crate) settings: BackendSettings,
     /// Number of a [`Kind`]. `u8::MAX` means that the kind is not known.
     kind: AtomicU8,
-    current: Mutex<StateAndModels>,
-    /// True if the backend has reported its models at least once. Its models then count as known,
-    /// even while the backend is down. Until all models are known, a request for an unknown model
-    /// gets 503 instead of 404.
-    has_reported_models: AtomicBool,
-    pub(crate) health: BackendHealth,
-    pub(super) learned: Learned,
-    pub(super) stats: BackendStats,
+    current: Arc<Mutex<StateAndModels>>,
+    pub(crate) health: Arc<BackendHealth>,
+    pub(super) learned: Arc<Learned>,
+    pub(super) stats: Arc<BackendStats>,
 }
 
-/// Properties of a backend that do not change.
-#[derive(Debug)]
+/// Settings of a backend. A reload of the configuration that changes them replaces the [`Backend`] by one
+/// with the same id and state: requests in flight keep the settings with which they began.
+#[derive(Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is an independent setting"
@@ -106,6 +103,10 @@ struct StateAndModels {
     state: BackendState,
     /// Models that the backend serves, or served before it went down.
     served: Arc<[Arc<str>]>,
+    /// True if the backend has reported its models at least once. Its models then count as known,
+    /// even while the backend is down. Until all models are known, a request for an unknown model
+    /// gets 503 instead of 404.
+    has_reported: bool,
 }
 
 impl BackendState {
@@ -129,10 +130,6 @@ impl Backend {
             value.set_sensitive(true);
             Some((name, value))
         });
-        let fixed = backend.models.iter().flatten();
-        let only = backend.only_models.as_deref();
-        let fixed = fixed.filter(|model| is_allowed(only, model));
-        let served = fixed.map(|model| Arc::from(model.as_str())).collect();
         Self {
             id: BackendId(0),
             key: BackendKey(0),
@@ -152,15 +149,80 @@ impl Backend {
                 accepts_websockets: backend.websocket,
                 is_kind_given: backend.kind.is_some(),
             },
-            current: Mutex::new(StateAndModels {
+            current: Arc::new(Mutex::new(StateAndModels {
                 state: BackendState::not_probed(),
-                served,
-            }),
-            has_reported_models: AtomicBool::new(false),
-            health: BackendHealth::default(),
-            learned: Learned::default(),
-            stats: BackendStats::default(),
+                served: Arc::default(),
+                has_reported: false,
+            })),
+            health: Arc::default(),
+            learned: Arc::default(),
+            stats: Arc::default(),
         }
+        .with_fixed_models()
+    }
+
+    /// Returns a backend with new settings at the same URL, which keeps what is known about the old one:
+    /// its id, state, load, latency, failures and affinity.
+    pub(crate) fn with_state_of(mut self, old: &Self) -> Self {
+        let kind = match (old.settings.is_kind_given, old.kind()) {
+            (false, Some(kind)) => Some(kind),
+            _ => None,
+        };
+        if let Some(kind) = kind {
+            self.note_kind(kind);
+        }
+        self.id = old.id;
+        self.key = old.key;
+        self.current = Arc::clone(&old.current);
+        self.health = Arc::clone(&old.health);
+        self.learned = Arc::clone(&old.learned);
+        self.stats = Arc::clone(&old.stats);
+        self
+    }
+
+    /// Lists the configured models as served, also while the backend is down.
+    fn with_fixed_models(self) -> Self {
+        let served = self.fixed_models();
+        if let Some(served) = served {
+            self.lock().served = served;
+        }
+        self
+    }
+
+    /// Names of the models that the configuration lists. `None` if the backend reports its models.
+    fn fixed_models(&self) -> Option<Arc<[Arc<str>]>> {
+        let fixed = self.settings.fixed_models.as_ref()?.iter();
+        let only = self.settings.only_models.as_deref();
+        let fixed = fixed.filter(|model| is_allowed(only, model));
+        Some(fixed.map(|model| Arc::from(model.as_str())).collect())
+    }
+
+    /// Applies new settings of the models to the list of the last probe, if the probe with the new settings
+    /// did not succeed.
+    pub(super) fn restrict_models(&self) {
+        let fixed = self.fixed_models();
+        let mut current = self.lock();
+        let only = self.settings.only_models.as_deref();
+        if let BackendState::Up(models) = &mut current.state {
+            Arc::make_mut(models).retain(|id| is_allowed(only, id));
+        }
+        let served = current.served.iter();
+        let allowed = served.filter(|id| is_allowed(only, id)).cloned();
+        current.served = fixed.unwrap_or_else(|| allowed.collect());
+    }
+
+    /// True if both have the same settings, so that the old one can stay in use.
+    pub(super) fn has_same_settings(&self, other: &Self) -> bool {
+        let kind = |backend: &Self| backend.settings.is_kind_given.then(|| backend.kind());
+        self.name == other.name
+            && self.label == other.label
+            && kind(self) == kind(other)
+            && self.settings == other.settings
+    }
+
+    /// True while the configuration does not name the backend any more: it gets no further requests.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.stats.is_removed()
     }
 
     /// A backend that was found on this machine.
@@ -277,7 +339,7 @@ impl Backend {
                 Arc::make_mut(models).keep_created(before);
             }
             current.served = models.iter().map(|model| Arc::clone(&model.id)).collect();
-            self.has_reported_models.store(true, Ordering::Relaxed);
+            current.has_reported = true;
         }
         let is_up = matches!(state, BackendState::Up(_));
         if is_up && matches!(current.state, BackendState::Down(_)) {
@@ -290,7 +352,7 @@ impl Backend {
 
     /// True if the backend's models are known, even if it is down now.
     pub(crate) fn has_known_models(&self) -> bool {
-        self.settings.fixed_models.is_some() || self.has_reported_models.load(Ordering::Relaxed)
+        self.settings.fixed_models.is_some() || self.lock().has_reported
     }
 
     /// Names of the models that the backend serves, or served before it went down.

@@ -3,12 +3,16 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Map of fixed size from hashes to `u32` values, which identify backends. A newer value may
+/// Number of bits of a value. The other bits of a cell are the tag of the value's hash.
+pub(super) const VALUE_BITS: u32 = 40;
+const VALUE: u64 = (1 << VALUE_BITS) - 1;
+
+/// Map of fixed size from hashes to values of [`VALUE_BITS`], which identify backends. A newer value may
 /// replace the value of another hash; a request whose value is lost is routed without this hint.
 ///
 /// Each hash has one cell, which it shares with other hashes; a tag in the cell shows which hash
 /// its value belongs to. Two hashes with the same cell have the same tag with a probability of one
-/// in 2³¹; a request is then sent to a less suitable backend, which does no harm.
+/// in 2²³; a request is then sent to a less suitable backend, which does no harm.
 pub(super) struct LossyCache {
     cells: Box<[AtomicU64]>,
 }
@@ -22,27 +26,23 @@ impl LossyCache {
         }
     }
 
-    pub(super) fn put(&self, hash: u64, value: u32) {
+    /// Stores the lower [`VALUE_BITS`] of a value.
+    pub(super) fn put(&self, hash: u64, value: u64) {
         let (cell, tag) = self.find(hash);
-        let content = tag | u64::from(value);
+        let content = tag | (value & VALUE);
         // Writing an equal value would only invalidate the cache line of other threads.
         if cell.load(Ordering::Relaxed) != content {
             cell.store(content, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn get(&self, hash: u64) -> Option<u32> {
+    pub(super) fn get(&self, hash: u64) -> Option<u64> {
         let (cell, tag) = self.find(hash);
         let content = cell.load(Ordering::Relaxed);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the value is the lower half"
-        )]
-        let value = content as u32;
-        (content >> 32 == tag >> 32).then_some(value)
+        (content >> VALUE_BITS == tag >> VALUE_BITS).then_some(content & VALUE)
     }
 
-    /// Returns the cell of a hash, and the hash's tag. The tag is stored in the upper half of the
+    /// Returns the cell of a hash, and the hash's tag. The tag is stored in the upper bits of the
     /// cell to distinguish the hashes that share it, and is never 0, because 0 marks an empty cell.
     fn find(&self, hash: u64) -> (&AtomicU64, u64) {
         // The upper bits select the cell. The multiplication makes them depend on all bits of the hash.
@@ -50,7 +50,9 @@ impl LossyCache {
         let bits = self.cells.len().trailing_zeros();
         let index = mixed.checked_shr(64 - bits).unwrap_or_default();
         let index = usize::try_from(index).unwrap_or_default();
-        (&self.cells[index], (mixed << 32) | 1 << 32)
+        // The tag has bits of the hash that the index does not depend on alone: those below its upper bits.
+        let tag = (mixed << 32 & !VALUE) | 1 << VALUE_BITS;
+        (&self.cells[index], tag)
     }
 }
 
@@ -71,14 +73,15 @@ mod tests {
         assert_eq!((memory.get(0), memory.get(7)), (None, None));
         memory.put(7, 1);
         memory.put(0, 0);
-        memory.put(7, u32::MAX);
-        assert_eq!((memory.get(0), memory.get(7)), (Some(0), Some(u32::MAX)));
+        memory.put(7, VALUE);
+        assert_eq!((memory.get(0), memory.get(7)), (Some(0), Some(VALUE)));
         assert_eq!(memory.get(8), None);
     }
 
     #[test]
     fn values_are_lost_but_never_confused_when_the_cache_is_full() {
         let memory = LossyCache::new(6);
+        // A tag has 23 bits, so that one of these 10,000 values could be confused with probability 1/800.
         let mut random = Random::seeded(3);
         let mut hash =
             || u64::from(random.below(u32::MAX)) << 32 | u64::from(random.below(u32::MAX));

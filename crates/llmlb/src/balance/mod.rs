@@ -21,6 +21,7 @@ mod pick;
 mod pool;
 mod queue;
 mod random;
+mod reconfigure;
 mod route;
 mod routes;
 mod slot;
@@ -38,6 +39,7 @@ use std::time::Duration;
 
 use crate::config::{Alias, Config};
 use crate::issued_ids::IdHash;
+use crate::request_settings::RequestSettings;
 
 pub(crate) use backend::{Backend, BackendState};
 pub(crate) use backend_health::LastError;
@@ -47,6 +49,7 @@ pub(crate) use issuers::{CAPACITY as ISSUER_CAPACITY, Issuer, IssuerQueue};
 pub(crate) use model::{Model, Models};
 pub(crate) use pool::Pool;
 pub(crate) use queue::WaitError;
+pub(crate) use reconfigure::{PlannedBackend, Reconfigured};
 pub(crate) use route::Route;
 pub(crate) use slot::Slot;
 pub(crate) use suspicion::{Evidence, Fault};
@@ -56,6 +59,7 @@ pub(crate) use table::Table;
 #[derive(Clone, Debug)]
 pub(crate) struct PoolConfig {
     pub(crate) aliases: Vec<Alias>,
+    pub(crate) settings: Arc<RequestSettings>,
     /// Maximum number of requests that wait for a slot.
     pub(crate) queue: usize,
     /// Maximum time that a request waits for a slot.
@@ -67,10 +71,11 @@ pub(crate) struct PoolConfig {
     pub(crate) issuer_queues: Vec<Arc<IssuerQueue>>,
 }
 
-impl From<&Config> for PoolConfig {
-    fn from(config: &Config) -> Self {
+impl PoolConfig {
+    pub(crate) fn new(config: &Config, settings: Arc<RequestSettings>) -> Self {
         Self {
             aliases: config.aliases.clone(),
+            settings,
             queue: config.server.queue,
             queue_timeout: config.server.queue_timeout,
             host: None,

@@ -11,6 +11,7 @@ use super::current::Current;
 use super::issuers::{Issuer, IssuerQueue, Issuers};
 use super::queue::{Queue, WaitError};
 use super::random::Random;
+use super::reconfigure::KnownBackends;
 use super::route::Route;
 use super::slot::Slot;
 use super::suspicion::{Evidence, Fault};
@@ -18,16 +19,16 @@ use super::table::Table;
 use super::wait_key::WaitKey;
 use super::{PoolConfig, RouteError, SelectHints};
 use crate::backend_id::BackendId;
-use crate::config::{Alias, BackendUrl, Kind};
+use crate::config::{BackendUrl, Kind};
 use crate::contention::Contention;
-use crate::issued_ids::{BackendKey, IdHash};
+use crate::issued_ids::IdHash;
+use crate::request_settings::RequestSettings;
 
 /// All backends.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    current: Current,
-    aliases: Vec<Alias>,
-    queue: Arc<Queue>,
+    pub(super) current: Current,
+    pub(super) queue: Arc<Queue>,
     affinity: Affinity,
     /// Backends by the hashes of ids that they issued, such as file ids. A request that names such
     /// an id is sent to the backend that issued the id, since no other backend knows it.
@@ -35,11 +36,11 @@ pub(crate) struct Pool {
     /// Queues of the threads that persist issued ids.
     issuer_queues: Vec<Arc<IssuerQueue>>,
     /// Name of this host, for the keys of loopback backends.
-    host: Option<String>,
+    pub(super) host: Option<String>,
     /// Lock held while a changed table of backends, routes and models is built and stored.
     /// Otherwise two concurrent changes could start from the same old table, and one of them would
     /// be lost.
-    changing: Mutex<()>,
+    pub(super) changing: Mutex<KnownBackends>,
     /// Held while a backend is ejected that must not be the last one of a model. Otherwise two
     /// threads could eject both backends of a model, each relying on the other backend.
     ejecting: Mutex<()>,
@@ -48,21 +49,20 @@ pub(crate) struct Pool {
 impl Pool {
     pub(crate) fn new(config: PoolConfig, backends: impl IntoIterator<Item = Backend>) -> Self {
         let queue = Arc::new(Queue::new(config.queue, config.queue_timeout));
+        let table = Table::new(Vec::new(), config.aliases.into(), config.settings, &queue);
         let pool = Self {
-            current: Current::new(Table::new(Vec::new(), &[], &queue)),
-            aliases: config.aliases,
+            current: Current::new(table),
             queue,
             affinity: Affinity::new(),
             issuers: Issuers::new(),
             issuer_queues: config.issuer_queues,
             host: config.host,
-            changing: Mutex::new(()),
+            changing: Mutex::default(),
             ejecting: Mutex::new(()),
         };
-        pool.change(|list| {
-            for backend in backends {
-                append(list, backend, pool.host.as_deref());
-            }
+        pool.change(|list, known| {
+            let admit = |backend| known.admit(backend, pool.host.as_deref());
+            list.extend(backends.into_iter().filter_map(admit));
         });
         pool
     }
@@ -71,9 +71,9 @@ impl Pool {
         self.current.get()
     }
 
-    /// The alias with this name.
-    pub(crate) fn alias(&self, name: &str) -> Option<&Alias> {
-        self.aliases.iter().find(|alias| alias.name == name)
+    /// Settings of requests that begin now.
+    pub(crate) fn settings(&self) -> Arc<RequestSettings> {
+        self.current.with(|table| Arc::clone(table.settings()))
     }
 
     /// Returns the contention signal: while requests wait, a client that stalls is aborted after `limit`.
@@ -94,9 +94,10 @@ impl Pool {
     /// Adds a discovered backend. `None` if the pool has a backend at its address already.
     pub(crate) fn add(&self, backend: Backend) -> Option<Arc<Backend>> {
         let mut added = None;
-        self.change(|list| {
+        self.change(|list, known| {
             if !is_among(list, &backend.url) {
-                added = append(list, backend, self.host.as_deref());
+                added = known.admit(backend, self.host.as_deref());
+                list.extend(added.clone());
             }
         });
         added
@@ -108,7 +109,7 @@ impl Pool {
             return state; // The usual case, which builds no table.
         }
         let mut before = None;
-        self.change(|_| before = Some(backend.replace_state(state.clone())));
+        self.change(|_, _| before = Some(backend.replace_state(state.clone())));
         before.unwrap_or(state)
     }
 
@@ -185,13 +186,20 @@ impl Pool {
         self.current.with(|table| table.is_last(backend.id, now))
     }
 
-    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Backend>>)) {
-        let one_at_a_time = lock(&self.changing);
-        let mut backends = self.table().backends.clone();
-        change(&mut backends);
+    fn change(&self, change: impl FnOnce(&mut Vec<Arc<Backend>>, &mut KnownBackends)) {
+        let mut known = lock(&self.changing);
+        let table = self.table();
+        let mut backends = table.backends.clone();
+        change(&mut backends, &mut known);
+        let (aliases, settings) = (Arc::clone(table.aliases()), Arc::clone(table.settings()));
         self.current
-            .set(Table::new(backends, &self.aliases, &self.queue));
-        drop(one_at_a_time);
+            .set(Table::new(backends, aliases, settings, &self.queue));
+        drop(known);
+        self.reroute();
+    }
+
+    /// Gives waiting requests the routes of the current table.
+    pub(super) fn reroute(&self) {
         self.queue.reroute(|route| self.find_current(route));
     }
 
@@ -203,13 +211,25 @@ impl Pool {
 
     /// Returns the backends that may serve a model; only those of `kind`, if it is given. A request
     /// without a model may be sent to any backend.
+    #[cfg(test)]
     pub(crate) fn route_for_kind(
         &self,
         kind: Option<Kind>,
         model: Option<&str>,
     ) -> Result<Arc<Route>, RouteError> {
+        self.route_with_settings(kind, model)
+            .map(|(route, _)| route)
+    }
+
+    /// Returns the backends that may serve a model, and the settings of the same configuration; only backends
+    /// of `kind`, if it is given. A request without a model may be sent to any backend.
+    pub(crate) fn route_with_settings(
+        &self,
+        kind: Option<Kind>,
+        model: Option<&str>,
+    ) -> Result<(Arc<Route>, Arc<RequestSettings>), RouteError> {
         self.current.with(|table| match table.route(kind, model) {
-            Some(route) => Ok(Arc::clone(route)),
+            Some(route) => Ok((Arc::clone(route), Arc::clone(table.settings()))),
             None if table.is_complete() => Err(RouteError::Unknown),
             None => Err(RouteError::NotYet),
         })
@@ -277,7 +297,9 @@ impl Pool {
         indices
             .filter(|index| {
                 let backend = route.backend(*index);
-                backend.health.refuses_connections() && !tried.contains(&backend.id)
+                backend.health.refuses_connections()
+                    && !backend.is_removed()
+                    && !tried.contains(&backend.id)
             })
             .find_map(|index| Slot::acquire(route, index))
     }
@@ -291,7 +313,7 @@ impl Pool {
     fn acquire_nearest(&self, selection: &mut Selection<'_>, blocks: &[u64]) -> Option<Slot> {
         self.affinity.recall(blocks).find_map(|epoch| {
             let index = selection.route.index_of(epoch.id())?;
-            if BackendEpoch::new(selection.route.backend(index)) != epoch {
+            if BackendEpoch::new(selection.route.backend(index)) != Some(epoch) {
                 return None;
             }
             let is_allowed = match selection.availability(index) {
@@ -384,21 +406,7 @@ impl Pool {
     }
 }
 
-/// Appends a backend and gives it its id. `None` if all ids are in use.
-fn append(
-    list: &mut Vec<Arc<Backend>>,
-    mut backend: Backend,
-    host: Option<&str>,
-) -> Option<Arc<Backend>> {
-    backend.id = BackendId(u16::try_from(list.len()).ok()?);
-    let host = host.filter(|_| backend.url.is_loopback());
-    backend.key = BackendKey::new(&backend.url.to_string(), host);
-    let backend = Arc::new(backend);
-    list.push(Arc::clone(&backend));
-    Some(backend)
-}
-
-fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

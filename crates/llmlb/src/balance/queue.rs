@@ -19,6 +19,7 @@ use super::random::Random;
 use super::route::Route;
 use super::slot::Slot;
 use super::wait_key::WaitKey;
+use crate::atomic_duration::AtomicDuration;
 use crate::contention::Contention;
 
 /// The reason why a waiting request gets no slot.
@@ -39,7 +40,7 @@ pub(super) struct Queue {
     waiting: Arc<AtomicUsize>,
     waiters: Mutex<FairQueue<WaitKey, SlotSender>>,
     /// Maximum waiting time.
-    timeout: Duration,
+    timeout: AtomicDuration,
     /// Wakes all waiting requests after an ejection, so that they compute the time of the next trial.
     ejected: Notify,
 }
@@ -62,7 +63,7 @@ impl Queue {
         Self {
             waiting: Arc::default(),
             waiters: Mutex::new(FairQueue::new(max)),
-            timeout,
+            timeout: AtomicDuration::new(timeout),
             ejected: Notify::new(),
         }
     }
@@ -71,6 +72,13 @@ impl Queue {
     /// requests wait in this queue.
     pub(super) fn contention(&self, limit: Duration) -> Contention {
         Contention::new(&self.waiting, limit)
+    }
+
+    /// Changes the maximum number of waiting requests and their maximum waiting time. Requests that wait
+    /// already stay, with the time that they began with.
+    pub(super) fn set_limits(&self, max: usize, timeout: Duration) {
+        self.lock().set_max(max);
+        self.timeout.set(timeout);
     }
 
     /// Number of waiting requests.
@@ -196,7 +204,7 @@ impl Queue {
 impl Waiter<'_> {
     /// Waits for a slot, at most for `server.queue_timeout`.
     pub(super) async fn outcome(mut self) -> WaitResult {
-        let deadline = Instant::now() + self.queue.timeout;
+        let deadline = Instant::now() + self.queue.timeout.get();
         loop {
             // Subscribe to ejections before the recovery time is read, so that none in between is missed.
             let ejected = self.queue.ejected.notified();

@@ -30,7 +30,8 @@ pub(crate) struct Route {
     /// The model; `None` for requests without one.
     pub(super) name: Option<Arc<str>>,
     /// Backends that may serve the route's model, also those that are down. Sorted by the backends'
-    /// ids, because [`Self::index_of`] does a binary search.
+    /// ids, because [`Self::index_of`] does a binary search. The candidates of a request without a model
+    /// are in the order of the configuration.
     pub(super) candidates: Vec<Candidate>,
     /// Indices of the candidates that were up when the route was built.
     pub(super) up: Vec<usize>,
@@ -70,14 +71,16 @@ impl Route {
         statuses.all(|status| status.is_some()).then_some(first)
     }
 
-    /// Creates a route. `candidates` must be sorted by the backends' ids, because
-    /// [`Self::index_of`] does a binary search.
+    /// Creates a route.
     pub(super) fn new(
         kind: Option<Kind>,
         name: Option<Arc<str>>,
-        candidates: Vec<Candidate>,
+        mut candidates: Vec<Candidate>,
         queue: &Arc<Queue>,
     ) -> Self {
+        if name.is_some() {
+            candidates.sort_by_key(|one| one.backend.id);
+        }
         let indices = 0..candidates.len();
         let up: Vec<usize> = indices
             .filter(|index| candidates[*index].backend.is_up())
@@ -113,6 +116,9 @@ impl Route {
 
     /// Index of a backend among the candidates.
     pub(super) fn index_of(&self, id: BackendId) -> Option<usize> {
+        if self.is_in_order() {
+            return self.candidates.iter().position(|one| one.backend.id == id);
+        }
         self.candidates
             .binary_search_by_key(&id, |one| one.backend.id)
             .ok()

@@ -158,7 +158,6 @@ impl Drafts {
                 .filter(|one| seen.insert(one.backend.id));
             candidates.extend(new);
         }
-        candidates.sort_by_key(|one| one.backend.id);
         candidates
     }
 }

@@ -14,6 +14,9 @@ use super::latency::Latency;
 #[repr(align(128))]
 pub(super) struct BackendStats {
     is_up: AtomicBool,
+    /// True while the configuration does not name the backend any more. Requests in flight finish; no
+    /// further request is sent, also not by requests that found their backends before the change.
+    is_removed: AtomicBool,
     /// True if the table of missing endpoints may have an entry. While false, the selection of a
     /// backend skips the lookup in that table.
     lacks_any: AtomicBool,
@@ -28,13 +31,23 @@ pub(super) struct BackendStats {
 }
 
 impl BackendStats {
+    /// True if the backend is up and may get requests.
     pub(super) fn is_up(&self) -> bool {
-        self.is_up.load(Ordering::Relaxed)
+        self.is_up.load(Ordering::Relaxed) && !self.is_removed()
+    }
+
+    /// True while the configuration does not name the backend any more.
+    pub(super) fn is_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_removed(&self, is_removed: bool) {
+        self.is_removed.store(is_removed, Ordering::SeqCst);
     }
 
     /// Notes that the backend came up or went down.
     pub(super) fn set_up(&self, is_up: bool) {
-        if is_up && !self.is_up() {
+        if is_up && !self.is_up.load(Ordering::Relaxed) {
             self.epochs.fetch_add(1, Ordering::Relaxed);
             // Failures before the restart do not count: they belong to the program that ran then.
             self.breaker.store(0, Ordering::Relaxed);

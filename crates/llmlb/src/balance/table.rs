@@ -15,6 +15,7 @@ use super::route::Route;
 use super::routes::Routes;
 use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
+use crate::request_settings::RequestSettings;
 
 /// Backends, routes and models as of one moment.
 #[derive(Debug)]
@@ -31,12 +32,21 @@ pub(crate) struct Table {
     indices: HashMap<Arc<str>, usize>,
     /// Body of `/v1/models`, built at the first use.
     list: OnceLock<Bytes>,
+    aliases: Arc<[Alias]>,
+    /// Settings of requests. They are a part of the table, so that the backends of a request and its
+    /// settings belong to the same configuration.
+    settings: Arc<RequestSettings>,
 }
 
 impl Table {
-    pub(super) fn new(backends: Vec<Arc<Backend>>, aliases: &[Alias], queue: &Arc<Queue>) -> Self {
-        let routes = Routes::new(&backends, None, aliases, queue);
-        let models = models(&backends, aliases, &routes);
+    pub(super) fn new(
+        backends: Vec<Arc<Backend>>,
+        aliases: Arc<[Alias]>,
+        settings: Arc<RequestSettings>,
+        queue: &Arc<Queue>,
+    ) -> Self {
+        let routes = Routes::new(&backends, None, &aliases, queue);
+        let models = models(&backends, &aliases, &routes);
         let indexed = models.iter().enumerate();
         Self {
             indices: indexed
@@ -44,10 +54,25 @@ impl Table {
                 .collect(),
             models,
             list: OnceLock::new(),
-            ollama: Routes::new(&backends, Some(Kind::Ollama), aliases, queue),
+            ollama: Routes::new(&backends, Some(Kind::Ollama), &aliases, queue),
             routes,
             backends,
+            aliases,
+            settings,
         }
+    }
+
+    /// The alias with this name.
+    pub(crate) fn alias(&self, name: &str) -> Option<&Alias> {
+        self.aliases.iter().find(|alias| alias.name == name)
+    }
+
+    pub(crate) fn settings(&self) -> &Arc<RequestSettings> {
+        &self.settings
+    }
+
+    pub(super) fn aliases(&self) -> &Arc<[Alias]> {
+        &self.aliases
     }
 
     /// The route of a model, or of requests without one; only backends of `kind`, if it is given.

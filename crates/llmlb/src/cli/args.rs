@@ -131,6 +131,14 @@ pub(super) struct Check {
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<PathBuf>,
 
+    /// Contact the backends and the receiver of usage records too
+    #[arg(long)]
+    pub(super) ask: bool,
+
+    /// Print a JSON Schema of the configuration file for editors, and check nothing
+    #[arg(long, conflicts_with_all = ["config", "ask", "allow_shared_config"])]
+    pub(super) schema: bool,
+
     /// Accept a configuration file that other users can write
     #[arg(long, requires = "config")]
     pub(super) allow_shared_config: bool,

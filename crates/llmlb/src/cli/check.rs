@@ -7,12 +7,16 @@ use crate::tls::TlsConfig;
 
 use super::args::Check;
 use super::exit::{self, Failure};
-use super::output;
 use super::serve::tls_failure;
 use super::server_keys;
 use super::table::aligned;
+use super::{check_ask, check_machine, output};
 
 pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
+    if args.schema {
+        output::data(&output::json(&config::schema())?)?;
+        return Ok(exit::DONE);
+    }
     let flags = Flags {
         config: args.config.clone(),
         allow_shared_config: args.allow_shared_config,
@@ -20,14 +24,23 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
         ..Flags::default()
     };
     let config = config::load(&flags).map_err(|problems| refused(&problems))?;
-    server_keys::check(&config)?;
     let tls = TlsConfig::load(&config.server).map_err(|error| tls_failure(&error))?;
     if !quiet {
         let mut text = report(&config);
         text.extend(tls.map(|tls| certificate(&tls)));
         output::data(&text)?;
     }
-    Ok(exit::DONE)
+    let problems = check_machine::problems(&config);
+    for problem in &problems {
+        output::message(problem);
+    }
+    server_keys::check(&config)?;
+    let reaches_all = !args.ask || check_ask::ask(&config)?;
+    Ok(if problems.is_empty() && reaches_all {
+        exit::DONE
+    } else {
+        exit::FAILED
+    })
 }
 
 /// Returns the error for an invalid configuration: the number of problems, then a line for each.

@@ -33,14 +33,14 @@ pub(super) fn interruptible<T: Send + 'static>(
             })?;
         tokio::select! {
             done = &mut done => return ended(done),
-            signal = signals.next() => {
+            signal = signals.next_stop() => {
                 tracing::info!("{signal} received: exiting after the attempt in progress");
                 cancel.cancel();
             }
         }
         tokio::select! {
             done = &mut done => ended(done),
-            signal = signals.next() => {
+            signal = signals.next_stop() => {
                 tracing::info!("second signal received ({signal}): exiting at once");
                 Ok(None)
             }

@@ -2,6 +2,8 @@
 
 mod args;
 mod check;
+mod check_ask;
+mod check_machine;
 mod completions;
 mod data_args;
 mod exit;

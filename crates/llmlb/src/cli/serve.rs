@@ -1,7 +1,7 @@
 //! `llmlb serve`: acquires the port's lock, serves, drains on a signal, releases the lock.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::listen;
 use crate::lock::{LockError, ServerFields, ServerLock};
 use crate::meter::Meter;
 use crate::notify::Notify;
-use crate::sys::{self, signals::Signals};
+use crate::sys::{self, SignalEvent, signals::Signals};
 use crate::tls::{TlsConfig, TlsError};
 
 /// Maximum number of attempts with `-p 0`. The system may assign a port whose lock another starting
@@ -41,17 +41,12 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
     };
     let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
     if args.demo
-        && let Some(url) = config.usage.url.take()
+        && let Some(url) = config.adapt_to_demo()
     {
         let url = url.shown();
         tracing::warn!(
             "usage.url ({url}) is ignored: the demo's usage records are never delivered"
         );
-    }
-    if args.demo {
-        // The demo ignores `fleet.store`: its data directory belongs to this machine, and the ids of
-        // its backends are not shared with other servers.
-        config.fleet.store = None;
     }
     sys::limits::raise_open_files();
     sys::limits::disable_core_dumps();
@@ -61,13 +56,14 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         .map_err(|error| {
             Failure::new(exit::FAILED, format!("cannot start the runtime: {error}"))
         })?;
-    let ended = runtime.block_on(run(&config, args.demo, log));
+    let ended = runtime.block_on(run(&config, &flags, log));
     // Do not wait for tasks: the remaining ones belong to aborted requests.
     runtime.shutdown_background();
     ended
 }
 
-async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure> {
+async fn run(config: &Config, flags: &Flags, log: RequestLog) -> Result<u8, Failure> {
+    let demo = flags.demo;
     // Install the signal handlers before the lock is acquired: a signal in between would kill the process
     // and leave a stale lock file.
     let mut signals = Signals::install()
@@ -105,8 +101,8 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     let division = divide_descriptors(config, demo)?;
     let port = ClientPort { listener, tls };
     let started = tokio::select! {
-        started = App::start(config, demo, port, &division, via, log, opened) => started,
-        signal = signals.next() => {
+        started = App::start(config, flags, port, &division, via, log, opened) => started,
+        signal = signals.next_stop() => {
             tracing::info!("{signal} received during the start: exiting");
             return release(lock, exit::DONE);
         }
@@ -116,18 +112,15 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     announce(&app, config, address, demo);
     notify.ready(&format!("serving on {}", base_url(&app, address)));
 
-    let signal = tokio::select! {
-        signal = signals.next() => signal,
-        () = app.workers_failed() => {
-            drop(lock);
-            return Err(Failure::new(
-                exit::FAILED,
-                "all worker threads ended unexpectedly; see the errors above",
-            ));
-        }
+    let Some(signal) = serve_until_signal(&mut app, &mut signals, &mut lock).await else {
+        drop(lock);
+        return Err(Failure::new(
+            exit::FAILED,
+            "all worker threads ended unexpectedly; see the errors above",
+        ));
     };
     let in_flight = app.shared.requests.now();
-    let limit = config.server.drain_timeout;
+    let limit = app.drain_timeout();
     tracing::info!("{signal} received: {}", drain_message(in_flight, limit));
     publish_draining(&mut lock, in_flight);
     notify.stopping(
@@ -139,9 +132,36 @@ async fn run(config: &Config, demo: bool, log: RequestLog) -> Result<u8, Failure
     release(lock, log_end(&ended))
 }
 
+/// Serves, and reloads the configuration on request, until a signal stops the server. Returns the signal's name;
+/// `None` if all workers have ended.
+async fn serve_until_signal(
+    app: &mut App,
+    signals: &mut Signals,
+    lock: &mut ServerLock,
+) -> Option<&'static str> {
+    loop {
+        let reloaded = app.reloaded();
+        let event = tokio::select! {
+            event = signals.next() => Some(event),
+            () = reloaded => None,
+            () = app.workers_failed() => return None,
+        };
+        match event {
+            Some(SignalEvent::Stop(name)) => return Some(name),
+            Some(SignalEvent::Reload) => app.reload(),
+            None => {
+                // `llmlb stop` reads the timeout in the lock record.
+                if let Err(error) = lock.publish_drain_timeout(app.drain_timeout()) {
+                    tracing::debug!(%error, "cannot write the drain timeout into the lock record");
+                }
+            }
+        }
+    }
+}
+
 /// Rejects a backend that is this server itself: its requests would loop.
 fn reject_own_address(config: &Config, address: SocketAddr) -> Result<(), Failure> {
-    let Some(own) = config.backends.iter().find(|one| leads_to(one, address)) else {
+    let Some(own) = config.backends.iter().find(|one| one.leads_to(address)) else {
         return Ok(());
     };
     Err(Failure::new(
@@ -296,22 +316,6 @@ fn acquire_port(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
     ))
 }
 
-/// True if a backend's URL names this server's own address. Requests to it would loop.
-fn leads_to(backend: &config::Backend, own: SocketAddr) -> bool {
-    let authority = backend.url.authority();
-    let host = match authority.host() {
-        "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        host => match host.trim_matches(['[', ']']).parse() {
-            Ok(host) => host,
-            Err(_) => return false,
-        },
-    };
-    let own_ip = own.ip().to_canonical();
-    let is_own_host =
-        host.to_canonical() == own_ip || (own_ip.is_unspecified() && config::is_loopback(host));
-    authority.port_u16() == Some(own.port()) && is_own_host
-}
-
 /// Returns the URL of the server without a path.
 fn base_url(app: &App, address: SocketAddr) -> String {
     let scheme = if app.shared.tls.is_some() {
@@ -334,16 +338,17 @@ fn announce(app: &App, config: &Config, address: SocketAddr, demo: bool) {
         "listening on {url} (PID {}), {backends}",
         std::process::id()
     );
+    let is_public = !config::is_loopback(address.ip());
     if app.shared.keys.is_required() {
         tracing::info!("clients need an API key: list them with `llmlb key list`");
-    } else if !config::is_loopback(address.ip()) {
+    } else if is_public {
         tracing::warn!("every client that can reach {address} can use the backends");
-        if app.shared.tls.is_none() && config.server.trusted_proxies.is_empty() {
-            tracing::warn!(
-                "requests to {address} are not encrypted: set server.tls_cert and server.tls_key, or \
-                 name the reverse proxy that serves https in server.trusted_proxies"
-            );
-        }
+    }
+    if is_public && app.shared.tls.is_none() && config.server.trusted_proxies.is_empty() {
+        tracing::warn!(
+            "requests to {address} are not encrypted: set server.tls_cert and server.tls_key, or \
+             name the reverse proxy that serves https in server.trusted_proxies"
+        );
     }
     if let Some(tls) = &app.shared.tls {
         tracing::info!("the certificate is for {}", tls.certificate().summary());

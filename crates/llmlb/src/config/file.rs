@@ -1,8 +1,11 @@
 //! Selection and reading of the configuration file.
 
+use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
 
 use super::env::Environment;
 use super::problems::{ProblemList, one_line};
@@ -21,6 +24,32 @@ pub(super) struct ConfigFile {
     pub(super) text: String,
 }
 
+impl ConfigFile {
+    /// Returns the beginning of the SHA-256 of the content, in hexadecimal digits.
+    pub(super) fn hash(&self) -> String {
+        let hash = Sha256::digest(self.text.as_bytes());
+        hash.iter().take(6).fold(String::new(), |mut text, byte| {
+            // Writing into memory cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+}
+
+/// Returns the path of the file that is read, and the flag or variable that names it. `None` for a demo
+/// without `--config`, which reads no file.
+pub(super) fn path(flags: &Flags, env: &Environment) -> Option<(PathBuf, Option<&'static str>)> {
+    if let Some(name) = &flags.config {
+        Some((name.clone(), Some(settings::CONFIG_FLAG)))
+    } else if let Some(name) = env.path(settings::CONFIG) {
+        Some((name, Some(settings::CONFIG)))
+    } else if flags.demo {
+        None
+    } else {
+        Some((PathBuf::from(DEFAULT_NAME), None))
+    }
+}
+
 /// Reads the file that `--config` or `LLMLB_CONFIG` names, else `llmlb.toml` if it exists. The demo
 /// does not read `llmlb.toml`: it must start in any directory.
 pub(super) fn find(
@@ -29,15 +58,7 @@ pub(super) fn find(
     directory: &Path,
     problems: &mut ProblemList,
 ) -> Option<ConfigFile> {
-    let (name, named_by) = if let Some(name) = &flags.config {
-        (name.clone(), Some(settings::CONFIG_FLAG))
-    } else if let Some(name) = env.path(settings::CONFIG) {
-        (name, Some(settings::CONFIG))
-    } else if flags.demo {
-        return None;
-    } else {
-        (PathBuf::from(DEFAULT_NAME), None)
-    };
+    let (name, named_by) = path(flags, env)?;
     let path = directory.join(&name);
     // A symbolic link to a missing file is reported as an error and not as an absent file: the
     // operator expects its settings to apply.

@@ -4,6 +4,7 @@ use super::secret::Secret;
 use super::types::ValueType;
 use super::values::RawSetting;
 use crate::text;
+use serde_json::{Value, json};
 
 /// Cargo features of the lease stores, each with true if this build contains it. Always true in
 /// tests of this crate, so that they can parse the URLs of all stores.
@@ -92,5 +93,9 @@ impl ValueType<FleetStore> for FleetStoreUrl {
         "redis://[:PASSWORD@]HOST[:PORT], rediss://.., etcd://HOST:PORT/PREFIX or \
          dynamodb://TABLE?region=.."
             .to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[a-z]+://" })
     }
 }

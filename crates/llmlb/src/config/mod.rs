@@ -20,9 +20,12 @@ mod layers;
 mod networks;
 mod origin;
 mod problems;
+mod reload;
+mod schema;
 mod secret;
 mod setting;
 pub(crate) mod settings;
+mod status;
 mod suggest;
 mod tables;
 mod types;
@@ -33,7 +36,7 @@ mod values;
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub(crate) use aliases::Alias;
@@ -52,10 +55,13 @@ pub(crate) use networks::Network;
 pub(crate) use networks::Networks;
 pub(crate) use origin::{Origin, Origins};
 pub(crate) use problems::Problems;
+pub(crate) use reload::Changes;
+pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use settings::{
     FleetConfig, LimitMode, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,
 };
+pub(crate) use status::ConfigStatus;
 pub(crate) use url::BackendUrl;
 pub(crate) use usage::{Format, OnFailure, Receiver};
 pub(crate) use values::span;
@@ -88,12 +94,14 @@ pub(crate) struct Config {
     pub(crate) keys: Vec<ConfiguredKey>,
     /// Path of the configuration file that was read, as the flag or variable names it, or the default.
     pub(crate) file: Option<PathBuf>,
+    /// Short hash of the file's content.
+    pub(crate) file_hash: Option<String>,
     /// Origin of each value (file and line, variable or flag), shown by `llmlb check`.
     pub(crate) origins: Origins,
 }
 
 /// An LLM server that receives requests.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Backend {
     /// Unique.
     pub(crate) name: String,
@@ -138,11 +146,27 @@ impl Backend {
             websocket: Defaults.get(&settings::BACKEND_WEBSOCKET),
         }
     }
+
+    /// True if the backend's URL names this address, which is the server's own. Requests to it would loop.
+    pub(crate) fn leads_to(&self, own: SocketAddr) -> bool {
+        let authority = self.url.authority();
+        let host = match authority.host() {
+            "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            host => match host.trim_matches(['[', ']']).parse() {
+                Ok(host) => host,
+                Err(_) => return false,
+            },
+        };
+        let own_ip = own.ip().to_canonical();
+        let is_own_host =
+            host.to_canonical() == own_ip || (own_ip.is_unspecified() && is_loopback(host));
+        authority.port_u16() == Some(own.port()) && is_own_host
+    }
 }
 
 /// Flags of the command line that override settings. A flag that is not given is `None`, false or an
 /// empty list.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
     /// Accepts a file named by `config` that other users can write.
@@ -163,6 +187,36 @@ pub(crate) struct Flags {
 /// Reads the file, the environment and the flags. The error contains all problems.
 pub(crate) fn load(flags: &Flags) -> Result<Config, Problems> {
     read(flags, &Environment::from_process(), Path::new(""))
+}
+
+/// Reads the configuration of a running server again. A file that was read before and is missing now is a
+/// problem, not an empty configuration.
+pub(crate) fn load_again(flags: &Flags, had_file: bool) -> Result<Config, Problems> {
+    let mut config = load(flags)?;
+    if flags.demo {
+        config.adapt_to_demo();
+    }
+    if had_file && config.file.is_none() {
+        let mut problems = ProblemList::default();
+        problems.add_file(file::DEFAULT_NAME, "the file does not exist any more");
+        problems.into_result()?;
+    }
+    Ok(config)
+}
+
+impl Config {
+    /// Removes settings that a demo does not use. Its usage records are never delivered, its data directory
+    /// belongs to this machine, and the ids of its backends are not shared with other servers. Returns the
+    /// receiver of usage records that the configuration names.
+    pub(crate) fn adapt_to_demo(&mut self) -> Option<Receiver> {
+        self.fleet.store = None;
+        self.usage.url.take()
+    }
+}
+
+/// Returns the path of the file that a running server watches. `None` for a demo without `--config`.
+pub(crate) fn watched_path(flags: &Flags) -> Option<PathBuf> {
+    file::path(flags, &Environment::from_process()).map(|(path, _)| path)
 }
 
 /// Returns the API keys that the configuration file declares, without their secrets. Problems in
@@ -232,8 +286,12 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     if let Some(document) = document {
         problems = document.all_problems(problems);
     }
-    problems.into_result()?;
+    let file_hash = source.as_ref().map(file::ConfigFile::hash);
+    problems
+        .into_result()
+        .map_err(|problems| problems.of_file(file_hash.clone()))?;
     Ok(Config {
+        file_hash,
         server,
         upstream,
         log,

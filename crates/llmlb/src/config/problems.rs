@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
+use super::Config;
 use super::origin::Origin;
 use crate::text;
 
@@ -11,17 +12,45 @@ const SHOWN: usize = 60;
 
 /// All problems of a configuration, one line each. There is at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Problems(Vec<String>);
+pub(crate) struct Problems {
+    lines: Vec<String>,
+    /// Short hash of the file with the problems. `None` if the file could not be read.
+    hash: Option<String>,
+}
 
 impl Problems {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.lines.len()
+    }
+
+    /// Returns the problem of a configuration whose file is valid as such.
+    pub(crate) fn of_config(config: &Config, what: &str) -> Self {
+        let name = config.file.as_ref().map(|file| file.to_string_lossy());
+        let name = name.map_or_else(String::new, |name| format!("{}: ", one_line(&name)));
+        Self {
+            lines: vec![format!("{name}{what}")],
+            hash: config.file_hash.clone(),
+        }
+    }
+
+    pub(crate) fn lines(&self) -> &[String] {
+        &self.lines
+    }
+
+    /// Returns the first problem.
+    pub(crate) fn first(&self) -> &str {
+        self.lines.first().map_or("", String::as_str)
+    }
+
+    pub(super) fn of_file(mut self, hash: Option<String>) -> Self {
+        self.hash = hash;
+        self
     }
 }
 
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
+        f.write_str(&self.lines.join("\n"))
     }
 }
 
@@ -94,7 +123,10 @@ impl ProblemList {
         }
         self.0.sort_by_key(|problem| problem.order);
         let lines = self.0.into_iter().map(|problem| problem.text);
-        Err(Problems(lines.collect()))
+        Err(Problems {
+            lines: lines.collect(),
+            hash: None,
+        })
     }
 }
 

@@ -3,6 +3,8 @@
 //! Everything about a setting is derived from its entry in [`settings`](super::settings): parsing,
 //! the effective value in `llmlb check`, the documentation, and suggestions for misspelt names.
 
+use serde_json::Value;
+
 use super::Flags;
 use super::types::ValueType;
 use super::values::RawSetting;
@@ -11,6 +13,8 @@ use super::values::RawSetting;
 pub(crate) struct Setting<T: 'static> {
     /// Section and key in the file.
     pub(crate) name: &'static str,
+    /// Effect of a changed value in the file on a running server.
+    pub(super) reload: Reload,
     pub(crate) variable: Option<&'static str>,
     pub(crate) flag: Option<Flag>,
     pub(super) default: DefaultValue<T>,
@@ -31,6 +35,15 @@ pub(crate) struct Flag {
     pub(crate) short: Option<&'static str>,
     /// Returns the text of the flag, if it is set.
     pub(super) text: fn(&Flags) -> Option<String>,
+}
+
+/// Effect of a changed value in the file on a running server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reload {
+    /// A reload of the configuration applies the value.
+    Applies,
+    /// The server keeps the old value until it is started again, and logs a warning.
+    AfterRestart,
 }
 
 /// Value of a setting that no layer sets.
@@ -79,10 +92,13 @@ pub(crate) trait AnySetting: Sync {
     fn name(&self) -> &'static str;
     fn variable(&self) -> Option<&'static str>;
     fn flag(&self) -> Option<&Flag>;
+    fn reload(&self) -> Reload;
     /// Returns the default as the documentation shows it.
     fn default_text(&self) -> String;
     fn allowed(&self) -> String;
     fn about(&self) -> &'static str;
+    /// Returns a JSON Schema of the setting, with its meaning and default.
+    fn schema(&self) -> Value;
 }
 
 impl<T> AnySetting for Setting<T> {
@@ -98,6 +114,10 @@ impl<T> AnySetting for Setting<T> {
         self.flag.as_ref()
     }
 
+    fn reload(&self) -> Reload {
+        self.reload
+    }
+
     fn default_text(&self) -> String {
         match self.default {
             DefaultValue::Constant(value) => format!("`{}`", self.value.format(&value())),
@@ -111,6 +131,20 @@ impl<T> AnySetting for Setting<T> {
 
     fn about(&self) -> &'static str {
         self.about
+    }
+
+    fn schema(&self) -> Value {
+        let mut schema = self.value.schema();
+        let allowed = self.value.allowed();
+        let about = self.about;
+        schema["description"] = format!("{about} Allowed: {allowed}.").into();
+        if let DefaultValue::Constant(value) = self.default {
+            let text = self.value.format(&value());
+            let is_literal = schema["type"] == "boolean" || schema["type"] == "integer";
+            let literal = serde_json::from_str(&text).ok().filter(|_| is_literal);
+            schema["default"] = literal.unwrap_or(Value::String(text));
+        }
+        schema
     }
 }
 
@@ -141,6 +175,34 @@ impl Source for Defaults {
     }
 }
 
+/// Settings that a changed file changes, in the order of the documentation.
+#[derive(Debug, Default)]
+pub(crate) struct SettingChanges {
+    /// Settings that the reload applies, with the old and the new value.
+    pub(crate) applied: Vec<String>,
+    /// Settings that keep their old value until a restart, with the old and the new value.
+    pub(crate) after_restart: Vec<String>,
+}
+
+impl SettingChanges {
+    /// Adds a setting. Returns true if a reload cannot change it.
+    pub(super) fn add(&mut self, setting: &dyn AnySetting, from: String, to: String) -> bool {
+        let change = if from == to {
+            // The difference is in a part that is not shown, such as the password of a URL.
+            setting.name().to_owned()
+        } else {
+            format!("{} {from} -> {to}", setting.name())
+        };
+        let needs_restart = setting.reload() == Reload::AfterRestart;
+        if needs_restart {
+            self.after_restart.push(change);
+        } else {
+            self.applied.push(change);
+        }
+        needs_restart
+    }
+}
+
 /// A section of the configuration: a struct with a field for each of its settings.
 pub(super) trait Section {
     /// Settings of the section, in the order of the documentation.
@@ -150,6 +212,10 @@ pub(super) trait Section {
 
     /// Returns the name of each setting and its value as text.
     fn effective(&self) -> Vec<(&'static str, String)>;
+
+    /// Adds the settings that differ from those of the running server, and restores the running values of
+    /// settings that a reload cannot change.
+    fn merge(&mut self, running: &Self, changes: &mut SettingChanges);
 }
 
 /// Declares the struct of a section. Each field names its setting: a field without a setting does not
@@ -179,6 +245,20 @@ macro_rules! section {
 
             fn effective(&self) -> Vec<(&'static str, String)> {
                 vec![$(($setting.name, $setting.value.format(&self.$field)),)*]
+            }
+
+            fn merge(
+                &mut self,
+                running: &Self,
+                changes: &mut $crate::config::setting::SettingChanges,
+            ) {
+                $(if self.$field != running.$field {
+                    let text = |value: &$type| $setting.value.format(value);
+                    let (from, to) = (text(&running.$field), text(&self.$field));
+                    if changes.add(&$setting, from, to) {
+                        self.$field.clone_from(&running.$field);
+                    }
+                })*
             }
         }
     };

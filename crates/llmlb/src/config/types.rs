@@ -7,6 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use toml::de::DeValue;
 
 use super::instance::{self, Instance};
@@ -35,6 +36,9 @@ pub(super) trait ValueType<T>: Sync {
 
     /// Describes the allowed values, for messages and the documentation.
     fn allowed(&self) -> String;
+
+    /// Returns a JSON Schema of the allowed values in the file. It may allow more than [`Self::parse`].
+    fn schema(&self) -> Value;
 }
 
 /// Type of a setting that may have no value. `llmlb check` then shows `unset`.
@@ -58,6 +62,10 @@ impl<T, V: ValueType<T>> ValueType<Option<T>> for Optional<V> {
     fn allowed(&self) -> String {
         self.of.allowed()
     }
+
+    fn schema(&self) -> Value {
+        self.of.schema()
+    }
 }
 
 pub(super) struct Boolean;
@@ -78,6 +86,10 @@ impl ValueType<bool> for Boolean {
 
     fn allowed(&self) -> String {
         "true or false".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "boolean" })
     }
 }
 
@@ -100,6 +112,13 @@ where
 
     fn allowed(&self) -> String {
         format!("{} to {}", self.range.start(), self.range.end())
+    }
+
+    fn schema(&self) -> Value {
+        // Ranges are within the integers that JSON readers keep exactly.
+        let end = |end: &T| end.to_string().parse::<u64>().unwrap_or_default();
+        let (start, end) = (end(self.range.start()), end(self.range.end()));
+        json!({ "type": "integer", "minimum": start, "maximum": end })
     }
 }
 
@@ -126,6 +145,10 @@ impl ValueType<Duration> for TimeSpan {
         let [start, end] = [self.range.start(), self.range.end()].map(|end| self.format(end));
         format!(r#"text like "500ms", "30s", "5m" or "1h", from "{start}" to "{end}""#)
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h)$" })
+    }
 }
 
 /// Type of a setting that is the age from which files are deleted, in hours or days.
@@ -145,6 +168,10 @@ impl ValueType<Duration> for Age {
     fn allowed(&self) -> String {
         let [start, end] = [self.range.start(), self.range.end()].map(|end| self.format(end));
         format!(r#"text like "36h" or "90d", from "{start}" to "{end}""#)
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$" })
     }
 }
 
@@ -183,6 +210,14 @@ impl ValueType<u64> for ByteSize {
         let examples = self.examples;
         format!("a number of bytes, or text like {examples}, from {start} to {end}")
     }
+
+    fn schema(&self) -> Value {
+        let (start, end) = (self.range.start(), self.range.end());
+        json!({ "anyOf": [
+            { "type": "integer", "minimum": start, "maximum": end },
+            { "type": "string", "pattern": "^[0-9]+([KMG]i?B)?$" },
+        ] })
+    }
 }
 
 impl ValueType<usize> for ByteSize {
@@ -197,6 +232,10 @@ impl ValueType<usize> for ByteSize {
 
     fn allowed(&self) -> String {
         ValueType::<u64>::allowed(self)
+    }
+
+    fn schema(&self) -> Value {
+        ValueType::<u64>::schema(self)
     }
 }
 
@@ -228,6 +267,11 @@ impl<T: Copy + PartialEq + Sync> ValueType<T> for Word<T> {
             Some((last, others)) => format!("{} or {last}", others.join(", ")),
             None => String::new(),
         }
+    }
+
+    fn schema(&self) -> Value {
+        let words = self.words.iter().map(|(word, _)| *word);
+        json!({ "enum": words.collect::<Vec<_>>() })
     }
 }
 
@@ -261,6 +305,10 @@ impl ValueType<IpAddr> for IpAddress {
     fn allowed(&self) -> String {
         "an IP address, or localhost".to_owned()
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^([0-9A-Fa-f:.]+|[Ll][Oo][Cc][Aa][Ll][Hh][Oo][Ss][Tt])$" })
+    }
 }
 
 /// Type of a setting that is a list of host names, converted to lower case, and IP addresses.
@@ -287,6 +335,10 @@ impl ValueType<Vec<String>> for HostNames {
     fn allowed(&self) -> String {
         "a list of host names and IP addresses, without ports".to_owned()
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "uniqueItems": true })
+    }
 }
 
 /// Path of a file. Relative paths start at the working directory.
@@ -306,6 +358,10 @@ impl ValueType<PathBuf> for FilePath {
 
     fn allowed(&self) -> String {
         "the path of a file".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "minLength": 1 })
     }
 }
 
@@ -327,6 +383,11 @@ impl ValueType<Instance> for InstanceName {
         let most = instance::MAX_LENGTH;
         format!("1 to {most} letters, digits and the characters - _ . :")
     }
+
+    fn schema(&self) -> Value {
+        let pattern = format!("^[A-Za-z0-9_.:-]{{1,{}}}$", instance::MAX_LENGTH);
+        json!({ "type": "string", "pattern": pattern })
+    }
 }
 
 /// Type of a setting that is a list of IP addresses and networks in CIDR notation.
@@ -343,6 +404,10 @@ impl ValueType<Networks> for NetworkList {
 
     fn allowed(&self) -> String {
         "a list of IP addresses and networks like 10.0.0.0/8".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "uniqueItems": true })
     }
 }
 
@@ -364,6 +429,10 @@ impl ValueType<HeaderPatterns> for HeaderNames {
 
     fn allowed(&self) -> String {
         "a list of header names; a * at the end of one matches any rest".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "uniqueItems": true })
     }
 }
 
@@ -389,6 +458,10 @@ impl ValueType<PathBuf> for DirectoryPath {
 
     fn allowed(&self) -> String {
         "a path such as /var/lib/llmlb".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "minLength": 1 })
     }
 }
 
@@ -417,6 +490,10 @@ impl ValueType<String> for VariableName {
 
     fn allowed(&self) -> String {
         "the name of an environment variable".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$" })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Receiver of usage records: its URL, token, and the checks of `[usage]` as a whole.
 
+use serde_json::{Value, json};
 use spool::{Http, HttpError, HttpOptions, Keep, Token};
 
 use super::env::Environment;
@@ -65,6 +66,10 @@ impl ValueType<Receiver> for ReceiverUrl {
 
     fn allowed(&self) -> String {
         "https://HOST[:PORT][/PATH], or http://.. on this machine".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://" })
     }
 }
 

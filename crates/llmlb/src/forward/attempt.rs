@@ -164,7 +164,7 @@ fn upload(
             .headers
             .get(http::header::UPGRADE)
             .filter(|_| upgrade),
-        extra: &context.forward_headers,
+        extra: &outbound.settings.forward_headers,
         dropped: &context.dropped_headers,
     };
     let target =
@@ -187,7 +187,7 @@ fn upload(
                 is_unread: true,
             };
             let head = head::write(outbound.head, &target, slot.backend(), &proxy, framing);
-            let pace = context.timeouts.body;
+            let pace = outbound.settings.timeouts.body;
             let contention = context.contention.clone();
             let is_chunked = length.is_none();
             Some(Upload::streamed(head, body, is_chunked, pace, contention))
@@ -205,7 +205,7 @@ async fn read_head(
     outbound: &Outbound<'_>,
     sent_at: Instant,
 ) -> Result<Head, UpstreamError> {
-    let limit = context.timeouts.first_byte;
+    let limit = outbound.settings.timeouts.first_byte;
     let mut left = limit;
     let head = loop {
         if let Ok(head) = timeout(left.min(CHECK_EVERY), exchange.head()).await {

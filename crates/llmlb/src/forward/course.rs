@@ -156,7 +156,7 @@ impl Course {
         match error {
             UpstreamError::ClientBody(why) => Err(ForwardError::BadUpload(why)),
             UpstreamError::ClientBodyTimeout(_) => {
-                Err(ForwardError::Stalled(context.timeouts.body))
+                Err(ForwardError::Stalled(outbound.settings.timeouts.body))
             }
             UpstreamError::LocalExhausted(why) => {
                 self.error = ForwardError::Shortage(why);

@@ -26,11 +26,12 @@ use crate::backend_id::BackendId;
 use crate::balance::{Choice, Pool, Route, SelectHints, Slot, WaitError};
 use crate::endpoint::Endpoint;
 use crate::request::{AfterFailure, ParsedRequest, RequestGuard};
+use crate::request_settings::{ForwardTimeouts, RequestSettings};
 use crate::upstream::UpstreamError;
 use course::{Course, Next};
 use response::UpstreamResponse;
 
-pub(crate) use context::{ForwardContext, ForwardTimeouts};
+pub(crate) use context::ForwardContext;
 pub(crate) use error::{ForwardError, refusal};
 pub(crate) use head::probe_head;
 pub(crate) use relay::Relay;
@@ -51,6 +52,8 @@ pub(crate) struct Outbound<'a> {
     pub(crate) path: &'a str,
     pub(crate) parsed: &'a mut ParsedRequest,
     pub(crate) hints: &'a SelectHints<'a>,
+    /// Settings of the configuration to which the request's backends belong.
+    pub(crate) settings: &'a RequestSettings,
     /// True if the request may be sent twice: its body is kept, and a second execution changes nothing.
     pub(crate) repeatable: bool,
     /// True if the current backend has received the request, or a part of it. A failed attempt then
@@ -210,7 +213,18 @@ async fn next_slot(
         newer = pool.current_route(route);
         &newer
     };
-    let slot = match pool.choose(route, hints, tried) {
+    let mut choice = pool.choose(route, hints, tried);
+    let newer;
+    let mut route = route;
+    if matches!(choice, Choice::Down) {
+        // A reload of the configuration may have replaced the backends since the route was found.
+        newer = pool.current_route(route);
+        if !Arc::ptr_eq(&newer, route) {
+            route = &newer;
+            choice = pool.choose(route, hints, tried);
+        }
+    }
+    let slot = match choice {
         Choice::Slot(slot) => Some(slot),
         Choice::Busy => match pool.wait(route, hints, tried).await {
             Ok(slot) => Some(slot),

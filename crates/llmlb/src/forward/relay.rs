@@ -10,7 +10,7 @@ use hyper::body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::response::UpstreamResponse;
-use super::{ForwardContext, judge};
+use super::{ForwardContext, ForwardTimeouts, judge};
 use crate::balance::{Backend, Evidence, Slot};
 use crate::issued_ids::IssuedIdFinder;
 use crate::memory_budget::Share;
@@ -52,6 +52,7 @@ impl Relay {
         response: UpstreamResponse,
         issued: Option<IssuedIdFinder>,
         if_cut: Option<Evidence>,
+        timeouts: ForwardTimeouts,
         guard: Box<RequestGuard>,
     ) -> Self {
         let UpstreamResponse {
@@ -61,7 +62,7 @@ impl Relay {
             ..
         } = response;
         let may_shorten = guard.metering.may_shorten();
-        let idle = IdleTimer::new(context.timeouts.idle);
+        let idle = IdleTimer::new(timeouts.idle);
         Self {
             exchange: Some(exchange),
             context,
@@ -94,7 +95,7 @@ impl Relay {
             return Bytes::new();
         };
         if let Some(stream) = exchange.into_idle(self.backend.settings.reuse_after_errors) {
-            self.context.idle.keep(self.backend.id, stream);
+            self.context.keep_idle(&self.backend, stream);
         }
         if let Some(slot) = self.slot.take() {
             slot.note_ended();
@@ -174,7 +175,7 @@ impl Relay {
                     // While the client pauses within its own body, the backend is not late.
                     let is_awaited = !exchange.is_paused();
                     if is_awaited && self.idle.poll_expired(cx).is_ready() {
-                        let seconds = self.context.timeouts.idle.as_secs_f32();
+                        let seconds = self.idle.limit().as_secs_f32();
                         let why = format!("no bytes for {seconds} s");
                         return self.cut(UpstreamError::Timeout(why), cx);
                     }
@@ -228,6 +229,10 @@ impl IdleTimer {
             was_active: true,
             since: Instant::now(),
         }
+    }
+
+    pub(super) fn limit(&self) -> Duration {
+        self.limit
     }
 
     /// Notes that bytes were read from the connection. The idle time starts again at the next poll,

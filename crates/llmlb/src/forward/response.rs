@@ -63,7 +63,8 @@ impl UpstreamResponse {
             && let Some(upgrade) = outbound.upgrade
         {
             let upgraded = outbound.head.headers.get(header::UPGRADE);
-            tunnel::open(context, upgrade, self.exchange, self.slot, guard);
+            let timeouts = outbound.settings.timeouts;
+            tunnel::open(context, upgrade, self.exchange, self.slot, timeouts, guard);
             tunnel::announce(response.headers_mut(), upgraded);
             return (response.map(|()| Either::Left(Full::default())), None);
         }
@@ -76,9 +77,10 @@ impl UpstreamResponse {
             let response = response.map(|()| Either::Left(Full::new(body)));
             return (response, Some(guard));
         }
+        let timeouts = outbound.settings.timeouts;
         let if_cut = (status.is_success() && outbound.endpoint.is_inference)
             .then(|| outbound.evidence(Fault::Cut));
-        let relay = Relay::new(Arc::clone(context), self, issued, if_cut, guard);
+        let relay = Relay::new(Arc::clone(context), self, issued, if_cut, timeouts, guard);
         (response.map(|()| Either::Right(relay)), None)
     }
 
@@ -127,7 +129,7 @@ impl UpstreamResponse {
             .exchange
             .into_idle(self.backend.settings.reuse_after_errors)
         {
-            context.idle.keep(self.backend.id, stream);
+            context.keep_idle(&self.backend, stream);
         }
         if let Some(slot) = self.slot {
             slot.note_ended();

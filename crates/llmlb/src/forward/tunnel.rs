@@ -34,10 +34,10 @@ pub(super) fn open(
     upgrade: OnUpgrade,
     exchange: Box<Exchange>,
     slot: Option<Slot>,
+    limits: ForwardTimeouts,
     mut guard: Box<RequestGuard>,
 ) {
     guard.start_session();
-    let limits = context.timeouts;
     context.tasks.spawn(async move {
         let (stream, early) = exchange.into_parts();
         let progress = Progress::default();

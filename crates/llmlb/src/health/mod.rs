@@ -4,15 +4,20 @@ mod discover;
 mod model_list;
 mod probe;
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::balance::{Backend, BackendState, Models, Pool};
+use crate::backend_id::BackendId;
+use crate::balance::{Backend, BackendState, Models, PlannedBackend, Pool};
+use crate::config::Kind;
+use crate::config::settings::UpstreamConfig;
 use crate::upstream::Connector;
 use discover::Discovery;
 use probe::ProbeError;
@@ -39,13 +44,70 @@ const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) struct Watcher {
     pub(crate) pool: Arc<Pool>,
     pub(crate) connector: Connector,
-    pub(crate) interval: Duration,
-    pub(crate) limits: ProbeLimits,
-    pub(crate) tasks: TaskTracker,
-    pub(crate) stop: CancellationToken,
+    settings: Arc<ArcSwap<ProbeSettings>>,
+    tasks: TaskTracker,
+    stop: CancellationToken,
+    /// Probes that run, by backend.
+    probes: Arc<Mutex<HashMap<BackendId, Probes>>>,
+    /// Ends the search for servers on this machine. `None` while there is no search.
+    discovery: Arc<Mutex<Option<CancellationToken>>>,
+}
+
+/// Settings of probes, which a reload of the configuration changes.
+#[derive(Clone, Copy, Debug)]
+struct ProbeSettings {
+    interval: Duration,
+    limits: ProbeLimits,
+}
+
+/// The probes of one backend.
+#[derive(Debug)]
+struct Probes {
+    backend: Arc<Backend>,
+    /// Ends the probes.
+    stop: CancellationToken,
+}
+
+impl From<&UpstreamConfig> for ProbeSettings {
+    fn from(config: &UpstreamConfig) -> Self {
+        Self {
+            interval: config.probe_interval,
+            limits: ProbeLimits {
+                timeout: config.probe_timeout,
+                models: config.max_models,
+            },
+        }
+    }
 }
 
 impl Watcher {
+    pub(crate) fn new(
+        pool: Arc<Pool>,
+        connector: Connector,
+        config: &UpstreamConfig,
+        tasks: TaskTracker,
+        stop: CancellationToken,
+    ) -> Self {
+        Self {
+            pool,
+            connector,
+            settings: Arc::new(ArcSwap::from_pointee(config.into())),
+            tasks,
+            stop,
+            probes: Arc::default(),
+            discovery: Arc::default(),
+        }
+    }
+
+    /// Changes the settings of probes.
+    pub(crate) fn set_limits(&self, config: &UpstreamConfig) {
+        self.settings.store(Arc::new(config.into()));
+    }
+
+    fn settings(&self) -> ProbeSettings {
+        **self.settings.load()
+    }
+
     /// Probes every backend once, then continues in the background.
     pub(crate) async fn start(&self) {
         let backends = self.pool.table().backends.clone();
@@ -62,7 +124,93 @@ impl Watcher {
                 let (name, url) = (&backend.name, &backend.url);
                 tracing::warn!("backend {name} at {url} has not responded to its first probe yet");
             }
-            self.spawn_probes(backend);
+        }
+        self.follow();
+    }
+
+    /// Probes backends of a new configuration that are new, removed earlier or have new settings, so that
+    /// their models are known when requests can reach them.
+    pub(crate) async fn probe_planned(&self, planned: &mut [PlannedBackend]) {
+        let table = self.pool.table();
+        let current = table.backends.iter().map(|one| (one.id, one));
+        let current: HashMap<BackendId, &Arc<Backend>> = current.collect();
+        let is_current = |backend: &Arc<Backend>| {
+            let current = current.get(&backend.id);
+            current.is_some_and(|one| Arc::ptr_eq(one, backend))
+        };
+        // Dropping the set ends probes that have not succeeded in time.
+        let mut probes = JoinSet::new();
+        let changed = planned.iter_mut().enumerate();
+        for (index, planned) in changed.filter(|(_, one)| !is_current(&one.backend)) {
+            if planned.is_new || planned.backend.is_removed() {
+                planned.state = Some(BackendState::not_probed());
+            }
+            let (watcher, backend) = (self.clone(), Arc::clone(&planned.backend));
+            probes.spawn(async move {
+                let limits = watcher.settings().limits;
+                let result = probe::probe(&backend, &watcher.connector, limits).await;
+                (index, result)
+            });
+        }
+        let results = async {
+            while let Some(Ok((index, result))) = probes.join_next().await {
+                let PlannedBackend { backend, state, .. } = &mut planned[index];
+                match result {
+                    Ok(response) => {
+                        if let Some(kind) = discover::kind(&response) {
+                            backend.note_kind(kind);
+                        }
+                        *state = Some(BackendState::Up(Arc::new(response.models)));
+                    }
+                    // A failed probe does not prove that a backend in use is down.
+                    Err(_) if state.is_none() => {}
+                    Err(error) => *state = Some(BackendState::Down(error.why().to_owned())),
+                }
+            }
+        };
+        let _ = timeout(STARTUP_TIMEOUT, results).await;
+    }
+
+    /// Starts the probes of backends that have none, or new settings, and ends those of removed backends.
+    pub(crate) fn follow(&self) {
+        let table = self.pool.table();
+        let mut probes = lock(&self.probes);
+        let mut before = std::mem::take(&mut *probes);
+        for backend in &table.backends {
+            let running = before.remove(&backend.id);
+            let running = running.filter(|one| {
+                let is_same = Arc::ptr_eq(&one.backend, backend);
+                if !is_same {
+                    one.stop.cancel();
+                }
+                is_same
+            });
+            let running = running.unwrap_or_else(|| self.spawn_probes(Arc::clone(backend)));
+            probes.insert(backend.id, running);
+        }
+        for removed in before.into_values() {
+            removed.stop.cancel();
+        }
+    }
+
+    /// Starts or ends the search for LLM servers on this machine, after a reload of the configuration.
+    pub(crate) fn set_discovery(&self, is_on: bool, own_port: u16) {
+        let mut discovery = lock(&self.discovery);
+        match (&*discovery, is_on) {
+            (Some(stop), false) => {
+                stop.cancel();
+                *discovery = None;
+            }
+            (None, true) => {
+                let stop = self.stop.child_token();
+                *discovery = Some(stop.clone());
+                let watcher = self.clone();
+                self.tasks.spawn(async move {
+                    let search = watcher.search(own_port, Arc::default(), Duration::ZERO);
+                    stop.run_until_cancelled(search).await;
+                });
+            }
+            _ => {}
         }
     }
 
@@ -90,18 +238,31 @@ impl Watcher {
                 DISCOVERY_INTERVAL.as_secs()
             );
         }
+        let stop = self.stop.child_token();
+        *lock(&self.discovery) = Some(stop.clone());
         let watcher = self.clone();
         self.tasks.spawn(async move {
-            while watcher.pause(DISCOVERY_INTERVAL).await {
-                for usual in default_ports_except(own_port) {
-                    watcher.discover_on(usual, &logged).await;
-                }
-            }
+            let search = watcher.search(own_port, logged, DISCOVERY_INTERVAL);
+            stop.run_until_cancelled(search).await;
         });
     }
 
+    /// Searches for servers again and again, for the first time after `pause`.
+    async fn search(&self, own_port: u16, logged: Arc<LoggedRejections>, mut pause: Duration) {
+        loop {
+            sleep(pause).await;
+            for usual in default_ports_except(own_port) {
+                self.discover_on(usual, &logged).await;
+            }
+            pause = DISCOVERY_INTERVAL;
+        }
+    }
+
     async fn discover_on(&self, usual: (u16, &'static str), logged: &LoggedRejections) {
-        match discover::discover(usual, &self.pool, &self.connector, self.limits).await {
+        match {
+            let limits = self.settings().limits;
+            discover::discover(usual, &self.pool, &self.connector, limits).await
+        } {
             Discovery::Nothing => {}
             Discovery::Foreign(why) => {
                 let (port, _) = usual;
@@ -127,36 +288,48 @@ impl Watcher {
                     };
                     tracing::info!("found {} at {}, {models}{note}", backend.name, backend.url);
                 }
-                self.spawn_probes(backend);
+                self.follow();
             }
         }
     }
 
-    fn spawn_probes(&self, backend: Arc<Backend>) {
+    /// Probes a backend periodically until the probes are stopped.
+    fn spawn_probes(&self, backend: Arc<Backend>) -> Probes {
+        let stop = self.stop.child_token();
+        let probes = Probes {
+            backend: Arc::clone(&backend),
+            stop: stop.clone(),
+        };
         let watcher = self.clone();
         self.tasks.spawn(async move {
-            let mut failed_probes = 0;
-            loop {
-                let pause = if backend.is_up() && failed_probes == 0 {
-                    watcher.interval
-                } else {
-                    watcher.interval.min(DOWN_INTERVAL)
-                };
-                tokio::select! {
-                    () = sleep(pause) => {}
-                    // Every failed request triggers a recheck. A short delay combines the rechecks of
-                    // many requests into one probe.
-                    () = backend.health.recheck.notified() => sleep(DOWN_INTERVAL / 4).await,
-                    () = watcher.stop.cancelled() => return,
-                }
-                watcher.probe(&backend, &mut failed_probes).await;
-            }
+            let probing = watcher.probe_periodically(&backend);
+            stop.run_until_cancelled(probing).await;
         });
+        probes
+    }
+
+    async fn probe_periodically(&self, backend: &Backend) {
+        let mut failed_probes = 0;
+        loop {
+            let interval = self.settings().interval;
+            let pause = if backend.is_up() && failed_probes == 0 {
+                interval
+            } else {
+                interval.min(DOWN_INTERVAL)
+            };
+            tokio::select! {
+                () = sleep(pause) => {}
+                // Every failed request triggers a recheck. A short delay combines the rechecks of
+                // many requests into one probe.
+                () = backend.health.recheck.notified() => sleep(DOWN_INTERVAL / 4).await,
+            }
+            self.probe(backend, &mut failed_probes).await;
+        }
     }
 
     /// Probes one backend and updates its state.
     async fn probe(&self, backend: &Backend, failed_probes: &mut u32) {
-        match probe::probe(backend, &self.connector, self.limits).await {
+        match probe::probe(backend, &self.connector, self.settings().limits).await {
             Ok(response) => {
                 *failed_probes = 0;
                 backend.health.set_hung(false);
@@ -224,7 +397,7 @@ impl Watcher {
             }
             BackendState::Up(_) => return,
         }
-        let max = self.limits.models;
+        let max = self.settings().limits.models;
         if total > max && backend.settings.fixed_models.is_none() {
             tracing::warn!(
                 "backend {name} at {url} lists {total} models; only the first {max} are used \
@@ -232,13 +405,27 @@ impl Watcher {
             );
         }
     }
+}
 
-    /// Waits between two discovery rounds. Returns false if the server stops meanwhile.
-    async fn pause(&self, pause: Duration) -> bool {
-        tokio::select! {
-            () = sleep(pause) => true,
-            () = self.stop.cancelled() => false,
-        }
+/// What a backend reports about itself.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) models: Models,
+    pub(crate) kind: Option<Kind>,
+}
+
+/// Asks a backend for its models, for `llmlb check --ask`. The error is the reason, for display.
+pub(crate) async fn ask(
+    backend: &Backend,
+    connector: &Connector,
+    limits: ProbeLimits,
+) -> Result<Reply, String> {
+    match probe::probe(backend, connector, limits).await {
+        Ok(response) => Ok(Reply {
+            kind: backend.kind().or_else(|| discover::kind(&response)),
+            models: response.models,
+        }),
+        Err(error) => Err(error.why().to_owned()),
     }
 }
 
@@ -247,4 +434,8 @@ fn default_ports_except(own_port: u16) -> impl Iterator<Item = (u16, &'static st
     discover::DEFAULT_PORTS
         .into_iter()
         .filter(move |(port, _)| *port != own_port)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

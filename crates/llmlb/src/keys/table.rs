@@ -123,10 +123,6 @@ impl KeyTable {
     }
 
     /// Replaces the keys of the configuration file.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the configuration is not reloaded yet")
-    )]
     pub(crate) fn set_configured(&self, configured: Vec<ConfiguredKey>) {
         self.change(|sources| sources.configured = configured);
     }

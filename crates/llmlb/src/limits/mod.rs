@@ -54,7 +54,6 @@ const MAX_KEYS: usize = 100_000;
 /// Limits of all keys of a server.
 #[derive(Debug)]
 pub(crate) struct Limiter {
-    mode: LimitMode,
     states: Arc<KeyStates>,
     /// Limits that the servers of a fleet enforce together; `None` without Redis.
     store: Option<LimitStore>,
@@ -83,19 +82,19 @@ pub(crate) struct Candidate<'a> {
     pub(crate) model: Option<&'a str>,
     /// Time of the request's usage record, in milliseconds since 1970.
     pub(crate) wall_ms: u64,
+    /// `server.limits`.
+    pub(crate) mode: LimitMode,
 }
 
 impl Limiter {
     /// Returns the limits of a server. `instance` is its name in usage records.
     pub(crate) fn start(
-        mode: LimitMode,
         fleet: &FleetConfig,
         instance: &str,
         keys: &Arc<KeyTable>,
     ) -> io::Result<Self> {
         let states = Arc::new(KeyStates::new(Some(Arc::clone(keys))));
         Ok(Self {
-            mode,
             store: LimitStore::start(fleet, instance, &states)?,
             states,
             replay: OnceLock::new(),
@@ -136,29 +135,25 @@ impl Limiter {
         let mut servers = None;
         if let Some(store) = &self.store {
             if let Some((found, rates)) = store.decide(&state, question).await {
-                return (self.judge(&state, &question, found), rates);
+                return (judge(&state, &question, found), rates);
             }
             servers = Some(store.servers());
         }
-        self.decide_alone(&state, &question, servers)
+        Self::decide_alone(&state, &question, servers)
     }
 
     /// Decides without other servers. `servers` is the number of servers of a fleet whose store does
     /// not respond.
-    fn decide_alone(
-        &self,
-        state: &Arc<KeyState>,
-        question: &Question,
-        servers: Option<u32>,
-    ) -> Decision {
+    fn decide_alone(state: &Arc<KeyState>, question: &Question, servers: Option<u32>) -> Decision {
         let Question {
             limits,
             demand,
             expected,
             now,
+            ..
         } = *question;
         let (found, rates) = state.admit(&limits, servers, demand, expected, now);
-        (self.judge(state, question, found), rates)
+        (judge(state, question, found), rates)
     }
 
     fn question(&self, candidate: &Candidate<'_>) -> Question {
@@ -171,35 +166,8 @@ impl Limiter {
             demand: candidate.demand,
             expected,
             now: self.now(candidate.wall_ms),
+            mode: candidate.mode,
         }
-    }
-
-    /// Counts a request beyond a limit, and admits it in dry-run mode.
-    fn judge(
-        &self,
-        state: &Arc<KeyState>,
-        question: &Question,
-        found: Result<Admission, Exceeded>,
-    ) -> Result<Admission, Exceeded> {
-        let exceeded = match found {
-            Ok(admission) => return Ok(admission),
-            Err(exceeded) => exceeded,
-        };
-        let is_dry_run = self.mode == LimitMode::DryRun;
-        state.count_refusal(exceeded.kind, is_dry_run);
-        if !is_dry_run {
-            return Err(exceeded);
-        }
-        let event = state.dry_runs.occurred(Instant::now());
-        if let Some(Event::Began | Event::Continues { .. }) = event {
-            tracing::info!(
-                "the API key `{}` exceeds its limit on {exceeded} The request is served, because \
-                 server.limits is `dry-run`",
-                state.name
-            );
-        }
-        let (limits, demand) = (&question.limits, question.demand);
-        Ok(state.admit_unchecked(limits, 0, demand, false, question.now))
     }
 
     /// Returns what is left of the limits of a key, for a response to a request that needs no
@@ -218,6 +186,33 @@ impl Limiter {
         let mono_ms = self.states.elapsed_ms();
         Now { mono_ms, wall_ms }
     }
+}
+
+/// Counts a request beyond a limit, and admits it in dry-run mode.
+fn judge(
+    state: &Arc<KeyState>,
+    question: &Question,
+    found: Result<Admission, Exceeded>,
+) -> Result<Admission, Exceeded> {
+    let exceeded = match found {
+        Ok(admission) => return Ok(admission),
+        Err(exceeded) => exceeded,
+    };
+    let is_dry_run = question.mode == LimitMode::DryRun;
+    state.count_refusal(exceeded.kind, is_dry_run);
+    if !is_dry_run {
+        return Err(exceeded);
+    }
+    let event = state.dry_runs.occurred(Instant::now());
+    if let Some(Event::Began | Event::Continues { .. }) = event {
+        tracing::info!(
+            "the API key `{}` exceeds its limit on {exceeded} The request is served, because \
+             server.limits is `dry-run`",
+            state.name
+        );
+    }
+    let (limits, demand) = (&question.limits, question.demand);
+    Ok(state.admit_unchecked(limits, 0, demand, false, question.now))
 }
 
 impl KeyStates {

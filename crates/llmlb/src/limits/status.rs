@@ -9,8 +9,8 @@ use crate::config::{KeyLimits, LimitMode, Period};
 
 impl Limiter {
     /// Returns the state of the limits, apart from that of each key.
-    pub(crate) fn json(&self) -> Value {
-        let mode = match self.mode {
+    pub(crate) fn json(&self, mode: LimitMode) -> Value {
+        let mode = match mode {
             LimitMode::Enforce => "enforce",
             LimitMode::DryRun => "dry-run",
         };

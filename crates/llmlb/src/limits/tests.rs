@@ -16,9 +16,8 @@ fn figures(state: &KeyState, now: Now) -> Figures {
     state.lock().figures(Period::Day, now)
 }
 
-fn limiter(mode: LimitMode) -> Limiter {
+fn limiter() -> Limiter {
     Limiter {
-        mode,
         states: Arc::new(KeyStates::new(None)),
         store: None,
         replay: OnceLock::new(),
@@ -26,10 +25,10 @@ fn limiter(mode: LimitMode) -> Limiter {
 }
 
 /// Asks for admission of a request of `alice`.
-fn ask(limiter: &Limiter, limits: &KeyLimits) -> Result<Admission, Exceeded> {
-    let question = limiter.question(&candidate(limits));
+fn ask(limiter: &Limiter, mode: LimitMode, limits: &KeyLimits) -> Result<Admission, Exceeded> {
+    let question = limiter.question(&candidate(mode, limits));
     let state = limiter.states.get("alice");
-    limiter.decide_alone(&state, &question, None).0
+    Limiter::decide_alone(&state, &question, None).0
 }
 
 fn at(mono_ms: u64) -> Now {
@@ -237,7 +236,7 @@ fn tokens_never_exceed_the_limit_if_reservations_hold() {
 
 #[test]
 fn concurrent_threads_admit_exactly_the_limit() {
-    let limiter = limiter(LimitMode::Enforce);
+    let limiter = limiter();
     let limits = KeyLimits {
         requests_per_minute: Some(500),
         ..KeyLimits::default()
@@ -247,7 +246,7 @@ fn concurrent_threads_admit_exactly_the_limit() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..200 {
-                    let found = ask(&limiter, &limits);
+                    let found = ask(&limiter, LimitMode::Enforce, &limits);
                     admitted.fetch_add(found.is_ok().into(), std::sync::atomic::Ordering::Relaxed);
                 }
             });
@@ -259,29 +258,30 @@ fn concurrent_threads_admit_exactly_the_limit() {
     assert_eq!(status["refused"]["requests"], 1100);
 }
 
-fn candidate(limits: &KeyLimits) -> Candidate<'_> {
+fn candidate(mode: LimitMode, limits: &KeyLimits) -> Candidate<'_> {
     Candidate {
         key: "alice",
         limits,
         demand: demand(1, 1),
         model: None,
         wall_ms: 0,
+        mode,
     }
 }
 
 #[test]
 fn dry_run_counts_exactly_the_requests_that_would_be_refused() {
-    let limiter = limiter(LimitMode::DryRun);
+    let limiter = limiter();
     let limits = KeyLimits {
         requests_per_minute: Some(3),
         concurrency: Some(1),
         ..KeyLimits::default()
     };
-    let first = ask(&limiter, &limits).unwrap();
-    let second = ask(&limiter, &limits).unwrap();
+    let first = ask(&limiter, LimitMode::DryRun, &limits).unwrap();
+    let second = ask(&limiter, LimitMode::DryRun, &limits).unwrap();
     drop((first, second));
     for _ in 0..4 {
-        assert!(ask(&limiter, &limits).is_ok());
+        assert!(ask(&limiter, LimitMode::DryRun, &limits).is_ok());
     }
     let status = limiter.json_of("alice", &limits, 0);
     assert_eq!(status["would_refuse"]["concurrency"], 1);

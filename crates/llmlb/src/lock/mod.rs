@@ -123,6 +123,12 @@ impl ServerLock {
         self.tenure.set_field(info::DRAINING, in_flight)
     }
 
+    /// Writes a changed duration of the drain into the lock record.
+    pub(crate) fn publish_drain_timeout(&mut self, timeout: Duration) -> Result<(), tenure::Error> {
+        self.tenure
+            .set_field(info::DRAIN_TIMEOUT, info::millis(timeout))
+    }
+
     /// Returns the underlying tenure, for operations that only servers need: reading stop requests,
     /// and the token that distinguishes this server's `Via` entry.
     pub(crate) fn tenure_mut(&mut self) -> &mut Tenure {

@@ -24,7 +24,8 @@ pub(crate) struct Meter {
     instance: String,
     /// Empty until the staging directory has been opened.
     staging: OnceLock<Staging>,
-    on_failure: OnFailure,
+    /// `usage.on_failure = "refuse"`
+    refuses: AtomicBool,
     persisted: AtomicU64,
     lost: AtomicU64,
     /// Number of lost records that the file `lost.jsonl` already includes.
@@ -50,7 +51,7 @@ impl Meter {
             dir: None,
             instance: String::new(),
             staging: OnceLock::new(),
-            on_failure: OnFailure::Serve,
+            refuses: AtomicBool::new(false),
             persisted: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             lost_noted: AtomicU64::new(0),
@@ -67,7 +68,7 @@ impl Meter {
         Self {
             dir: Some(data.join("_staging")),
             instance: instance.as_str().to_owned(),
-            on_failure,
+            refuses: AtomicBool::new(on_failure == OnFailure::Refuse),
             ..Self::off()
         }
     }
@@ -116,6 +117,15 @@ impl Meter {
         &self.instance
     }
 
+    /// Changes `usage.on_failure`.
+    pub(crate) fn set_refuses(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    fn refuses(&self) -> bool {
+        self.refuses.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_on(&self) -> bool {
         self.dir.is_some()
     }
@@ -151,7 +161,7 @@ impl Meter {
     /// True if requests are rejected because their records could not be staged or synced.
     pub(crate) fn is_refusing(&self) -> bool {
         let is_failing = || self.is_failing.load(Ordering::Relaxed);
-        self.on_failure == OnFailure::Refuse && (is_failing() || self.unsynced().is_some())
+        self.refuses() && (is_failing() || self.unsynced().is_some())
     }
 
     /// The error of the last sync, while records that the kernel has could be lost in a power failure.
@@ -162,7 +172,7 @@ impl Meter {
     /// Returns the error for which a new request must be rejected (`on_failure = "refuse"`). Tries to
     /// stage again if the last attempt is long enough ago.
     pub(crate) fn refusal(&self) -> Option<String> {
-        if self.on_failure != OnFailure::Refuse {
+        if !self.refuses() {
             return None;
         }
         if let Some(error) = self.unsynced() {

@@ -2,6 +2,7 @@
 //! so that a request does not cost a system call of its own.
 
 use std::fmt::{self, Debug, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Instant, SystemTime};
 
@@ -26,6 +27,8 @@ pub(crate) struct AccessLog {
     to: Option<LogSink>,
     /// True if each line begins with the time.
     timed: bool,
+    /// `log.requests`, which a reload of the configuration changes.
+    is_on: Arc<AtomicBool>,
     buffer: Mutex<LineBuffer>,
 }
 
@@ -40,16 +43,17 @@ struct LineBuffer {
 impl AccessLog {
     /// Returns an access log that writes its lines to `to`. With `None` no lines are logged.
     /// `timed` is true if each line begins with the time.
-    pub(crate) fn new(to: Option<LogSink>, timed: bool) -> Self {
+    pub(crate) fn new(to: Option<LogSink>, timed: bool, is_on: Arc<AtomicBool>) -> Self {
         Self {
             to,
             timed,
+            is_on,
             buffer: Mutex::default(),
         }
     }
 
     pub(super) fn write(&self, guard: &RequestGuard) {
-        if self.to.is_none() {
+        if self.to.is_none() || !self.is_on.load(Ordering::Relaxed) {
             return;
         }
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::quality::RandomState;
 
+use crate::atomic_duration::AtomicDuration;
 use crate::client_network::ClientNetwork;
 
 /// Number of connections for which an address may cancel requests: its limit is this multiple of the
@@ -31,7 +32,7 @@ const CELLS: usize = 1024;
 pub(crate) struct Cancelled {
     /// Time that one cancelled request uses up: the reciprocal of the limit per address. Zero if there
     /// is no limit.
-    interval: Duration,
+    interval: AtomicDuration,
     started: Instant,
     hasher: RandomState,
     /// For each counter a time in microseconds since `started`. Each cancelled request moves the
@@ -45,19 +46,23 @@ impl Cancelled {
     /// that one connection may cancel per minute. An address may cancel [`CONNECTIONS`] times as
     /// many. 0 means no limit.
     pub(crate) fn new(per_minute: u32) -> Self {
-        let interval = Duration::from_secs(60).checked_div(per_minute.saturating_mul(CONNECTIONS));
         Self {
-            interval: interval.unwrap_or_default(),
+            interval: AtomicDuration::new(interval(per_minute)),
             started: Instant::now(),
             hasher: RandomState::default(),
             used_up: (0..CELLS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
 
+    /// Changes `server.max_resets`.
+    pub(crate) fn set_limit(&self, per_minute: u32) {
+        self.interval.set(interval(per_minute));
+    }
+
     /// Counts a request that this address has cancelled.
     pub(crate) fn note(&self, address: IpAddr, now: Instant) {
         let now = self.micros(now);
-        let interval = micros(self.interval);
+        let interval = micros(self.interval.get());
         let max = now + micros(BURST) + micros(MAX_DELAY);
         let later = |until: u64| Some((until.max(now) + interval).min(max));
         let _ = (self.cell(address)).fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
@@ -84,6 +89,12 @@ impl Cancelled {
         let index = self.hasher.hash_one(network) as usize % CELLS;
         &self.used_up[index]
     }
+}
+
+/// Returns the time that one cancelled request uses up. Zero if there is no limit.
+fn interval(per_minute: u32) -> Duration {
+    let interval = Duration::from_secs(60).checked_div(per_minute.saturating_mul(CONNECTIONS));
+    interval.unwrap_or_default()
 }
 
 fn micros(duration: Duration) -> u64 {

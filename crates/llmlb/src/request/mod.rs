@@ -31,7 +31,7 @@ pub(crate) use accounting::Accounting;
 pub(crate) use body::{
     H1_BUFFER, RECEIVING, SMALL_BODY, expect_none, incomplete, too_many, too_slow,
 };
-pub(crate) use browser::{KnownHosts, refuse_foreign_pages};
+pub(crate) use browser::refuse_foreign_pages;
 pub(crate) use cancelled::Cancelled;
 pub(crate) use client::{client_address, is_local};
 pub(crate) use credentials::{authenticate, check_model};

@@ -99,7 +99,8 @@ pub(super) enum ParseError {
     Form(&'static str),
     /// The Content-Type names an encoding other than UTF-8.
     Charset,
-    /// The body has a prompt, but the endpoint of the request accepts none.
+    /// The body has a prompt, but the path of the request names a stored result. A backend that matches
+    /// prefixes of paths could generate text for the prompt, and llmlb would not meter it.
     Prompt,
 }
 

@@ -129,10 +129,31 @@ fn status(shared: &Shared) -> Value {
         "backends": table.backends.iter().map(|one| backend(one)).collect::<Vec<_>>(),
         "usage": usage(shared),
         "dropped_headers": dropped_headers(shared),
+        "config": config(shared),
         "keys": keys(&shared.keys.report()),
         "refused": shared.refused.report(),
         "limits": limits(shared),
         "tls": shared.tls.as_ref().map(|tls| tls.json()),
+    })
+}
+
+/// Which configuration runs, and the last one that was refused.
+fn config(shared: &Shared) -> Value {
+    let running = shared.config.get();
+    let refused = running.refused.map(|refused| {
+        json!({
+            "at": rfc3339(refused.at),
+            "problems": refused.problems.len(),
+            "error": refused.problems.first(),
+        })
+    });
+    json!({
+        "path": running.path.map(|path| path.to_string_lossy().into_owned()),
+        "hash": running.hash,
+        "since": rfc3339(running.since),
+        "reloads": running.reloads,
+        "after_restart": running.after_restart,
+        "refused": refused,
     })
 }
 
@@ -174,7 +195,7 @@ fn limits(shared: &Shared) -> Value {
         let use_of = limiter.json_of(&key.name, &key.limits, now);
         (key.name.to_string(), use_of)
     };
-    let mut limits = limiter.json();
+    let mut limits = limiter.json(shared.settings().limits);
     limits["keys"] = keys.iter().map(of).collect();
     limits
 }

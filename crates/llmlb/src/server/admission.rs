@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use http::{Response, StatusCode};
 
 use super::shared::Shared;
+use crate::config::LimitMode;
 use crate::endpoint::Endpoint;
 use crate::limits::{Candidate, Exceeded, LimitKind, Rates};
 use crate::request::{ParsedRequest, RateLimit, Refusal, RequestGuard};
@@ -15,6 +16,7 @@ pub(super) async fn admit(
     shared: &Shared,
     endpoint: Endpoint,
     parsed: &ParsedRequest,
+    mode: LimitMode,
     guard: &mut RequestGuard,
 ) -> (Result<(), Refusal>, Rates) {
     let Some(key) = &guard.key else {
@@ -26,6 +28,7 @@ pub(super) async fn admit(
         demand: parsed.demand(endpoint.api),
         model: guard.route.model.as_deref(),
         wall_ms: guard.identity.time_ms(),
+        mode,
     };
     let (decision, rates) = shared.limiter.admit(&candidate).await;
     let admitted = match decision {

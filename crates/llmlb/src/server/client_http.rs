@@ -14,17 +14,7 @@ use hyper_util::rt::TokioTimer;
 use super::client_memory::{
     H1_LARGE_BUFFER, H2_CONNECTION_WINDOW, H2_SEND_BUFFER, H2_STREAM_WINDOW,
 };
-
-/// Limits on client connections.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HttpLimits {
-    /// Maximum time of a connection without a request, and of receiving a head.
-    pub(crate) idle: Duration,
-    /// Maximum size of a request's head, in bytes.
-    pub(crate) max_header: usize,
-    /// Maximum number of streams on one HTTP/2 connection.
-    pub(crate) max_streams: u32,
-}
+use crate::request_settings::HttpLimits;
 
 /// Maximum number of fields in an HTTP/1.1 head. hyper parses up to this many without an allocation.
 const MAX_FIELDS: usize = 100;

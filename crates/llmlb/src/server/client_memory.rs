@@ -1,4 +1,6 @@
-//! Charges of one client connection to `server.body_memory`, besides its request bodies and responses.
+//! Memory of one client connection that is charged to `server.body_memory`: read buffers, request heads,
+//! TLS and the HTTP/2 receive window. Without these charges, many connections could together use more
+//! memory than the budget. Large request bodies and large backlogs of responses are charged separately.
 //!
 //! A connection is charged when it opens. The charge covers one request at a time with a usual head, a small
 //! body and a small backlog. Each concurrent request on an HTTP/2 connection is charged the same amount. A

@@ -25,6 +25,7 @@ use super::serve::{self, ConnectionContext};
 use super::unparsed;
 use super::worker::Worker;
 use crate::request::Counter;
+use crate::request_settings::RequestSettings;
 
 /// Time after the start of a drain in which requests on open connections are still accepted.
 const LAST_REQUEST_WITHIN: Duration = Duration::from_millis(250);
@@ -52,8 +53,9 @@ pub(super) async fn serve(
         shared.budget.note_refusal();
         return;
     };
+    let settings = worker.shared.settings();
     let opened = tokio::select! {
-        opened = opening::open(stream, peer, tls, shared.http.idle) => opened,
+        opened = opening::open(stream, peer, tls, settings.http.idle) => opened,
         () = drained(&drain) => return,
     };
     let Some(Opened {
@@ -65,7 +67,6 @@ pub(super) async fn serve(
         return;
     };
     let caller = Arc::new(ConnectionContext {
-        is_proxy: worker.shared.proxies.contains(peer.ip()),
         worker,
         peer,
         local,
@@ -74,8 +75,8 @@ pub(super) async fn serve(
         memory,
     });
     let served = match protocol {
-        Protocol::Http1 => serve_http1(stream, &caller, admitted, &drain).await,
-        Protocol::Http2 => serve_http2(stream, &caller, admitted, &drain).await,
+        Protocol::Http1 => serve_http1(stream, &caller, &settings, admitted, &drain).await,
+        Protocol::Http2 => serve_http2(stream, &caller, &settings, admitted, &drain).await,
         Protocol::Closed => return,
     };
     if let Err(error) = served {
@@ -86,12 +87,13 @@ pub(super) async fn serve(
 async fn serve_http1(
     stream: ClientStream,
     caller: &Arc<ConnectionContext>,
+    settings: &RequestSettings,
     admitted: Admitted,
     drain: &CancellationToken,
 ) -> hyper::Result<()> {
     let shared = &caller.worker.shared;
     let heads = Some(Arc::clone(&caller.memory));
-    let (send, contention) = (shared.client_limits.send, shared.contention.clone());
+    let (send, contention) = (settings.client_limits.send, shared.contention.clone());
     let stream = ClientIo::new(stream, send, contention, admitted, heads, None);
     let write_blocked = stream.write_blocked();
     let context = Arc::clone(caller);
@@ -99,7 +101,7 @@ async fn serve_http1(
         let backlog = ResponseBacklog::Connection(Arc::clone(&context.memory.backlog));
         serve::serve(Arc::clone(&context), request, backlog)
     });
-    let mut connection = client_http::http1(&shared.http)
+    let mut connection = client_http::http1(&settings.http)
         .serve_connection(stream, service)
         .with_upgrades();
     let pinned = Pin::new(&mut connection);
@@ -123,12 +125,13 @@ async fn serve_http1(
 async fn serve_http2(
     stream: ClientStream,
     caller: &Arc<ConnectionContext>,
+    settings: &RequestSettings,
     admitted: Admitted,
     drain: &CancellationToken,
 ) -> hyper::Result<()> {
     let shared = &caller.worker.shared;
-    let (limits, contention) = (shared.client_limits, &shared.contention);
-    let unfinished = UnfinishedHead::new(&shared.budget, shared.http.max_header);
+    let (limits, contention) = (settings.client_limits, &shared.contention);
+    let unfinished = UnfinishedHead::new(&shared.budget, settings.http.max_header);
     let stream = ClientIo::new(
         stream,
         limits.send,
@@ -156,9 +159,9 @@ async fn serve_http2(
         let backlog = ResponseBacklog::Stream(opener.open());
         serve::serve(Arc::clone(&context), request, backlog)
     });
-    let connection = client_http::http2(&shared.http, executor).serve_connection(stream, service);
+    let connection = client_http::http2(&settings.http, executor).serve_connection(stream, service);
     let connection = std::pin::pin!(connection);
-    let streams = Some((&streams, shared.http.idle));
+    let streams = Some((&streams, settings.http.idle));
     let requests = &caller.requests;
     let served = until_drained(
         connection,

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use serde_json::{Value, json};
 use socket2::SockRef;
 use tokio::net::TcpStream;
@@ -35,7 +36,7 @@ pub(crate) struct ClientConnections {
     max: usize,
     max_per_address: usize,
     /// Trusted reverse proxies. Their connections carry requests of many clients.
-    proxies: Networks,
+    proxies: ArcSwap<Networks>,
     open: AtomicUsize,
     /// Number of connections of each network, unless it is exempt from the limit per address.
     networks: Mutex<HashMap<ClientNetwork, usize>>,
@@ -71,7 +72,7 @@ impl ClientConnections {
         Self {
             max,
             max_per_address,
-            proxies,
+            proxies: ArcSwap::from_pointee(proxies),
             open: AtomicUsize::new(0),
             networks: Mutex::default(),
             beyond_max: Episode::default(),
@@ -82,6 +83,11 @@ impl ClientConnections {
                 response("429 Too Many Requests", "rate_limit_error", &per_address),
             ],
         }
+    }
+
+    /// Changes `server.trusted_proxies`.
+    pub(crate) fn set_proxies(&self, proxies: Networks) {
+        self.proxies.store(Arc::new(proxies));
     }
 
     /// Admits a connection of this peer unless it exceeds a limit. Never waits.
@@ -120,7 +126,7 @@ impl ClientConnections {
 
     /// True for loopback addresses and trusted reverse proxies, which have no limit per address.
     fn is_exempt(&self, peer: IpAddr) -> bool {
-        config::is_loopback(peer) || self.proxies.contains(peer)
+        config::is_loopback(peer) || self.proxies.load().contains(peer)
     }
 
     /// Sends an error response on a rejected connection, or a TLS alert if the port serves https: a handshake

@@ -24,8 +24,7 @@ mod unparsed;
 mod websocket;
 mod worker;
 
-pub(crate) use client_http::HttpLimits;
 pub(crate) use connections::ClientConnections;
 pub(crate) use raw_response::HTTPS_REQUIRED;
-pub(crate) use shared::{ClientLimits, Shared};
+pub(crate) use shared::Shared;
 pub(crate) use worker::{WorkerConfig, Workers};

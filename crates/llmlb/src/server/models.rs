@@ -69,7 +69,7 @@ pub(super) fn not_known_yet(name: &str, pool: &Pool, key: Option<&ApiKey>) -> Re
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,
         "all_backends_down",
-        match pool.alias(name) {
+        match table.alias(name) {
             Some(alias) => format!(
                 "`{name}` is an alias for {}, which no backend is known to serve; {why}",
                 alias_targets(alias)
@@ -106,23 +106,24 @@ pub(super) fn unknown(
     kind: Option<Kind>,
     key: Option<&ApiKey>,
 ) -> Refusal {
-    not_found(name, pool.alias(name), pool, kind, key)
+    let table = pool.table();
+    not_found(name, table.alias(name), &table, kind, key)
 }
 
 /// Error 404 for a model that does not exist for a client. It does not disclose that the name is an
 /// alias.
 fn absent(name: &str, pool: &Pool, kind: Option<Kind>, key: Option<&ApiKey>) -> Refusal {
-    not_found(name, None, pool, kind, key)
+    not_found(name, None, &pool.table(), kind, key)
 }
 
 fn not_found(
     name: &str,
     alias: Option<&Alias>,
-    pool: &Pool,
+    table: &Table,
     kind: Option<Kind>,
     key: Option<&ApiKey>,
 ) -> Refusal {
-    let available = available(&pool.table().model_names(kind), key);
+    let available = available(&table.model_names(kind), key);
     let why = match alias {
         Some(alias) => {
             let models = alias_targets(alias);

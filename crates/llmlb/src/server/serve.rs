@@ -18,7 +18,7 @@ use super::shared::Shared;
 use super::worker::Worker;
 use super::{admin, admission, models, ollama, websocket};
 use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
-use crate::config::{Kind, UnknownEndpoints};
+use crate::config::{Kind, Networks, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
@@ -29,6 +29,7 @@ use crate::memory_budget::Budget;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
 };
+use crate::request_settings::RequestSettings;
 
 /// State of a client connection that its requests share.
 #[derive(Debug)]
@@ -38,8 +39,6 @@ pub(crate) struct ConnectionContext {
     pub(crate) peer: SocketAddr,
     /// Address of this server that the peer connected to.
     pub(crate) local: SocketAddr,
-    /// The peer is a reverse proxy that is trusted to report its clients' addresses.
-    pub(crate) is_proxy: bool,
     /// The port requires client certificates, and the client has presented none.
     pub(crate) lacks_certificate: bool,
     /// Counts the requests of this connection, in flight and in total. A draining server does not
@@ -50,13 +49,19 @@ pub(crate) struct ConnectionContext {
 
 impl ConnectionContext {
     /// Returns the client address of a request with these headers.
-    pub(crate) fn client_address(&self, headers: &HeaderMap) -> IpAddr {
-        let proxies = self.is_proxy.then_some(&self.worker.shared.proxies);
-        request::client_address(self.peer, headers, proxies)
+    pub(crate) fn client_address(&self, headers: &HeaderMap, proxies: &Networks) -> IpAddr {
+        // Without proxies in the configuration, the usual case, the peer is the client.
+        let is_proxy = proxies.contains(self.peer.ip());
+        request::client_address(self.peer, headers, is_proxy.then_some(proxies))
     }
 
-    fn start_guard(&self, head: &Parts, endpoint: Endpoint) -> RequestGuard {
-        let client = self.client_address(&head.headers);
+    fn start_guard(
+        &self,
+        head: &Parts,
+        endpoint: Endpoint,
+        settings: &RequestSettings,
+    ) -> RequestGuard {
+        let client = self.client_address(&head.headers, &settings.proxies);
         RequestGuard::start(self.worker.accounting(), client, head, endpoint)
     }
 }
@@ -92,7 +97,8 @@ pub(crate) fn serve(
 fn reject_without_memory(caller: &ConnectionContext, request: Request<Incoming>) -> ClientResponse {
     let refusal = request::too_many(&caller.worker.shared.budget);
     let (head, _) = request.into_parts();
-    let mut guard = caller.start_guard(&head, Endpoint::NOT_SERVED);
+    let settings = caller.worker.shared.settings();
+    let mut guard = caller.start_guard(&head, Endpoint::NOT_SERVED, &settings);
     guard.note_refusal(&refusal);
     let mut response = refusal.into_response(Endpoint::NOT_SERVED.dialect, &guard.identity.id);
     *response.body_mut() = Full::default();
@@ -111,11 +117,17 @@ async fn serve_admitted(
     let endpoint = located
         .as_ref()
         .map_or(Endpoint::NOT_SERVED, |(found, _)| *found);
-    let guard = Box::new(caller.start_guard(&head, endpoint));
+    let settings = caller.worker.shared.settings();
+    let guard = Box::new(caller.start_guard(&head, endpoint, &settings));
     let id = guard.identity.id.clone();
     let mut rates = Rates::default();
-    let parts = (&head, body, upgrade);
-    let served = stages(&caller, parts, located, &mut memory, &mut rates, guard).await;
+    let request = Incomplete {
+        located,
+        body,
+        upgrade,
+    };
+    let state = (&mut memory, &mut rates);
+    let served = stages(&caller, &head, &settings, request, state, guard).await;
     let mut response = match served {
         Ok(response) => response,
         Err((refusal, mut guard)) => {
@@ -144,6 +156,13 @@ async fn serve_admitted(
 /// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
 type Located<'a> = Result<(Endpoint, Cow<'a, str>), PathError>;
 
+/// A request whose body is not read yet.
+struct Incomplete<'a> {
+    located: Located<'a>,
+    body: Incoming,
+    upgrade: Option<OnUpgrade>,
+}
+
 /// A request that passed all checks.
 enum Prepared<'a> {
     /// The response is a page of llmlb's own.
@@ -160,25 +179,42 @@ struct BackendRequest<'a> {
     parsed: ParsedRequest,
     model: Option<String>,
     route: Arc<Route>,
+    /// Settings of the configuration to which `route` belongs. It may be newer than the one with which the
+    /// request began, because the body can take long to arrive.
+    settings: Arc<RequestSettings>,
 }
 
 /// Passes a request through all stages. A refusal is returned together with the guard that logs it.
 async fn stages(
     caller: &ConnectionContext,
-    (head, body, upgrade): (&Parts, Incoming, Option<OnUpgrade>),
-    located: Located<'_>,
-    memory: &mut RequestMemory,
-    rates: &mut Rates,
+    head: &Parts,
+    settings: &RequestSettings,
+    request: Incomplete<'_>,
+    (memory, rates): (&mut RequestMemory, &mut Rates),
     mut guard: Box<RequestGuard>,
 ) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
     let shared = &caller.worker.shared;
+    let Incomplete {
+        located,
+        body,
+        upgrade,
+    } = request;
     let is_upgrade = upgrade.is_some();
-    let located = match admit(caller, head, located, is_upgrade, &mut guard) {
+    let located = match admit(caller, head, settings, located, is_upgrade, &mut guard) {
         Ok(located) => located,
         Err(refusal) => return Err((refusal, guard)),
     };
     guard.identity.endpoint = located.0;
-    let prepared = prepare(caller, head, located, is_upgrade, body, memory, &mut guard).await;
+    let prepared = prepare(
+        caller,
+        head,
+        settings,
+        (located, is_upgrade),
+        body,
+        memory,
+        &mut guard,
+    )
+    .await;
     let request = match prepared {
         Ok(Prepared::Forward(request)) => request,
         Ok(Prepared::Page(response)) => {
@@ -190,8 +226,8 @@ async fn stages(
             return Err((refusal, guard));
         }
     };
-    let (endpoint, parsed) = (request.endpoint, &request.parsed);
-    let (admitted, left) = admission::admit(shared, endpoint, parsed, &mut guard).await;
+    let (endpoint, parsed, mode) = (request.endpoint, &request.parsed, settings.limits);
+    let (admitted, left) = admission::admit(shared, endpoint, parsed, mode, &mut guard).await;
     *rates = left;
     match admitted {
         Ok(()) => forward_request(caller, head, request, upgrade, guard).await,
@@ -203,15 +239,15 @@ async fn stages(
 async fn prepare<'a>(
     caller: &ConnectionContext,
     head: &Parts,
-    (endpoint, path): (Endpoint, Cow<'a, str>),
-    is_upgrade: bool,
+    settings: &RequestSettings,
+    ((endpoint, path), is_upgrade): ((Endpoint, Cow<'a, str>), bool),
     mut body: Incoming,
     memory: &mut RequestMemory,
     guard: &mut RequestGuard,
 ) -> Result<Prepared<'a>, Refusal> {
     let shared = &caller.worker.shared;
     if head.method.is_safe() && !body.is_end_stream() {
-        let pace = shared.client_limits.body;
+        let pace = settings.client_limits.body;
         Box::pin(request::expect_none(&head.method, &mut body, pace)).await?;
     }
     let kind = match endpoint.service {
@@ -231,8 +267,8 @@ async fn prepare<'a>(
     }
     guard.set_in_flight(InFlight::new(&shared.requests, &caller.requests));
     let limits = BodyLimits {
-        max: shared.max_body,
-        pace: shared.client_limits.body,
+        max: settings.max_body,
+        pace: settings.client_limits.body,
         budget: &shared.budget,
     };
     let mut parsed = request::read(head, endpoint, body, limits).await?;
@@ -247,7 +283,7 @@ async fn prepare<'a>(
     let key = guard.key.as_deref();
     request::check_model(key, head, endpoint, &path, &parsed, is_upgrade)?;
     let model = parsed.model.take();
-    let route = find_route(&shared.pool, kind, model.as_deref(), key)?;
+    let (route, settings) = find_route(&shared.pool, kind, model.as_deref(), key)?;
     if is_upgrade {
         websocket::check_route(&route, endpoint, &path)?;
     }
@@ -257,6 +293,7 @@ async fn prepare<'a>(
         parsed,
         model,
         route,
+        settings,
     }))
 }
 
@@ -267,8 +304,8 @@ fn find_route(
     kind: Option<Kind>,
     model: Option<&str>,
     key: Option<&ApiKey>,
-) -> Result<Arc<Route>, Refusal> {
-    pool.route_for_kind(kind, model).map_err(|error| {
+) -> Result<(Arc<Route>, Arc<RequestSettings>), Refusal> {
+    pool.route_with_settings(kind, model).map_err(|error| {
         let name = model.unwrap_or_default();
         match error {
             RouteError::Unknown => models::unknown(name, pool, kind, key),
@@ -292,6 +329,7 @@ async fn forward_request(
         mut parsed,
         model,
         route,
+        settings,
     } = request;
     let blocks = std::mem::take(&mut parsed.blocks);
     let id_in_path = || {
@@ -325,6 +363,7 @@ async fn forward_request(
         path: &path,
         parsed: &mut parsed,
         hints: &hints,
+        settings: &settings,
         repeatable: is_kept && endpoint.is_repeatable(&head.method),
         is_delivered: false,
         tried: Vec::new(),
@@ -356,6 +395,7 @@ fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<Endpo
 fn admit<'a>(
     caller: &ConnectionContext,
     head: &Parts,
+    settings: &RequestSettings,
     located: Located<'a>,
     is_upgrade: bool,
     guard: &mut RequestGuard,
@@ -370,7 +410,7 @@ fn admit<'a>(
         ));
     }
     request::check_host(head)?;
-    if let Some(hosts) = &shared.private_hosts {
+    if let Some(hosts) = &settings.private_hosts {
         request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
     }
     let (mut endpoint, path) = located.map_err(|error| bad_path(head, error))?;
@@ -384,7 +424,7 @@ fn admit<'a>(
         Service::Own(_) => return Ok((endpoint, path)),
         Service::Backend | Service::Ollama => {}
     }
-    if !endpoint.is_known && shared.unknown_endpoints == UnknownEndpoints::Reject {
+    if !endpoint.is_known && settings.unknown_endpoints == UnknownEndpoints::Reject {
         return Err(Refusal::new(
             StatusCode::NOT_FOUND,
             "unknown_endpoint",

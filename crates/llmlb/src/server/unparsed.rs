@@ -21,7 +21,10 @@ pub(crate) fn log(
         && error.is_parse()
     {
         let (method, path) = first_line(&unread().unwrap_or_default());
-        let client = caller.client_address(&HeaderMap::new());
+        let client = {
+            let settings = caller.worker.shared.settings();
+            caller.client_address(&HeaderMap::new(), &settings.proxies)
+        };
         let accounting = caller.worker.accounting();
         let mut guard = RequestGuard::unparsed(accounting, client, method, path);
         guard.note_refusal(&refusal(error));

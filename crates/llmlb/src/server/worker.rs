@@ -4,6 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,8 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::connection;
 use super::shared::Shared;
-use crate::forward::{ForwardContext, ForwardTimeouts, Via};
-use crate::headers::HeaderPatterns;
+use crate::forward::{ForwardContext, Via};
 use crate::meter::CommitGroup;
 use crate::request::{AccessLog, Accounting, Ids, LogSink};
 use crate::upstream::Connector;
@@ -39,12 +39,11 @@ pub(crate) struct WorkerConfig {
     /// This server's entry in the header field `Via` of every forwarded request. A request that
     /// arrives with this entry has already passed through this server and is rejected as a loop.
     pub(crate) via: Via,
-    /// Client header fields that are forwarded in addition to the default ones.
-    pub(crate) forward_headers: HeaderPatterns,
-    pub(crate) timeouts: ForwardTimeouts,
     /// Destination of the access log, and `true` if its lines begin with the time.
     pub(crate) lines: Option<LogSink>,
     pub(crate) timed: bool,
+    /// True while the access log is on (`log.requests`).
+    pub(crate) logs_requests: Arc<AtomicBool>,
 }
 
 /// Shared state of the requests of one thread.
@@ -66,7 +65,11 @@ impl Worker {
             meter: Arc::clone(&shared.meter),
             refused: Arc::clone(&shared.refused),
             commits: CommitGroup::new(Arc::clone(&shared.meter)),
-            access_log: AccessLog::new(config.lines.clone(), config.timed),
+            access_log: AccessLog::new(
+                config.lines.clone(),
+                config.timed,
+                Arc::clone(&config.logs_requests),
+            ),
             abort: config.abort.clone(),
         });
         let forwarding = Arc::new(ForwardContext {
@@ -74,11 +77,9 @@ impl Worker {
             pool: Arc::clone(&shared.pool),
             connector: config.connector.clone(),
             idle: Arc::default(),
-            timeouts: config.timeouts,
             contention: shared.contention.clone(),
             budget: Arc::clone(&shared.budget),
             via: config.via.clone(),
-            forward_headers: config.forward_headers.clone(),
             dropped_headers: Arc::clone(&shared.dropped_headers),
             tasks,
         });

@@ -44,6 +44,7 @@ impl Deref for MappedWords {
     type Target = [AtomicU64];
 
     #[expect(unsafe_code, reason = "shared memory is reached through a pointer")]
+    #[expect(clippy::cast_ptr_alignment, reason = "`map` checks the alignment")]
     fn deref(&self) -> &[AtomicU64] {
         let start = self.map.as_mut_ptr().cast::<AtomicU64>();
         // SAFETY: the mapping is aligned, has `count` words, lives as long as `self`, and is reached

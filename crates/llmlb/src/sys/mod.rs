@@ -14,23 +14,33 @@ mod windows;
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{
-    data_dir::data_dir, listen, listener::listener_owner, mounts::local_lock_option,
-    port_owner::port_owner,
+    data_dir::data_dir, hangup::is_hangup_ignored, listen, listener::listener_owner,
+    mounts::local_lock_option, port_owner::port_owner,
 };
 #[cfg(target_os = "macos")]
 pub(crate) use macos::{
-    data_dir::data_dir, listen, listener::listener_owner, port_owner::port_owner,
+    data_dir::data_dir, hangup::is_hangup_ignored, listen, listener::listener_owner,
+    port_owner::port_owner,
 };
 #[cfg(unix)]
 pub(crate) use unix::{
-    bus_error, config_file, data_file, disk::disk_size, host::host_name, limits, notify,
-    secret_file, signals, users,
+    bus_error, config_file, data_file,
+    disk::{disk_free, disk_size, is_writable},
+    host::host_name,
+    limits, notify, secret_file, signals, users,
 };
 #[cfg(windows)]
 pub(crate) use windows::{
-    bus_error, config_file, data_dir::data_dir, data_file, disk::disk_size, host::host_name,
-    limits, listen, listener::listener_owner, notify, port_owner::port_owner, secret_file, signals,
-    users,
+    bus_error, config_file,
+    data_dir::data_dir,
+    data_file,
+    disk::{disk_free, disk_size, is_writable},
+    host::host_name,
+    limits, listen,
+    listener::listener_owner,
+    notify,
+    port_owner::port_owner,
+    secret_file, signals, users,
 };
 
 /// Allocator of the program. A request allocates about 24 times, and with the C library's allocator
@@ -59,6 +69,30 @@ pub(crate) fn release_freed_memory() {
 /// Does nothing: the system's allocator itself decides when to return freed memory to the system.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn release_freed_memory() {}
+
+/// A signal, or an event that stands for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SignalEvent {
+    /// Stops the server; the name is for the log.
+    Stop(&'static str),
+    /// Makes the server read its configuration again.
+    #[cfg_attr(
+        windows,
+        expect(dead_code, reason = "Windows has no signal like SIGHUP")
+    )]
+    Reload,
+}
+
+impl signals::Signals {
+    /// Waits for the next signal that stops the server, and returns its name for the log.
+    pub(crate) async fn next_stop(&mut self) -> &'static str {
+        loop {
+            if let SignalEvent::Stop(name) = self.next().await {
+                return name;
+            }
+        }
+    }
+}
 
 pub(crate) use exposed::Exposed;
 pub(crate) use owner::{ListenerOwner, PortOwner};

@@ -102,7 +102,6 @@ impl TlsConfig {
     /// the disk does.
     ///
     /// Called on SIGHUP: unlike the periodic check, it reports a problem at once.
-    #[expect(dead_code, reason = "the reload on SIGHUP will call this")]
     pub(crate) fn reload(&self) -> Result<Reload, TlsError> {
         let result = self.replace();
         match &result {

@@ -8,6 +8,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
+
 use crate::client_network::ClientNetwork;
 use crate::config::{self, Networks};
 use crate::descriptors::Division;
@@ -23,7 +25,7 @@ pub(crate) struct AddressLimit {
     max: usize,
     /// Trusted reverse proxies. Their own addresses have no limit, because such an address may
     /// stand for many clients.
-    proxies: Networks,
+    proxies: ArcSwap<Networks>,
     shards: Vec<Mutex<HashMap<ClientNetwork, usize>>>,
     beyond_max: Episode,
 }
@@ -41,10 +43,15 @@ impl AddressLimit {
     pub(crate) fn new(division: &Division, proxies: Networks) -> Self {
         Self {
             max: division.backend_connections_per_address(),
-            proxies,
+            proxies: ArcSwap::from_pointee(proxies),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             beyond_max: Episode::default(),
         }
+    }
+
+    /// Changes `server.trusted_proxies`.
+    pub(crate) fn set_proxies(&self, proxies: Networks) {
+        self.proxies.store(Arc::new(proxies));
     }
 
     /// Acquires a share for a request of this address; `None` if the address is at its limit. Loopback
@@ -54,7 +61,7 @@ impl AddressLimit {
             limit: Arc::clone(self),
             network: None,
         };
-        if config::is_loopback(address) || self.proxies.contains(address) {
+        if config::is_loopback(address) || self.proxies.load().contains(address) {
             return Some(share);
         }
         let network = ClientNetwork::containing(address);

@@ -17,6 +17,7 @@ use tokio_rustls::rustls::{self, ClientConfig};
 use super::limit::{CountedStream, Permit};
 use super::resolve::Resolver;
 use super::{BackendConnections, Stream, UpstreamError};
+use crate::atomic_duration::AtomicDuration;
 use crate::config::BackendUrl;
 use crate::descriptors::Division;
 use crate::sys;
@@ -28,7 +29,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// Opens connections within a time limit, which includes the DNS lookup and the TLS handshake.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    limit: Duration,
+    limit: Arc<AtomicDuration>,
     connections: Arc<BackendConnections>,
     resolver: Arc<Resolver>,
     /// TLS configuration, created for the first backend with an `https` URL: loading the system's root
@@ -45,11 +46,16 @@ impl std::fmt::Debug for Connector {
 impl Connector {
     pub(crate) fn new(limit: Duration, division: &Division) -> Self {
         Self {
-            limit,
+            limit: Arc::new(AtomicDuration::new(limit)),
             connections: Arc::new(BackendConnections::new(division)),
             resolver: Arc::new(Resolver::new(division)),
             tls: Arc::default(),
         }
+    }
+
+    /// Changes `upstream.connect_timeout` for connections that begin from now on.
+    pub(crate) fn set_limit(&self, limit: Duration) {
+        self.limit.set(limit);
     }
 
     /// Returns the counter and limit of the connections to all backends.
@@ -84,12 +90,13 @@ impl Connector {
         url: &BackendUrl,
         permit: Permit,
     ) -> Result<Stream, UpstreamError> {
-        match timeout(self.limit, self.open(url, permit)).await {
+        let limit = self.limit.get();
+        match timeout(limit, self.open(url, permit)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(error)) => Err(UpstreamError::from_connect(&error)),
             Err(_) => Err(UpstreamError::HostUnreachable(format!(
                 "no connection within {} s",
-                self.limit.as_secs_f32()
+                limit.as_secs_f32()
             ))),
         }
     }
@@ -127,7 +134,7 @@ impl Connector {
         let mut failed = None;
         // Divide the time limit among the addresses of the host. Otherwise one address that drops
         // packets would use up the whole time, and the remaining addresses would not be tried.
-        let share = self.limit / u32::try_from(addresses.len().max(1)).unwrap_or(1);
+        let share = self.limit.get() / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         for address in addresses {
             match timeout_at(Instant::now() + share, connect(address)).await {
                 Ok(Ok(stream)) => return Ok(stream),

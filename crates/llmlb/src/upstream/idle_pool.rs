@@ -1,7 +1,10 @@
 //! Pool of idle connections to backends. Each worker has its own pool.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use foldhash::fast::FixedState;
 
 use super::Stream;
 use crate::backend_id::BackendId;
@@ -14,7 +17,9 @@ const MAX_PER_BACKEND: usize = 512;
 
 /// The idle connections of one worker, by backend.
 #[derive(Debug, Default)]
-pub(crate) struct IdlePool(Mutex<Vec<Vec<IdleConnection>>>);
+pub(crate) struct IdlePool(Mutex<Connections>);
+
+type Connections = HashMap<BackendId, Vec<IdleConnection>, FixedState>;
 
 #[derive(Debug)]
 struct IdleConnection {
@@ -26,7 +31,7 @@ impl IdlePool {
     /// Takes the most recently used connection to a backend.
     pub(crate) fn take(&self, backend: BackendId) -> Option<Stream> {
         let mut all = self.lock();
-        let idle = all.get_mut(usize::from(backend.0))?;
+        let idle = all.get_mut(&backend)?;
         while let Some(mut last) = idle.pop() {
             if last.since.elapsed() >= MAX_IDLE {
                 // The stack is ordered by age. All connections below an expired one are older, so they have
@@ -44,10 +49,7 @@ impl IdlePool {
     /// Adds a connection for the next request. If the pool is full, the connection is closed.
     pub(crate) fn keep(&self, backend: BackendId, stream: Stream) {
         let mut all = self.lock();
-        if all.len() <= usize::from(backend.0) {
-            all.resize_with(usize::from(backend.0) + 1, Vec::new);
-        }
-        let idle = &mut all[usize::from(backend.0)];
+        let idle = all.entry(backend).or_default();
         if idle.len() < MAX_PER_BACKEND {
             idle.push(IdleConnection {
                 stream,
@@ -60,27 +62,31 @@ impl IdlePool {
     /// that stay open.
     pub(crate) fn sweep(&self) -> usize {
         let mut all = self.lock();
-        for idle in all.iter_mut() {
+        all.retain(|_, idle| {
             let old = idle.partition_point(|one| one.since.elapsed() >= MAX_IDLE);
             idle.drain(..old);
-            if idle.is_empty() {
-                idle.shrink_to_fit();
-            }
-        }
-        all.iter().map(Vec::len).sum()
+            !idle.is_empty()
+        });
+        all.values().map(Vec::len).sum()
     }
 
     /// Closes the oldest idle connection of one backend. Returns `false` if the pool is empty.
     pub(crate) fn close_one(&self) -> bool {
         let mut all = self.lock();
-        let idle = all.iter_mut().find(|idle| !idle.is_empty());
+        let idle = all.values_mut().find(|idle| !idle.is_empty());
         idle.is_some_and(|idle| {
             idle.remove(0);
             true
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Vec<IdleConnection>>> {
+    /// Closes all idle connections of a backend that gets no further requests.
+    pub(crate) fn close(&self, backend: BackendId) {
+        let closed = self.lock().remove(&backend);
+        drop(closed); // Outside of the lock.
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connections> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{AddressLimit, IdlePool};
+use crate::backend_id::BackendId;
 use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
 use crate::short_writes;
@@ -95,10 +96,19 @@ impl BackendConnections {
     }
 
     fn close_idle_connection(&self) -> bool {
+        self.idle_pools().iter().any(|idle| idle.close_one())
+    }
+
+    /// Closes the idle connections of a backend that gets no further requests.
+    pub(crate) fn close_idle(&self, backend: BackendId) {
+        for idle in self.idle_pools() {
+            idle.close(backend);
+        }
+    }
+
+    fn idle_pools(&self) -> Vec<Arc<IdlePool>> {
         let all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let pools: Vec<_> = all.iter().filter_map(Weak::upgrade).collect();
-        drop(all);
-        pools.iter().any(|idle| idle.close_one())
+        all.iter().filter_map(Weak::upgrade).collect()
     }
 
     /// Logs when no more requests are rejected because all connections to backends are in use. To

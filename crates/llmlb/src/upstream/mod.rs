@@ -28,6 +28,6 @@ pub(crate) use exchange::Exchange;
 pub(crate) use head::Head;
 pub(crate) use idle_pool::IdlePool;
 pub(crate) use limit::BackendConnections;
-pub(crate) use probe::get;
+pub(crate) use probe::{get, head};
 pub(crate) use stream::Stream;
 pub(crate) use upload::Upload;

@@ -49,3 +49,15 @@ pub(crate) async fn get(
         body: body.freeze(),
     })
 }
+
+/// Sends `head`, a HEAD request, and returns the status of the response.
+pub(crate) async fn head(
+    connector: &Connector,
+    url: &BackendUrl,
+    head: Bytes,
+) -> Result<StatusCode, UpstreamError> {
+    let stream = connector.connect(url).await?;
+    let upload = Upload::buffered(head, BodyPieces::default());
+    let mut exchange = Exchange::new(stream, Method::HEAD, upload);
+    Ok(exchange.head().await?.status)
+}

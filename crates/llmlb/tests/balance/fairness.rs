@@ -1,4 +1,5 @@
-//! Clients at different addresses share a backend that is at its limit. (L7)
+//! Clients at different addresses share a backend that is at its limit: many requests of one client do not
+//! delay another client. (Promise L7 in docs/promises.md)
 
 use std::net::{Ipv4Addr, SocketAddr};
 

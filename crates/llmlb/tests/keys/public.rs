@@ -23,6 +23,7 @@ fn public_address_needs_a_key_or_an_explicit_setting() {
     let good = add(&sandbox, "alice");
     let server = sandbox.serve("--demo -H 0.0.0.0");
     server.process.until_output("clients need an API key");
+    server.process.until_output("are not encrypted");
     assert!(
         !server.log().contains("every client that can reach"),
         "{}",

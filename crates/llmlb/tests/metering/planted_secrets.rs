@@ -180,7 +180,7 @@ fn crash_of_the_server_leaves_no_core_dump() {
     unsafe {
         command.pre_exec(move || {
             // Without the right to raise the hard limit, the soft limit is what it was.
-            let _ = setrlimit(Resource::Core, unlimited.clone());
+            let _ = setrlimit(Resource::Core, unlimited);
             Ok(())
         });
     }

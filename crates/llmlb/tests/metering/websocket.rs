@@ -416,3 +416,30 @@ fn session_of_the_responses_api_is_metered() {
     assert_tokens(&record, [10, 4, 8, 14], "reported");
     assert_eq!(record["reasoning_tokens"], 2, "{record:#}");
 }
+
+/// The usage of a session is in the list of requests in flight before the client has the bytes that report it. (L9)
+#[test]
+fn session_interrupted_by_kill_nine_has_the_usage_so_far() {
+    let sandbox = testkit::sandbox!();
+    let turn = [text(CREATED), text(DONE)].concat();
+    let length = turn.len();
+    let raw = raw::heads(move |_, reader| {
+        let stream = reader.get_mut();
+        stream.write_all(HANDSHAKE_RESPONSE.as_bytes()).unwrap();
+        stream.write_all(&turn).unwrap();
+        let _ = reader.read(&mut [0]);
+    });
+    let arguments = format!("--backend {}", raw.url());
+    let server = sandbox.serve(&arguments);
+    let mut client = Connection::open(server.address);
+    client.send(HANDSHAKE);
+    assert_eq!(client.head().status(), 101);
+    client.reader.read_exact(&mut vec![0; length]).unwrap();
+    server.process.kill();
+    assert_eq!(records::all(&sandbox), [Value::Null; 0]);
+    let _server = sandbox.serve(&arguments);
+    let record = records::eventually(&sandbox, "a");
+    assert_eq!(record["outcome"], "interrupted", "{record:#}");
+    assert_eq!(record["api"], "realtime", "{record:#}");
+    assert_tokens(&record, [20, 10, 6, 30], "reported");
+}

@@ -146,12 +146,18 @@ fn client_that_connected_before_the_signal_is_served() {
     assert_eq!(server.process.finish().code, Some(0));
 }
 
+/// A demo reads no file. Signals of servers with a file are tested in `tests/reload/`.
+#[cfg(target_os = "linux")]
 #[test]
-fn sighup_is_logged_and_does_not_end_the_server() {
+fn sighup_does_not_end_a_server_without_a_terminal() {
     let sandbox = testkit::sandbox!();
-    let server = sandbox.serve("--demo");
+    let llmlb = sandbox.llmlb().to_owned();
+    let words = [llmlb.to_str().unwrap(), "serve", "--demo", "-p", "0"];
+    let server = sandbox.serve_with(&mut sandbox.command_of("setsid", &words));
     signal(&server.process, Signal::HUP);
-    server.process.until_output("SIGHUP");
+    server
+        .process
+        .until_output("configuration reloaded from defaults: no changes");
     assert_eq!(server.get("/healthz").status(), 200);
 }
 

@@ -182,7 +182,9 @@ impl HeldOutcomes {
                 entries: Vec::new(),
                 parts: None,
                 at,
-                message: "outcome stored in the reserve while the disk was full".to_owned(),
+                message: "the disk was full: the outcome was stored in _staging/.reserve, and \
+                          added to this journal when the disk had space again"
+                    .to_owned(),
                 sums: Some(sums),
             };
             for (batch, held) in &all.batches {

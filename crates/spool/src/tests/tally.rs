@@ -282,7 +282,8 @@ fn tally_rows_separate_groups_and_count_values() {
 }
 
 /// Removes the totals files whose period (a day or an hour) matches `is_removed`. Returns the day
-/// for which a totals file existed before.
+/// that had a totals file before the removal. There is only one such day, unless the test runs at
+/// midnight.
 fn remove_totals(test_dir: &TestDataDir, is_removed: impl Fn(&str) -> bool) -> String {
     let usage = test_dir.data().usage;
     let mut day = None;

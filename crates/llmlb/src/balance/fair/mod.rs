@@ -121,6 +121,12 @@ impl<L, W> FairQueue<L, W> {
         self.waiting
     }
 
+    /// Changes the maximum number of waiting requests. Requests beyond a lower maximum stay; each further
+    /// one then needs to evict another.
+    pub(super) fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
     /// Adds a request to the lane `lane`. A full queue evicts another request, which is returned.
     /// It is chosen from the address with the most waiting requests, and there from the credential
     /// with the most: the newest request of that credential.

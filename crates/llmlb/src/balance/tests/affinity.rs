@@ -257,7 +257,7 @@ fn simulate(seed: u64, with_affinity: bool) -> Day {
         let outstanding: Vec<_> = backends.iter().map(|one| one.outstanding()).collect();
         let average = outstanding.iter().sum::<usize>() as f64 / BACKENDS as f64;
         let slot = slot(pool.choose_at(&route, &hints, &[], Moment(turn), &mut random));
-        let backend = usize::from(slot.backend().id.0);
+        let backend = slot.backend().id.0 as usize;
         worst = worst.max(outstanding[backend] as f64 - (1.25 * average + 1.0));
         hits += caches[backend].take_in(prompt);
         total += prompt.len();

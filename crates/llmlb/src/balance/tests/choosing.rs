@@ -19,7 +19,7 @@ fn counts(pool: &Pool, backends: usize, requests: usize, now: Moment) -> Vec<usi
     let route = pool.route(Some("m")).unwrap();
     for _ in 0..requests {
         let choice = pool.choose_at(&route, &SelectHints::default(), &[], now, &mut random);
-        counts[usize::from(slot(choice).backend().id.0)] += 1;
+        counts[slot(choice).backend().id.0 as usize] += 1;
     }
     counts
 }

@@ -4,6 +4,7 @@ mod affinity;
 mod choosing;
 mod ejecting;
 mod models;
+mod reconfigure;
 mod speed;
 mod storm;
 mod waiting;
@@ -29,6 +30,7 @@ fn backend(name: &str) -> Backend {
 fn pool_config() -> PoolConfig {
     PoolConfig {
         aliases: Vec::new(),
+        settings: RequestSettings::default_for_tests(),
         queue: 10_000,
         queue_timeout: Duration::from_secs(60),
         host: None,

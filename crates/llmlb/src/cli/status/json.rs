@@ -11,7 +11,8 @@ use super::server::{Health, RunningServer, ServerReport, ServerState};
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::cli::status_client::{
-    BackendStatus, ConnectionCounts, KeysStatus, RefusedCounts, TlsStatus, UsageStatus,
+    BackendStatus, ConfigStatus, ConnectionCounts, KeysStatus, RefusedCounts, TlsStatus,
+    UsageStatus,
 };
 use crate::lock::rfc3339;
 
@@ -47,6 +48,7 @@ struct StatusEntry<'a> {
     refused: Option<&'a RefusedCounts>,
     limits: Option<&'a Value>,
     usage: Option<&'a UsageStatus>,
+    config: Option<&'a ConfigStatus>,
     tls: Option<&'a TlsStatus>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
@@ -143,6 +145,7 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
         entry.refused = response.refused.as_deref();
         entry.limits = response.limits.as_deref();
         entry.usage = response.usage.as_deref();
+        entry.config = response.config.as_deref();
         entry.tls = response.tls.as_deref();
         entry.backends = Some(StatusBackends {
             up,

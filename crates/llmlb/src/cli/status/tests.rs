@@ -51,6 +51,9 @@ pub(super) fn health(status: &str) -> Health {
             "recorded": 130, "lost": 0, "error": null,
             "kept": { "archive": { "files": 2, "bytes": 9 },
                 "failed": { "files": 0, "bytes": 0 }, "large": [] } },
+        "config": { "path": "llmlb.toml", "hash": "0123456789ab", "since": "2026-01-30T12:05:00Z",
+            "reloads": 2, "after_restart": ["server.workers 4 -> 8"], "refused":
+            { "at": "2026-01-30T12:09:00Z", "problems": 3, "error": "llmlb.toml:2: x" } },
         "tls": { "names": ["localhost"], "not_after": "2026-02-01T12:00:00Z",
             "client_certificates": false, "handshakes": 5, "failed_handshakes": 1 }
     }));
@@ -133,6 +136,10 @@ fn json_of_a_running_server_has_the_documented_fields() {
                 "failed": 0, "recorded": 130, "lost": 0, "error": null,
                 "kept": { "archive": { "files": 2, "bytes": 9 },
                     "failed": { "files": 0, "bytes": 0 }, "large": [] } },
+            "config": { "path": "llmlb.toml", "hash": "0123456789ab",
+                "since": "2026-01-30T12:05:00Z", "reloads": 2,
+                "after_restart": ["server.workers 4 -> 8"], "refused":
+                { "at": "2026-01-30T12:09:00Z", "problems": 3, "error": "llmlb.toml:2: x" } },
             "tls": { "names": ["localhost"], "not_before": null,
                 "not_after": "2026-02-01T12:00:00Z", "loaded_at": null, "error": null,
                 "client_certificates": false, "handshakes": 5, "failed_handshakes": 1,

@@ -39,6 +39,7 @@ pub(super) struct StatusResponse {
     #[serde(default)]
     pub(super) backends: Vec<BackendStatus>,
     pub(super) usage: Option<Box<UsageStatus>>,
+    pub(super) config: Option<Box<ConfigStatus>>,
     pub(super) tls: Option<Box<TlsStatus>>,
 }
 
@@ -56,6 +57,31 @@ pub(super) struct TlsStatus {
     pub(super) handshakes: Option<u64>,
     pub(super) failed_handshakes: Option<u64>,
     pub(super) plain_http: Option<u64>,
+}
+
+/// The configuration that a server uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ConfigStatus {
+    /// `None` without a file.
+    pub(super) path: Option<String>,
+    /// Short hash of the file's content.
+    pub(super) hash: Option<String>,
+    /// Time of the start or of the last reload that changed a setting.
+    pub(super) since: String,
+    pub(super) reloads: u64,
+    /// Changed settings that take effect after a restart.
+    #[serde(default)]
+    pub(super) after_restart: Vec<String>,
+    pub(super) refused: Option<RefusedConfig>,
+}
+
+/// A configuration that a server refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RefusedConfig {
+    pub(super) at: String,
+    pub(super) problems: u64,
+    /// The first problem.
+    pub(super) error: String,
 }
 
 /// Number and limits of a server's connections, to clients or to backends.

@@ -1,5 +1,6 @@
 //! Types of the fields of a backend and of an alias.
 
+use serde_json::{Value, json};
 use toml::de::DeValue;
 
 use super::super::env::Environment;
@@ -23,6 +24,10 @@ impl ValueType<BackendUrl> for HttpUrl {
     fn allowed(&self) -> String {
         "http://HOST[:PORT][/PREFIX] or https://..".to_owned()
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://" })
+    }
 }
 
 pub(in super::super) struct BackendName;
@@ -45,6 +50,11 @@ impl ValueType<String> for BackendName {
     fn allowed(&self) -> String {
         format!("1 to {MAX_NAME} of a-z A-Z 0-9 . _ : -")
     }
+
+    fn schema(&self) -> Value {
+        let pattern = format!("^[A-Za-z0-9._:-]{{1,{MAX_NAME}}}$");
+        json!({ "type": "string", "pattern": pattern })
+    }
 }
 
 /// Names of models.
@@ -61,6 +71,10 @@ impl ValueType<Vec<String>> for ModelNames {
 
     fn allowed(&self) -> String {
         "a list of names, at least one".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "array", "items": { "type": "string", "pattern": "\\S" }, "minItems": 1, "uniqueItems": true })
     }
 }
 
@@ -85,6 +99,10 @@ impl ValueType<Vec<String>> for ModelPatterns {
     fn allowed(&self) -> String {
         "a list of names, at least one; a * at the end of one matches any rest".to_owned()
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "array", "items": { "type": "string", "pattern": "^[^*]*[^*\\s][^*]*\\*?$|^\\*$" }, "minItems": 1, "uniqueItems": true })
+    }
 }
 
 /// Models that an alias stands for.
@@ -108,6 +126,13 @@ impl ValueType<Vec<String>> for AliasModels {
 
     fn allowed(&self) -> String {
         "the name of a model, or a list of names".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        json!({ "anyOf": [
+            { "type": "string", "pattern": "\\S" },
+            ModelNames.schema(),
+        ] })
     }
 }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use serde_json::{Value, json};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -37,6 +38,11 @@ impl ValueType<String> for KeyName {
     fn allowed(&self) -> String {
         format!("1 to {MAX_NAME} of a-z A-Z 0-9 . _ -")
     }
+
+    fn schema(&self) -> Value {
+        let pattern = format!("^[A-Za-z0-9._][A-Za-z0-9._-]{{0,{}}}$", MAX_NAME - 1);
+        json!({ "type": "string", "pattern": pattern })
+    }
 }
 
 /// True for the name of a key or team.
@@ -67,6 +73,10 @@ impl ValueType<SecretHash> for Sha256Hex {
     fn allowed(&self) -> String {
         "64 hexadecimal digits, as sha256sum prints them".to_owned()
     }
+
+    fn schema(&self) -> Value {
+        json!({ "type": "string", "pattern": "^[0-9A-Fa-f]{64}$" })
+    }
 }
 
 /// Time at which a key expires.
@@ -87,6 +97,11 @@ impl ValueType<Timestamp> for Expiry {
 
     fn allowed(&self) -> String {
         "a date like 2026-12-31, or a time like 2026-12-31T18:00:00Z".to_owned()
+    }
+
+    fn schema(&self) -> Value {
+        // TOML has dates of its own, which editors show to a schema as text.
+        json!({ "type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}" })
     }
 }
 

@@ -56,7 +56,7 @@ impl KeyRights {
 }
 
 /// An API key of the configuration file.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfiguredKey {
     pub(crate) rights: KeyRights,
     /// Unique.
@@ -64,7 +64,7 @@ pub(crate) struct ConfiguredKey {
 }
 
 /// The secret of a key, as the configuration has it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConfiguredSecret {
     /// The value of a variable (`key_env`).
     Text(Secret),

@@ -4,6 +4,7 @@ use super::super::backends::fields::{
     AliasModels, BackendName, HttpUrl, ModelNames, ModelPatterns,
 };
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::Applies;
 use super::super::setting::{Flag, Setting, section};
 use super::super::types::{Boolean, Number, Optional, VariableName, Word};
 use super::super::{BackendUrl, Kind};
@@ -27,6 +28,7 @@ section! {
 
 pub(crate) static BACKEND_NAME: Setting<Option<String>> = Setting {
     name: "backend.name",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("none: the name is host:port of the URL", || None),
@@ -38,6 +40,7 @@ pub(crate) static BACKEND_NAME: Setting<Option<String>> = Setting {
 };
 pub(crate) static BACKEND_URL: Setting<Option<BackendUrl>> = Setting {
     name: "backend.url",
+    reload: Applies,
     variable: Some(BACKENDS),
     flag: Some(Flag {
         long: BACKEND_FLAG,
@@ -55,6 +58,7 @@ pub(crate) static BACKEND_URL: Setting<Option<BackendUrl>> = Setting {
 };
 pub(crate) static BACKEND_MODELS: Setting<Option<Vec<String>>> = Setting {
     name: "backend.models",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described(
@@ -69,6 +73,7 @@ pub(crate) static BACKEND_MODELS: Setting<Option<Vec<String>>> = Setting {
 };
 pub(crate) static BACKEND_KEY: Setting<Option<String>> = Setting {
     name: "backend.api_key_env",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("no key", || None),
@@ -80,6 +85,7 @@ pub(crate) static BACKEND_KEY: Setting<Option<String>> = Setting {
 };
 pub(crate) static BACKEND_KIND: Setting<Option<Kind>> = Setting {
     name: "backend.kind",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("detected", || None),
@@ -94,6 +100,7 @@ pub(crate) static BACKEND_KIND: Setting<Option<Kind>> = Setting {
 };
 pub(crate) static BACKEND_WEIGHT: Setting<u32> = Setting {
     name: "backend.weight",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Constant(|| 1),
@@ -102,6 +109,7 @@ pub(crate) static BACKEND_WEIGHT: Setting<u32> = Setting {
 };
 pub(crate) static BACKEND_LIMIT: Setting<Option<u32>> = Setting {
     name: "backend.max_concurrent",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("no limit", || None),
@@ -113,6 +121,7 @@ pub(crate) static BACKEND_LIMIT: Setting<Option<u32>> = Setting {
 };
 pub(crate) static BACKEND_ONLY: Setting<Option<Vec<String>>> = Setting {
     name: "backend.only_models",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("all", || None),
@@ -124,6 +133,7 @@ pub(crate) static BACKEND_ONLY: Setting<Option<Vec<String>>> = Setting {
 };
 pub(crate) static BACKEND_REUSE: Setting<bool> = Setting {
     name: "backend.reuse_after_errors",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Constant(|| false),
@@ -132,6 +142,7 @@ pub(crate) static BACKEND_REUSE: Setting<bool> = Setting {
 };
 pub(crate) static BACKEND_WEBSOCKET: Setting<bool> = Setting {
     name: "backend.websocket",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Constant(|| false),
@@ -141,6 +152,7 @@ pub(crate) static BACKEND_WEBSOCKET: Setting<bool> = Setting {
 /// Entry of `[aliases]`.
 pub(crate) static ALIAS: Setting<Vec<String>> = Setting {
     name: "aliases.NAME",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("none", Vec::new),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::fleet::{FleetStore, FleetStoreUrl};
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::AfterRestart;
 use super::super::setting::{Setting, section};
 use super::super::types::{HOUR, Optional, SECOND, TimeSpan};
 
@@ -19,6 +20,7 @@ section! {
 
 pub(crate) static FLEET_STORE: Setting<Option<FleetStore>> = Setting {
     name: "fleet.store",
+    reload: AfterRestart,
     variable: Some("LLMLB_FLEET_STORE"),
     flag: None,
     default: Described("none: the data directory is used by one machine", || None),
@@ -30,6 +32,7 @@ pub(crate) static FLEET_STORE: Setting<Option<FleetStore>> = Setting {
 };
 pub(crate) static FLEET_TTL: Setting<Duration> = Setting {
     name: "fleet.ttl",
+    reload: AfterRestart,
     variable: Some("LLMLB_FLEET_TTL"),
     flag: None,
     default: Constant(|| 30 * SECOND),

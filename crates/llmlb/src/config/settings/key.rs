@@ -7,6 +7,7 @@ use super::super::key_limits::Period;
 use super::super::keys::SecretHash;
 use super::super::keys::fields::{Expiry, KeyName, Sha256Hex};
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::Applies;
 use super::super::setting::{Setting, section};
 use super::super::types::{Boolean, Number, Optional, VariableName, Word};
 
@@ -33,6 +34,7 @@ section! {
 
 pub(crate) static KEY_NAME: Setting<Option<String>> = Setting {
     name: "key.name",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("required", || None),
@@ -44,6 +46,7 @@ pub(crate) static KEY_NAME: Setting<Option<String>> = Setting {
 };
 pub(crate) static KEY_ENV: Setting<Option<String>> = Setting {
     name: "key.key_env",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("none: `sha256` is set", || None),
@@ -55,6 +58,7 @@ pub(crate) static KEY_ENV: Setting<Option<String>> = Setting {
 };
 pub(crate) static KEY_SHA256: Setting<Option<SecretHash>> = Setting {
     name: "key.sha256",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("none: `key_env` is set", || None),
@@ -66,6 +70,7 @@ pub(crate) static KEY_SHA256: Setting<Option<SecretHash>> = Setting {
 };
 pub(crate) static KEY_TEAM: Setting<Option<String>> = Setting {
     name: "key.team",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("none", || None),
@@ -77,6 +82,7 @@ pub(crate) static KEY_TEAM: Setting<Option<String>> = Setting {
 };
 pub(crate) static KEY_MODELS: Setting<Option<Vec<String>>> = Setting {
     name: "key.models",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("all", || None),
@@ -88,6 +94,7 @@ pub(crate) static KEY_MODELS: Setting<Option<Vec<String>>> = Setting {
 };
 pub(crate) static KEY_RPM: Setting<Option<u32>> = Setting {
     name: "key.rpm",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("no limit", || None),
@@ -101,6 +108,7 @@ pub(crate) static KEY_RPM: Setting<Option<u32>> = Setting {
 };
 pub(crate) static KEY_TPM: Setting<Option<u64>> = Setting {
     name: "key.tpm",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("no limit", || None),
@@ -114,6 +122,7 @@ pub(crate) static KEY_TPM: Setting<Option<u64>> = Setting {
 };
 pub(crate) static KEY_CONCURRENCY: Setting<Option<u32>> = Setting {
     name: "key.concurrency",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("no limit", || None),
@@ -127,6 +136,7 @@ pub(crate) static KEY_CONCURRENCY: Setting<Option<u32>> = Setting {
 };
 pub(crate) static KEY_BUDGET: Setting<Option<u64>> = Setting {
     name: "key.budget_tokens",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("no limit", || None),
@@ -140,6 +150,7 @@ pub(crate) static KEY_BUDGET: Setting<Option<u64>> = Setting {
 };
 pub(crate) static KEY_PER: Setting<Option<Period>> = Setting {
     name: "key.per",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("none", || None),
@@ -154,6 +165,7 @@ pub(crate) static KEY_PER: Setting<Option<Period>> = Setting {
 };
 pub(crate) static KEY_EXPIRES: Setting<Option<Timestamp>> = Setting {
     name: "key.expires",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Described("never", || None),
@@ -165,6 +177,7 @@ pub(crate) static KEY_EXPIRES: Setting<Option<Timestamp>> = Setting {
 };
 pub(crate) static KEY_ADMIN: Setting<bool> = Setting {
     name: "key.admin",
+    reload: Applies,
     variable: None,
     flag: None,
     default: Constant(|| false),

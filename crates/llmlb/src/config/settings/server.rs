@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::super::instance::Instance;
 use super::super::networks::Networks;
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::{AfterRestart, Applies};
 use super::super::setting::{Flag, Setting, section};
 use super::super::types::{
     Boolean, ByteSize, DAY, FilePath, HostNames, InstanceName, IpAddress, MINUTE, NetworkList,
@@ -99,6 +100,7 @@ const FILE: Optional<FilePath> = Optional {
 
 pub(crate) static HOST: Setting<IpAddr> = Setting {
     name: "server.host",
+    reload: AfterRestart,
     variable: Some("LLMLB_HOST"),
     flag: Some(Flag {
         long: "--host",
@@ -111,6 +113,7 @@ pub(crate) static HOST: Setting<IpAddr> = Setting {
 };
 pub(crate) static PORT: Setting<u16> = Setting {
     name: "server.port",
+    reload: AfterRestart,
     variable: Some("LLMLB_PORT"),
     flag: Some(Flag {
         long: "--port",
@@ -125,6 +128,7 @@ pub(crate) static PORT: Setting<u16> = Setting {
 };
 pub(crate) static ALLOW_PUBLIC: Setting<bool> = Setting {
     name: "server.allow_public",
+    reload: AfterRestart,
     variable: Some("LLMLB_ALLOW_PUBLIC"),
     flag: Some(Flag {
         long: "--allow-public",
@@ -137,6 +141,7 @@ pub(crate) static ALLOW_PUBLIC: Setting<bool> = Setting {
 };
 pub(crate) static HOSTS: Setting<Vec<String>> = Setting {
     name: "server.hosts",
+    reload: Applies,
     variable: Some("LLMLB_HOSTS"),
     flag: None,
     default: Described("none", Vec::new),
@@ -145,6 +150,7 @@ pub(crate) static HOSTS: Setting<Vec<String>> = Setting {
 };
 pub(crate) static TRUSTED_PROXIES: Setting<Networks> = Setting {
     name: "server.trusted_proxies",
+    reload: Applies,
     variable: Some("LLMLB_TRUSTED_PROXIES"),
     flag: None,
     default: Described("none", Networks::default),
@@ -153,6 +159,7 @@ pub(crate) static TRUSTED_PROXIES: Setting<Networks> = Setting {
 };
 pub(crate) static TLS_CERT: Setting<Option<PathBuf>> = Setting {
     name: "server.tls_cert",
+    reload: AfterRestart,
     variable: Some("LLMLB_TLS_CERT"),
     flag: Some(Flag {
         long: "--tls-cert",
@@ -165,6 +172,7 @@ pub(crate) static TLS_CERT: Setting<Option<PathBuf>> = Setting {
 };
 pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
     name: "server.tls_key",
+    reload: AfterRestart,
     variable: Some("LLMLB_TLS_KEY"),
     flag: Some(Flag {
         long: "--tls-key",
@@ -177,6 +185,7 @@ pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
 };
 pub(crate) static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting {
     name: "server.tls_client_ca",
+    reload: AfterRestart,
     variable: Some("LLMLB_TLS_CLIENT_CA"),
     flag: None,
     default: Described("none", || None),
@@ -185,6 +194,7 @@ pub(crate) static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting {
 };
 pub(crate) static WORKERS: Setting<usize> = Setting {
     name: "server.workers",
+    reload: AfterRestart,
     variable: Some("LLMLB_WORKERS"),
     flag: None,
     default: Described("the number of CPUs", cpus),
@@ -195,6 +205,7 @@ pub(crate) static WORKERS: Setting<usize> = Setting {
 };
 pub(crate) static DRAIN_TIMEOUT: Setting<Duration> = Setting {
     name: "server.drain_timeout",
+    reload: Applies,
     variable: Some("LLMLB_DRAIN_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -205,6 +216,7 @@ pub(crate) static DRAIN_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_BODY: Setting<usize> = Setting {
     name: "server.max_body",
+    reload: Applies,
     variable: Some("LLMLB_MAX_BODY"),
     flag: None,
     default: Constant(|| 32 << 20),
@@ -214,6 +226,7 @@ pub(crate) static MAX_BODY: Setting<usize> = Setting {
 // Less than 1 MiB would not suffice for a few connections.
 pub(crate) static BODY_MEMORY: Setting<usize> = Setting {
     name: "server.body_memory",
+    reload: Applies,
     variable: Some("LLMLB_BODY_MEMORY"),
     flag: None,
     default: Constant(|| 1 << 30),
@@ -222,6 +235,7 @@ pub(crate) static BODY_MEMORY: Setting<usize> = Setting {
 };
 pub(crate) static BODY_TIMEOUT: Setting<Duration> = Setting {
     name: "server.body_timeout",
+    reload: Applies,
     variable: Some("LLMLB_BODY_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -230,6 +244,7 @@ pub(crate) static BODY_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MIN_BODY_RATE: Setting<usize> = Setting {
     name: "server.min_body_rate",
+    reload: Applies,
     variable: Some("LLMLB_MIN_BODY_RATE"),
     flag: None,
     default: Constant(|| 1 << 10),
@@ -238,6 +253,7 @@ pub(crate) static MIN_BODY_RATE: Setting<usize> = Setting {
 };
 pub(crate) static SEND_TIMEOUT: Setting<Duration> = Setting {
     name: "server.send_timeout",
+    reload: Applies,
     variable: Some("LLMLB_SEND_TIMEOUT"),
     flag: None,
     default: Constant(|| MINUTE),
@@ -246,6 +262,7 @@ pub(crate) static SEND_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
     name: "server.stall_timeout",
+    reload: Applies,
     variable: Some("LLMLB_STALL_TIMEOUT"),
     flag: None,
     default: Constant(|| 10 * SECOND),
@@ -254,6 +271,7 @@ pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_CONNECTIONS: Setting<Option<usize>> = Setting {
     name: "server.max_connections",
+    reload: AfterRestart,
     variable: Some("LLMLB_MAX_CONNECTIONS"),
     flag: None,
     default: Described(
@@ -270,6 +288,7 @@ pub(crate) static MAX_CONNECTIONS: Setting<Option<usize>> = Setting {
 };
 pub(crate) static MAX_CONNECTIONS_PER_ADDRESS: Setting<Option<usize>> = Setting {
     name: "server.max_connections_per_address",
+    reload: AfterRestart,
     variable: Some("LLMLB_MAX_CONNECTIONS_PER_ADDRESS"),
     flag: None,
     default: Described("a quarter of `max_connections`", || None),
@@ -283,6 +302,7 @@ pub(crate) static MAX_CONNECTIONS_PER_ADDRESS: Setting<Option<usize>> = Setting 
 };
 pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
     name: "server.idle_timeout",
+    reload: Applies,
     variable: Some("LLMLB_SERVER_IDLE_TIMEOUT"),
     flag: None,
     default: Constant(|| 75 * SECOND),
@@ -292,6 +312,7 @@ pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
 // The minimum is the smallest read buffer that hyper accepts.
 pub(crate) static MAX_HEADER: Setting<usize> = Setting {
     name: "server.max_header",
+    reload: Applies,
     variable: Some("LLMLB_MAX_HEADER"),
     flag: None,
     default: Constant(|| 32 << 10),
@@ -300,6 +321,7 @@ pub(crate) static MAX_HEADER: Setting<usize> = Setting {
 };
 pub(crate) static MAX_STREAMS: Setting<u32> = Setting {
     name: "server.max_streams",
+    reload: Applies,
     variable: Some("LLMLB_MAX_STREAMS"),
     flag: None,
     default: Constant(|| 128),
@@ -308,6 +330,7 @@ pub(crate) static MAX_STREAMS: Setting<u32> = Setting {
 };
 pub(crate) static TUNNEL_IDLE: Setting<Duration> = Setting {
     name: "server.tunnel_idle",
+    reload: Applies,
     variable: Some("LLMLB_TUNNEL_IDLE"),
     flag: None,
     default: Constant(|| 5 * MINUTE),
@@ -316,6 +339,7 @@ pub(crate) static TUNNEL_IDLE: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_RESETS: Setting<u32> = Setting {
     name: "server.max_resets",
+    reload: Applies,
     variable: Some("LLMLB_MAX_RESETS"),
     flag: None,
     default: Constant(|| 1200),
@@ -326,6 +350,7 @@ pub(crate) static MAX_RESETS: Setting<u32> = Setting {
 };
 pub(crate) static QUEUE: Setting<usize> = Setting {
     name: "server.queue",
+    reload: Applies,
     variable: Some("LLMLB_QUEUE"),
     flag: None,
     default: Constant(|| 1000),
@@ -336,6 +361,7 @@ pub(crate) static QUEUE: Setting<usize> = Setting {
 };
 pub(crate) static QUEUE_TIMEOUT: Setting<Duration> = Setting {
     name: "server.queue_timeout",
+    reload: Applies,
     variable: Some("LLMLB_QUEUE_TIMEOUT"),
     flag: None,
     default: Constant(|| 30 * SECOND),
@@ -344,6 +370,7 @@ pub(crate) static QUEUE_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static UNKNOWN_ENDPOINTS: Setting<UnknownEndpoints> = Setting {
     name: "server.unknown_endpoints",
+    reload: Applies,
     variable: Some("LLMLB_UNKNOWN_ENDPOINTS"),
     flag: None,
     default: Constant(|| UnknownEndpoints::Forward),
@@ -358,6 +385,7 @@ pub(crate) static UNKNOWN_ENDPOINTS: Setting<UnknownEndpoints> = Setting {
 };
 pub(crate) static LIMITS: Setting<LimitMode> = Setting {
     name: "server.limits",
+    reload: Applies,
     variable: Some("LLMLB_LIMITS"),
     flag: None,
     default: Constant(|| LimitMode::Enforce),
@@ -373,6 +401,7 @@ pub(crate) static LIMITS: Setting<LimitMode> = Setting {
 
 pub(crate) static INSTANCE: Setting<Option<Instance>> = Setting {
     name: "server.instance",
+    reload: AfterRestart,
     variable: Some("LLMLB_INSTANCE"),
     flag: None,
     default: Described("host name and port, such as `gpu-1:32768`", || None),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::Applies;
 use super::super::setting::{Setting, section};
 use super::super::types::{Boolean, DAY, HeaderNames, MINUTE, Number, SECOND, TIMEOUT, TimeSpan};
 use crate::headers::HeaderPatterns;
@@ -34,6 +35,7 @@ section! {
 
 pub(crate) static CONNECT_TIMEOUT: Setting<Duration> = Setting {
     name: "upstream.connect_timeout",
+    reload: Applies,
     variable: Some("LLMLB_CONNECT_TIMEOUT"),
     flag: None,
     default: Constant(|| 5 * SECOND),
@@ -42,6 +44,7 @@ pub(crate) static CONNECT_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static FIRST_BYTE_TIMEOUT: Setting<Duration> = Setting {
     name: "upstream.first_byte_timeout",
+    reload: Applies,
     variable: Some("LLMLB_FIRST_BYTE_TIMEOUT"),
     flag: None,
     default: Constant(|| 10 * MINUTE),
@@ -50,6 +53,7 @@ pub(crate) static FIRST_BYTE_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static IDLE_TIMEOUT: Setting<Duration> = Setting {
     name: "upstream.idle_timeout",
+    reload: Applies,
     variable: Some("LLMLB_IDLE_TIMEOUT"),
     flag: None,
     default: Constant(|| 5 * MINUTE),
@@ -58,6 +62,7 @@ pub(crate) static IDLE_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static FORWARD_HEADERS: Setting<HeaderPatterns> = Setting {
     name: "upstream.forward_headers",
+    reload: Applies,
     variable: Some("LLMLB_FORWARD_HEADERS"),
     flag: None,
     default: Described("none", HeaderPatterns::default),
@@ -66,6 +71,7 @@ pub(crate) static FORWARD_HEADERS: Setting<HeaderPatterns> = Setting {
 };
 pub(crate) static PROBE_INTERVAL: Setting<Duration> = Setting {
     name: "upstream.probe_interval",
+    reload: Applies,
     variable: Some("LLMLB_PROBE_INTERVAL"),
     flag: None,
     default: Constant(|| 5 * SECOND),
@@ -76,6 +82,7 @@ pub(crate) static PROBE_INTERVAL: Setting<Duration> = Setting {
 };
 pub(crate) static PROBE_TIMEOUT: Setting<Duration> = Setting {
     name: "upstream.probe_timeout",
+    reload: Applies,
     variable: Some("LLMLB_PROBE_TIMEOUT"),
     flag: None,
     default: Constant(|| 5 * SECOND),
@@ -84,6 +91,7 @@ pub(crate) static PROBE_TIMEOUT: Setting<Duration> = Setting {
 };
 pub(crate) static MAX_MODELS: Setting<usize> = Setting {
     name: "upstream.max_models",
+    reload: Applies,
     variable: Some("LLMLB_MAX_MODELS"),
     flag: None,
     default: Constant(|| 10_000),
@@ -94,6 +102,7 @@ pub(crate) static MAX_MODELS: Setting<usize> = Setting {
 };
 pub(crate) static LOG_REQUESTS: Setting<bool> = Setting {
     name: "log.requests",
+    reload: Applies,
     variable: Some("LLMLB_LOG_REQUESTS"),
     flag: None,
     default: Constant(|| true),

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::super::setting::DefaultValue::{Constant, Described};
+use super::super::setting::Reload::{AfterRestart, Applies};
 use super::super::setting::{Setting, section};
 use super::super::types::{
     Age, Boolean, ByteSize, DAY, DirectoryPath, HOUR, MINUTE, Optional, SECOND, TimeSpan,
@@ -58,6 +59,7 @@ const MAX_SIZE: Optional<ByteSize> = Optional {
 
 pub(crate) static USAGE_ENABLED: Setting<bool> = Setting {
     name: "usage.enabled",
+    reload: AfterRestart,
     variable: Some("LLMLB_USAGE"),
     flag: None,
     default: Constant(|| true),
@@ -66,6 +68,7 @@ pub(crate) static USAGE_ENABLED: Setting<bool> = Setting {
 };
 pub(crate) static USAGE_DATA_DIR: Setting<Option<PathBuf>> = Setting {
     name: "usage.data_dir",
+    reload: AfterRestart,
     variable: Some(DATA_DIR),
     flag: None,
     default: Described("`llmlb` in the user's data directory", || None),
@@ -77,6 +80,7 @@ pub(crate) static USAGE_DATA_DIR: Setting<Option<PathBuf>> = Setting {
 };
 pub(crate) static USAGE_URL: Setting<Option<Receiver>> = Setting {
     name: "usage.url",
+    reload: AfterRestart,
     variable: Some(URL_VARIABLE),
     flag: None,
     default: Described("none: records are kept in archive/", || None),
@@ -88,6 +92,7 @@ pub(crate) static USAGE_URL: Setting<Option<Receiver>> = Setting {
 };
 pub(crate) static USAGE_TOKEN_ENV: Setting<String> = Setting {
     name: "usage.token_env",
+    reload: AfterRestart,
     variable: None,
     flag: None,
     default: Constant(|| TOKEN_VARIABLE.to_owned()),
@@ -96,6 +101,7 @@ pub(crate) static USAGE_TOKEN_ENV: Setting<String> = Setting {
 };
 pub(crate) static USAGE_EVERY: Setting<Duration> = Setting {
     name: "usage.every",
+    reload: AfterRestart,
     variable: Some("LLMLB_USAGE_EVERY"),
     flag: None,
     default: Constant(|| MINUTE),
@@ -106,6 +112,7 @@ pub(crate) static USAGE_EVERY: Setting<Duration> = Setting {
 };
 pub(crate) static USAGE_FORMAT: Setting<Format> = Setting {
     name: "usage.format",
+    reload: AfterRestart,
     variable: Some("LLMLB_USAGE_FORMAT"),
     flag: None,
     default: Constant(|| Format::Json),
@@ -117,6 +124,7 @@ pub(crate) static USAGE_FORMAT: Setting<Format> = Setting {
 };
 pub(crate) static USAGE_ON_FAILURE: Setting<OnFailure> = Setting {
     name: "usage.on_failure",
+    reload: Applies,
     variable: Some("LLMLB_USAGE_ON_FAILURE"),
     flag: None,
     default: Constant(|| OnFailure::Serve),
@@ -128,6 +136,7 @@ pub(crate) static USAGE_ON_FAILURE: Setting<OnFailure> = Setting {
 };
 pub(crate) static USAGE_ALLOW_HTTP: Setting<bool> = Setting {
     name: "usage.allow_http",
+    reload: AfterRestart,
     variable: Some("LLMLB_USAGE_ALLOW_HTTP"),
     flag: None,
     default: Constant(|| false),
@@ -136,6 +145,7 @@ pub(crate) static USAGE_ALLOW_HTTP: Setting<bool> = Setting {
 };
 pub(crate) static USAGE_ARCHIVE_MAX_AGE: Setting<Option<Duration>> = Setting {
     name: "usage.archive_max_age",
+    reload: AfterRestart,
     variable: Some("LLMLB_USAGE_ARCHIVE_MAX_AGE"),
     flag: None,
     default: Described("no limit", || None),
@@ -144,6 +154,7 @@ pub(crate) static USAGE_ARCHIVE_MAX_AGE: Setting<Option<Duration>> = Setting {
 };
 pub(crate) static USAGE_ARCHIVE_MAX_SIZE: Setting<Option<u64>> = Setting {
     name: "usage.archive_max_size",
+    reload: AfterRestart,
     variable: Some("LLMLB_USAGE_ARCHIVE_MAX_SIZE"),
     flag: None,
     default: Described("no limit", || None),
@@ -152,6 +163,7 @@ pub(crate) static USAGE_ARCHIVE_MAX_SIZE: Setting<Option<u64>> = Setting {
 };
 pub(crate) static USAGE_FAILED_MAX_AGE: Setting<Option<Duration>> = Setting {
     name: "usage.failed_max_age",
+    reload: AfterRestart,
     variable: Some("LLMLB_USAGE_FAILED_MAX_AGE"),
     flag: None,
     default: Described("no limit", || None),
@@ -160,6 +172,7 @@ pub(crate) static USAGE_FAILED_MAX_AGE: Setting<Option<Duration>> = Setting {
 };
 pub(crate) static USAGE_FAILED_MAX_SIZE: Setting<Option<u64>> = Setting {
     name: "usage.failed_max_size",
+    reload: AfterRestart,
     variable: Some("LLMLB_USAGE_FAILED_MAX_SIZE"),
     flag: None,
     default: Described("no limit", || None),

@@ -1,6 +1,6 @@
 //! Comparison of `docs/configuration.md` with the table of settings.
 
-use super::super::setting::{AnySetting, key_of, section_of};
+use super::super::setting::{AnySetting, Reload, key_of, section_of};
 use super::super::settings;
 use super::*;
 
@@ -108,8 +108,9 @@ fn everything() -> impl Iterator<Item = &'static dyn AnySetting> {
 }
 
 fn generated() -> String {
-    let mut page = String::from("\n| setting | variable | flag | default | allowed | meaning |\n");
-    page.push_str("|---|---|---|---|---|---|\n");
+    let mut page =
+        String::from("\n| setting | variable | flag | default | reload | allowed | meaning |\n");
+    page.push_str("|---|---|---|---|---|---|---|\n");
     for setting in everything() {
         page.push_str(&row(setting));
     }
@@ -132,10 +133,14 @@ fn row(setting: &dyn AnySetting) -> String {
         None => none(),
     };
     format!(
-        "| `{}` | {} | {flag} | {} | {} | {} |\n",
+        "| `{}` | {} | {flag} | {} | {} | {} | {} |\n",
         setting.name(),
         setting.variable().map_or_else(none, code),
         setting.default_text(),
+        match setting.reload() {
+            Reload::Applies => "yes",
+            Reload::AfterRestart => "restart",
+        },
         setting.allowed(),
         setting.about(),
     )

@@ -16,7 +16,7 @@ use super::exceeded::Exceeded;
 use super::key_usage::Now;
 use super::rates::Rates;
 use super::{Admission, TokenDemand};
-use crate::config::KeyLimits;
+use crate::config::{KeyLimits, LimitMode};
 
 /// A request that the servers of the fleet must agree to.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,8 @@ pub(super) struct Question {
     /// Learned output of one response.
     pub(super) expected: u64,
     pub(super) now: Now,
+    /// `server.limits`.
+    pub(super) mode: LimitMode,
 }
 
 /// Decision of the fleet, and what is left of the key's limits.

@@ -93,7 +93,9 @@ struct FreeRow {
     start: usize,
 }
 
-/// The row of a request, until this is dropped. It must be dropped after the request's record is persisted.
+/// The row of a request in the list, until this is dropped. It must be dropped after the request's record is
+/// persisted. After a kill, the next start writes a record for every request in the list. A request that left
+/// the list too early would have no record.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// `None` only while this is dropped.

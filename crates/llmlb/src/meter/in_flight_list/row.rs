@@ -60,6 +60,10 @@ const MAX_TEXTS: usize = 63 * 8;
 
 /// Properties of a request that are known when it is admitted. Longer texts are truncated.
 #[derive(Clone, Copy, Debug)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "the name that records and logs use"
+)]
 pub(crate) struct Request<'a> {
     pub(crate) record_id: Uuid,
     /// At most 128 bytes.

@@ -88,7 +88,8 @@ impl UsageTap {
         matches!(self.format, ResponseFormat::Compressed)
     }
 
-    /// True if the response is a stream of events or JSON lines.
+    /// True if the response is a stream of events or JSON lines. The usage record then has `"stream":true`,
+    /// even if the request did not demand a stream.
     pub(crate) fn is_stream(&self) -> bool {
         self.summary().is_some()
     }

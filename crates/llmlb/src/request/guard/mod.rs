@@ -273,10 +273,12 @@ impl RequestGuard {
         }
     }
 
-    /// Reads bytes of a WebSocket that come from the backend. Returns true if the usage of the request
-    /// changed. The bytes are counted by [`Self::count`] when the client has received them.
-    pub(crate) fn read_session(&mut self, data: &[u8]) -> bool {
-        self.metering.read_session(data)
+    /// Reads bytes of a WebSocket that come from the backend. [`Self::count`] counts them when the client has
+    /// accepted them.
+    pub(crate) fn read_session(&mut self, data: &[u8]) {
+        if self.metering.read_session(data) {
+            self.update_row();
+        }
     }
 
     /// Reads a chunk of the response. Returns the bytes for the client. If the response has its end

@@ -1,6 +1,7 @@
 //! Linux.
 
 pub(super) mod data_dir;
+pub(crate) mod hangup;
 pub(crate) mod listen;
 pub(super) mod listener;
 pub(super) mod mounts;

@@ -1,6 +1,7 @@
 //! macOS.
 
 pub(super) mod data_dir;
+pub(crate) mod hangup;
 pub(crate) mod listen;
 pub(super) mod listener;
 pub(super) mod port_owner;

@@ -17,6 +17,30 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
+/// What shows that a file was changed or replaced. Symbolic links are followed, so that a switched link, as of
+/// a Kubernetes ConfigMap, counts as a change too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Signature {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    /// Time of the last change of content, owner or mode.
+    changed: (i64, i64),
+}
+
+/// Returns the signature of a file; `None` if there is none, or it cannot be reached.
+pub(crate) fn signature(path: &Path) -> Option<Signature> {
+    let found = fs::metadata(path).ok()?;
+    Some(Signature {
+        device: found.dev(),
+        inode: found.ino(),
+        size: found.size(),
+        modified: (found.mtime(), found.mtime_nsec()),
+        changed: (found.ctime(), found.ctime_nsec()),
+    })
+}
+
 /// Opens a file and checks the open descriptor: the file belongs to this user or root, and no other
 /// user may write or replace it. `Ok(Err)`: another user may.
 pub(crate) fn open(path: &Path) -> io::Result<Result<File, Exposed>> {

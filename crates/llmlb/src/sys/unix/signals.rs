@@ -1,9 +1,14 @@
-//! Signals that stop the server.
+//! Signals that stop the server or make it read its configuration again.
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 
+use rustix::fs::OFlags;
 use tenure::StopRequest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::sys::{self, SignalEvent};
 
 /// Receiver of SIGTERM, SIGINT and SIGHUP. Once installed, these no longer kill the process.
 #[derive(Debug)]
@@ -11,30 +16,51 @@ pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    /// True if SIGHUP means that the terminal was closed.
+    hangup_stops: bool,
 }
 
 impl Signals {
     /// Installs the handlers. Must be called within a tokio runtime.
     pub(crate) fn install() -> io::Result<Self> {
+        // Read before the handler is installed, which replaces it. `nohup` ignores SIGHUP so that the program
+        // outlives its terminal.
+        let is_ignored = sys::is_hangup_ignored();
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hangup: signal(SignalKind::hangup())?,
+            hangup_stops: has_terminal() && !is_ignored,
         })
     }
 
     /// Does nothing: on Unix `llmlb stop` sends SIGTERM, so there is no stop event to watch.
     pub(crate) fn watch(&mut self, _request: StopRequest) {}
 
-    /// Waits for the next stop signal and returns its name for the log.
-    pub(crate) async fn next(&mut self) -> &'static str {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => return "SIGTERM",
-                _ = self.interrupt.recv() => return "SIGINT",
-                // The server keeps running when its terminal is closed.
-                _ = self.hangup.recv() => tracing::info!("SIGHUP ignored"),
+    /// Waits for the next signal.
+    pub(crate) async fn next(&mut self) -> SignalEvent {
+        tokio::select! {
+            _ = self.terminate.recv() => SignalEvent::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => SignalEvent::Stop("SIGINT"),
+            _ = self.hangup.recv() => {
+                if self.hangup_stops {
+                    SignalEvent::Stop("SIGHUP (the terminal was closed)")
+                } else {
+                    SignalEvent::Reload
+                }
             }
         }
     }
+}
+
+/// True if the process has a controlling terminal. After the terminal was closed it cannot be opened any more,
+/// so this is read at the start.
+fn has_terminal() -> bool {
+    let flags = OFlags::NOCTTY | OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open("/dev/tty")
+        .is_ok()
 }

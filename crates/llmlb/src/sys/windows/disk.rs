@@ -7,3 +7,13 @@ use std::path::Path;
 pub(crate) fn disk_size(_dir: &Path) -> Option<u64> {
     None
 }
+
+/// Returns `None`: the free space is not determined on Windows.
+pub(crate) fn disk_free(_dir: &Path) -> Option<u64> {
+    None
+}
+
+/// True: access control lists are not checked.
+pub(crate) fn is_writable(_dir: &Path) -> bool {
+    true
+}

@@ -1,4 +1,4 @@
-//! Events that stop the server.
+//! Events that stop the server. A changed configuration file is read without an event.
 
 use std::io;
 use std::thread;
@@ -8,6 +8,8 @@ use tenure::StopRequest;
 use tokio::signal::windows::{CtrlBreak, CtrlC, CtrlClose, CtrlShutdown};
 use tokio::signal::windows::{ctrl_break, ctrl_c, ctrl_close, ctrl_shutdown};
 use tokio::sync::mpsc;
+
+use crate::sys::SignalEvent;
 
 /// Receiver of the console's events and of the event that `llmlb stop` sets.
 #[derive(Debug)]
@@ -44,14 +46,15 @@ impl Signals {
         });
     }
 
-    /// Waits for the next stop event and returns its name for the log.
-    pub(crate) async fn next(&mut self) -> &'static str {
-        tokio::select! {
+    /// Waits for the next event.
+    pub(crate) async fn next(&mut self) -> SignalEvent {
+        let name = tokio::select! {
             _ = self.ctrl_c.recv() => "Ctrl-C",
             _ = self.ctrl_break.recv() => "Ctrl-Break",
             _ = self.close.recv() => "the closed console",
             _ = self.shutdown.recv() => "the system's shutdown",
             _ = self.stop_requests.recv() => "llmlb stop",
-        }
+        };
+        SignalEvent::Stop(name)
     }
 }

@@ -59,8 +59,10 @@ pub(super) fn connect_options(url: &mut StoreUrl) -> Result<ConnectOptions, Erro
 }
 
 fn read_file(path: &str) -> Result<Vec<u8>, Error> {
-    std::fs::read(path)
-        .map_err(|error| Error::io("read the TLS file", std::path::Path::new(path), error))
+    std::fs::read(path).map_err(|error| {
+        let path = std::path::Path::new(path);
+        Error::io("read the certificate or key file", path, error)
+    })
 }
 
 /// Adds the default port to an address without one.

@@ -1,5 +1,6 @@
 //! Text output of `llmlb status`: one server as a list, several as a table.
 
+mod config;
 mod tls;
 mod usage;
 
@@ -151,6 +152,9 @@ fn list(server: &ServerReport, running: &RunningServer, now: SystemTime) -> Vec<
         let (up, total) = running.backends().unwrap_or_default();
         add("backends", &format!("{up} of {total} up"));
         lines.extend(backends(response, now));
+        if let Some(config) = &response.config {
+            lines.extend(config::lines(config, now));
+        }
         if let Some(usage) = &response.usage {
             lines.extend(usage::lines(usage, now));
         }

@@ -1,0 +1,191 @@
+//! Watches the configuration file, and reads it when it was changed or a signal asks for it.
+//!
+//! A thread of its own does both: the file system may block, for example on a network, and no request may wait
+//! for it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use crate::config::{self, Config, Flags, Problems};
+use crate::sys::config_file::{self, Signature};
+
+/// Interval at which the file's metadata is read.
+const POLL_EVERY: Duration = Duration::from_millis(100);
+/// Time for which the file must be unchanged before it is read: a program that writes it may not have finished.
+const SETTLED_AFTER: Duration = Duration::from_millis(200);
+
+/// Result of reading the configuration.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) config: Result<Box<Config>, Problems>,
+    /// True if a signal asked for it, so that the result is logged even if it is not new.
+    pub(super) is_requested: bool,
+}
+
+/// Handle of the thread. Dropping it ends the thread.
+#[derive(Debug)]
+pub(super) struct ConfigWatch {
+    requests: SyncSender<()>,
+}
+
+impl ConfigWatch {
+    /// Starts the thread. `had_file` is true if the running configuration was read from a file.
+    pub(super) fn start(
+        flags: Flags,
+        had_file: bool,
+    ) -> io::Result<(Self, mpsc::Receiver<Loaded>)> {
+        // One request suffices for any number of signals that arrive until the file is read.
+        let (requests, asked) = sync_channel(1);
+        let (sender, loaded) = mpsc::channel(1);
+        let path = config::watched_path(&flags);
+        let mut watcher = Watcher {
+            // The file is read once more: it may have been changed since the server read it.
+            settling: Settling::default(),
+            path,
+            flags,
+            had_file,
+        };
+        thread::Builder::new()
+            .name("llmlb-config".to_owned())
+            .spawn(move || watcher.run(&asked, &sender))?;
+        Ok((Self { requests }, loaded))
+    }
+
+    /// Reads the file now, also if it seems unchanged.
+    pub(super) fn request(&self) {
+        // If the channel is full, the file will be read for the earlier request.
+        let _ = self.requests.try_send(());
+    }
+}
+
+struct Watcher {
+    /// `None` if no file is read.
+    path: Option<PathBuf>,
+    flags: Flags,
+    had_file: bool,
+    settling: Settling,
+}
+
+impl Watcher {
+    fn run(&mut self, asked: &Receiver<()>, loaded: &mpsc::Sender<Loaded>) {
+        loop {
+            let is_requested = match asked.recv_timeout(POLL_EVERY) {
+                Ok(()) => true,
+                Err(RecvTimeoutError::Timeout) => false,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            let before = signature(self.path.as_ref());
+            if !is_requested && !self.settling.is_due(before, Instant::now()) {
+                continue;
+            }
+            let config = config::load_again(&self.flags, self.had_file).map(Box::new);
+            // A file that changed while it was read is read again once it has settled.
+            let is_stable = signature(self.path.as_ref()) == before;
+            if is_stable {
+                self.settling.note_read(before);
+            } else if !is_requested {
+                continue;
+            }
+            self.had_file |= config.as_ref().is_ok_and(|config| config.file.is_some());
+            let result = Loaded {
+                config,
+                is_requested,
+            };
+            if loaded.blocking_send(result).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn signature(path: Option<&PathBuf>) -> Option<Signature> {
+    config_file::signature(path?)
+}
+
+/// Decides when a changed file is read: once it has been unchanged for [`SETTLED_AFTER`].
+#[derive(Debug)]
+struct Settling<S = Signature> {
+    /// Signature of the file that was read last: `Some(None)` if it was missing, `None` before the first time.
+    read: Option<Option<S>>,
+    /// A different signature, and the time at which it was first seen.
+    changed: Option<(Option<S>, Instant)>,
+}
+
+impl<S> Default for Settling<S> {
+    fn default() -> Self {
+        Self {
+            read: None,
+            changed: None,
+        }
+    }
+}
+
+impl<S: Copy + PartialEq> Settling<S> {
+    /// True if the file differs from the one that was read, and has settled.
+    fn is_due(&mut self, current: Option<S>, now: Instant) -> bool {
+        if self.read == Some(current) {
+            self.changed = None;
+            return false;
+        }
+        match self.changed {
+            Some((seen, since)) if seen == current => now.duration_since(since) >= SETTLED_AFTER,
+            _ => {
+                self.changed = Some((current, now));
+                false
+            }
+        }
+    }
+
+    fn note_read(&mut self, read: Option<S>) {
+        self.read = Some(read);
+        self.changed = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_file_is_due_once_it_was_unchanged_for_200_ms() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut settling = Settling::default();
+        settling.note_read(Some(1));
+        assert!(!settling.is_due(Some(1), at(0)));
+        // A program writes the file in pieces; each changes its signature.
+        for (signature, millis) in [(2, 100), (3, 250), (4, 400)] {
+            assert!(!settling.is_due(Some(signature), at(millis)));
+            assert!(!settling.is_due(Some(signature), at(millis + 100)));
+        }
+        assert!(!settling.is_due(Some(4), at(599)));
+        assert!(settling.is_due(Some(4), at(600)));
+        settling.note_read(Some(4));
+        assert!(!settling.is_due(Some(4), at(2000)));
+        // A file that is missing for a moment, while it is replaced, is not read.
+        assert!(!settling.is_due(None, at(2100)));
+        assert!(!settling.is_due(Some(5), at(2200)));
+        assert!(settling.is_due(Some(5), at(2400)));
+        // A file that gets its old content again is not read.
+        settling.note_read(Some(5));
+        assert!(!settling.is_due(Some(6), at(3000)));
+        assert!(!settling.is_due(Some(5), at(3100)));
+        assert!(!settling.is_due(Some(6), at(3250)));
+    }
+
+    #[test]
+    fn missing_file_is_due_after_the_same_time() {
+        let start = Instant::now();
+        let mut settling = Settling::<u32>::default();
+        assert!(!settling.is_due(None, start));
+        assert!(settling.is_due(None, start + SETTLED_AFTER));
+        settling.note_read(Some(1));
+        assert!(!settling.is_due(None, start));
+        assert!(settling.is_due(None, start + SETTLED_AFTER));
+    }
+}

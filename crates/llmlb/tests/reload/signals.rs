@@ -1,0 +1,65 @@
+//! SIGHUP.
+
+use std::process::Command;
+
+use rustix::process::Signal;
+use testkit::backends::{ASK, CHAT, backend, ok};
+use testkit::until;
+
+use crate::server::{ReloadingServer, table};
+
+#[test]
+fn sighup_reloads_and_is_answered_in_the_log() {
+    let (a, b) = (backend(ok), backend(ok));
+    let sandbox = testkit::sandbox!();
+    sandbox.file("llmlb.toml", table("a", &a, ""));
+    let llmlb = sandbox.llmlb().to_owned();
+    // Without a controlling terminal, also if the tests run on one.
+    let words = [llmlb.to_str().unwrap(), "serve", "-p", "0"];
+    let server = sandbox.serve_with(&mut sandbox.command_of("setsid", &words));
+    let running = ReloadingServer { sandbox, server };
+    running.server.process.signal(Signal::HUP).unwrap();
+    running
+        .server
+        .process
+        .until_output("configuration reloaded from llmlb.toml: no changes");
+    running.replace(&table("b", &b, ""));
+    running.server.process.signal(Signal::HUP).unwrap();
+    running.until_reloads(1);
+    assert_eq!(running.backends(), ["b"]);
+    // On request a bad file is reported again, although its content was reported before.
+    running.replace("nonsense");
+    running.until_refused();
+    let words = "configuration not reloaded";
+    let logged = || running.server.process.stderr().matches(words).count();
+    until("the bad file is reported", || logged() == 1);
+    running.server.process.signal(Signal::HUP).unwrap();
+    until("the bad file is reported again", || logged() == 2);
+    assert_eq!(running.server.post(CHAT, ASK).status(), 200);
+}
+
+/// `script` runs the server with a controlling terminal.
+#[test]
+fn sighup_drains_and_exits_with_a_controlling_terminal() {
+    let a = backend(ok);
+    let sandbox = testkit::sandbox!();
+    sandbox.file("llmlb.toml", table("a", &a, ""));
+    let line = format!("exec {} serve -p 0", sandbox.llmlb().display());
+    let mut command = sandbox.command_of("script", &["-qec", &line, "/dev/null"]);
+    let process = sandbox.start(&mut command);
+    process.until_output("listening on");
+    let status = sandbox.run("status --json").json();
+    let pid = status["servers"][0]["pid"].as_u64().unwrap().to_string();
+    let sent = Command::new("kill").args(["-HUP", &pid]).status().unwrap();
+    assert!(sent.success());
+    let ended = process.finish();
+    assert_eq!(ended.code, Some(0), "{}", ended.output());
+    assert!(
+        ended
+            .output()
+            .contains("SIGHUP (the terminal was closed) received: draining"),
+        "{}",
+        ended.output()
+    );
+    assert_eq!(sandbox.lock_files(), [""; 0]);
+}
