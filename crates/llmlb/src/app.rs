@@ -24,6 +24,7 @@ use crate::health::Watcher;
 use crate::issuer_file::IssuerFile;
 use crate::issuer_store::IssuerStore;
 use crate::keys::{KeyTable, KeyWatch};
+use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::reload::{Reloader, Reloads};
@@ -145,6 +146,7 @@ impl App {
         }
         let workers_config = worker_config(config, connector.clone(), via, log);
         let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
+        let limiter = start_limiter(config, demo, &opened)?;
         if let Some(tls) = &tls {
             tls.log_warnings();
             tasks.spawn(tls::watch(Arc::clone(tls), stop_probes.clone()));
@@ -153,7 +155,7 @@ impl App {
             config,
             division,
             pool,
-            (opened.meter, opened.keys),
+            (opened.meter, opened.keys, limiter),
             usage,
             issuer_store,
             &workers_config,
@@ -238,6 +240,7 @@ impl App {
         self.stop_demo.cancel();
         self.tasks.close();
         self.shared.meter.seal();
+        self.shared.limiter.finish();
         if let Some(list) = self.shared.meter.in_flight() {
             list.close();
         }
@@ -275,7 +278,7 @@ fn shared(
     config: &Config,
     division: &Division,
     pool: Arc<Pool>,
-    (meter, keys): (Meter, Arc<KeyTable>),
+    (meter, keys, limiter): (Meter, Arc<KeyTable>, Arc<Limiter>),
     usage: Option<Arc<exporter::ExportState>>,
     issuer_store: Option<IssuerStore>,
     workers: &WorkerConfig,
@@ -297,11 +300,24 @@ fn shared(
         keys,
         refused: Arc::default(),
         meter: Arc::new(meter),
+        limiter,
         config: Arc::new(ConfigStatus::new(config)),
         usage,
         issuer_store,
         draining: workers.drain.clone(),
     }
+}
+
+/// Starts the limits of keys, and reads what the keys have spent.
+fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc<Limiter>> {
+    let instance = opened.meter.instance();
+    let limiter = Limiter::start(&config.fleet, instance, &opened.keys)?;
+    if let Some(data) =
+        data_dir::find(config.usage.data_dir.as_deref(), demo).filter(|_| opened.meter.is_on())
+    {
+        limiter.replay(&data, instance)?;
+    }
+    Ok(Arc::new(limiter))
 }
 
 /// Starts the exporter of usage records if `usage.enabled` is set. A missing data directory is

@@ -35,6 +35,7 @@ mod issuer_store;
 mod json;
 mod keys;
 mod known_hosts;
+mod limits;
 mod listen;
 pub mod lock;
 mod memory_budget;

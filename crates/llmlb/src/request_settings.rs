@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::body_deadline::BodyPace;
-use crate::config::{self, Config, Networks, UnknownEndpoints};
+use crate::config::{self, Config, LimitMode, Networks, UnknownEndpoints};
 use crate::headers::HeaderPatterns;
 use crate::known_hosts::KnownHosts;
 
@@ -17,6 +17,7 @@ pub(crate) struct RequestSettings {
     /// server is public: not bound to loopback, or with `server.allow_public`.
     pub(crate) private_hosts: Option<KnownHosts>,
     pub(crate) unknown_endpoints: UnknownEndpoints,
+    pub(crate) limits: LimitMode,
     /// Reverse proxies that are trusted to report their clients' addresses.
     pub(crate) proxies: Networks,
     pub(crate) client_limits: ClientLimits,
@@ -76,6 +77,7 @@ impl RequestSettings {
             max_body: server.max_body,
             private_hosts: is_private.then(|| KnownHosts::new(&server.hosts, machine)),
             unknown_endpoints: server.unknown_endpoints,
+            limits: server.limits,
             proxies: server.trusted_proxies.clone(),
             client_limits: ClientLimits {
                 body,

@@ -69,7 +69,7 @@ pub use schedule::{Schedule, Tick};
 pub use staged::{Staged, staged};
 pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
-pub use tally::{Tally, TallyRow, tally, tally_by_hour};
+pub use tally::{ExactRow, Tally, TallyRow, tally, tally_by_hour};
 pub use totals::Grouping;
 pub use verify::{Books, Busy, Problem, verify};
 

@@ -59,7 +59,7 @@ pub(crate) use reload::Changes;
 pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use settings::{
-    FleetConfig, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,
+    FleetConfig, LimitMode, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,
 };
 pub(crate) use status::ConfigStatus;
 pub(crate) use url::BackendUrl;

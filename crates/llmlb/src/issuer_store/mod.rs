@@ -9,4 +9,4 @@ mod redis;
 #[cfg(not(feature = "redis"))]
 pub(crate) use absent::IssuerStore;
 #[cfg(feature = "redis")]
-pub(crate) use redis::IssuerStore;
+pub(crate) use redis::{IssuerStore, open};

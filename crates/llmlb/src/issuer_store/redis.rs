@@ -227,7 +227,7 @@ impl Session {
 
 /// Creates a client for the store's URL, with the same options as tenure's lease store: `prefix`
 /// and `password_file`. Also returns the prefix of the keys. Sends nothing yet.
-fn open(url: &str) -> Result<(Client, String), RedisError> {
+pub(crate) fn open(url: &str) -> Result<(Client, String), RedisError> {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
     let info = address.into_connection_info()?;
     let mut settings = info.redis_settings().clone();

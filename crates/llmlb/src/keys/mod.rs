@@ -38,7 +38,6 @@ pub(crate) struct ApiKey {
     /// Models and aliases that the key may use, as clients name them; `None` for all. A `*` at the end
     /// of a name matches any rest.
     models: Option<Vec<String>>,
-    #[expect(dead_code, reason = "the limits are not enforced yet")]
     pub(crate) limits: KeyLimits,
     /// Time from which the key is rejected.
     expires: Option<Timestamp>,

@@ -154,6 +154,17 @@ impl KeyTable {
         }
     }
 
+    /// Returns all keys, each once.
+    pub(crate) fn all(&self) -> Vec<Arc<ApiKey>> {
+        let snapshot = self.current.load();
+        let keys = snapshot.secrets.values().map(|secret| &secret.key);
+        // A key has two secrets for some time after its rotation.
+        let mut names = HashSet::new();
+        keys.filter(|key| names.insert(&*key.name))
+            .map(Arc::clone)
+            .collect()
+    }
+
     fn change(&self, edit: impl FnOnce(&mut Sources)) {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         edit(&mut sources);

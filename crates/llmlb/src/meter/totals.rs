@@ -20,6 +20,9 @@ pub(crate) fn grouping() -> Grouping {
         // Clients choose model names and may invent keys, but only llmlb sets the backend. So a client
         // cannot use up the groups that are reserved for records with a backend.
         .trust("backend")
+        // The spend of a key must not depend on the models that clients name. Sums of each server are
+        // kept apart, because a server continues its own and reads those of others.
+        .exact(["key", "instance"])
 }
 
 #[cfg(test)]
@@ -85,7 +88,9 @@ mod tests {
                 r#""sums":{"prompt_tokens":3,"total_tokens":7}},"#,
                 r#"{"model":"m","key":null,"backend":"b","team":null,"served_model":null,"records":2,"total":15,"#,
                 r#""sums":{"cached_tokens":1,"completion_tokens":5,"estimated_tokens":2,"prompt_tokens":10,"tokens":15},"#,
-                r#""counts":{"outcome":{"complete":1,"cut":1},"tokens_from":{"estimated":1,"reported":1}}}]"#,
+                r#""counts":{"outcome":{"complete":1,"cut":1},"tokens_from":{"estimated":1,"reported":1}}}],"#,
+                r#""exact":{"fields":["key","instance"],"records":3,"#,
+                r#""sums":[{"values":["k",null],"records":1,"total":7}]}"#,
             )
         );
     }
@@ -117,9 +122,11 @@ mod tests {
         );
         consolidate_records(&dir, &[record]);
         let added = r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":2,"total":7,"sums":{"tokens":7}}"#;
+        // Records without a key have no exact sum.
+        let exact = r#""exact":{"fields":["key","instance"],"records":8,"sums":[]}"#;
         assert_eq!(
             day(&dir),
-            format!(r#""totals":[{earlier},{added},{later}]"#)
+            format!(r#""totals":[{earlier},{added},{later}],{exact}"#)
         );
         let rows = tally(dir.path(), &grouping(), None, None).unwrap().rows;
         let rows: Vec<_> = rows

@@ -1,7 +1,7 @@
 //! Error responses of llmlb's own, in the format of the API that the client uses.
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde_json::json;
 
@@ -21,6 +21,17 @@ pub(crate) struct Refusal {
     /// True if the request has no usage record, but is counted in `/status`.
     pub(crate) is_unrecorded: bool,
     asks_for_key: bool,
+    rate_limit: Option<Box<RateLimit>>,
+}
+
+/// The limit of a key that a request would exceed, as the response reports it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RateLimit {
+    /// `error.type` in OpenAI's format.
+    pub(crate) kind: &'static str,
+    /// Milliseconds after which the request may be admitted; `None` if it never will be.
+    pub(crate) wait_ms: Option<u64>,
+    pub(crate) is_worth_retrying: bool,
 }
 
 impl Refusal {
@@ -35,6 +46,7 @@ impl Refusal {
             upgrade: None,
             is_unrecorded: false,
             asks_for_key: false,
+            rate_limit: None,
         }
     }
 
@@ -47,6 +59,12 @@ impl Refusal {
     /// Sets `Retry-After`.
     pub(crate) fn retry_after(mut self, seconds: u16) -> Self {
         self.retry_after = Some(seconds);
+        self
+    }
+
+    /// Sets the limit that the request would exceed: its name and the time to wait.
+    pub(crate) fn rate_limited(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = Some(Box::new(limit));
         self
     }
 
@@ -108,6 +126,9 @@ impl Refusal {
         if let Some(value) = self.retry_after {
             headers.insert(header::RETRY_AFTER, value.into());
         }
+        if let Some(limit) = &self.rate_limit {
+            limit.add_to(headers);
+        }
         if let Some(value) = self.allow {
             headers.insert(header::ALLOW, HeaderValue::from_static(value));
         }
@@ -123,6 +144,9 @@ impl Refusal {
 
     /// `error.type` in OpenAI's format.
     fn openai_type(&self) -> &'static str {
+        if let Some(limit) = &self.rate_limit {
+            return limit.kind;
+        }
         match self.status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "server_error",
@@ -142,6 +166,21 @@ impl Refusal {
             StatusCode::GATEWAY_TIMEOUT => "timeout_error",
             status if status.is_server_error() => "api_error",
             _ => "invalid_request_error",
+        }
+    }
+}
+
+impl RateLimit {
+    /// Adds the time to wait. Official clients read `retry-after-ms` first, and do not retry after
+    /// `x-should-retry: false`.
+    fn add_to(self, headers: &mut HeaderMap) {
+        if let Some(wait) = self.wait_ms {
+            headers.insert(header::RETRY_AFTER, wait.div_ceil(1000).into());
+            headers.insert("retry-after-ms", wait.into());
+        }
+        if !self.is_worth_retrying {
+            let never = HeaderValue::from_static("false");
+            headers.insert("x-should-retry", never);
         }
     }
 }

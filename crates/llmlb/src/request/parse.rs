@@ -14,7 +14,8 @@ use serde::de::IgnoredAny;
 
 use super::error::Refusal;
 use super::explain::explain;
-use super::prompt_fields::PromptFields;
+use super::output_fields::OutputFields;
+use super::prompt_fields::{self, PromptFields};
 use super::{body, case_variant, form, prefix, query};
 use crate::body_deadline::BodyPace;
 use crate::body_edit::{self, BodyPieces, Edit};
@@ -22,6 +23,7 @@ use crate::endpoint::Api;
 use crate::endpoint::{BodyFormat, Endpoint};
 use crate::issued_ids::IdHash;
 use crate::json::{self, Malformed};
+use crate::limits::TokenDemand;
 use crate::memory_budget::Budget;
 use crate::meter::usage_option::{OptionRanges, UsageOption};
 
@@ -37,6 +39,8 @@ pub(crate) struct ParsedRequest {
     pub(crate) usage_option: UsageOption,
     /// Estimated number of tokens of the prompt.
     pub(crate) prompt_tokens: u64,
+    /// Limits on the output of the request.
+    pub(crate) output: OutputFields,
     /// Hashes of the first blocks of the prompt. Requests with equal first blocks prefer the same
     /// backend, which may have them in its prompt cache.
     pub(crate) blocks: Vec<u64>,
@@ -74,6 +78,7 @@ struct JsonFields {
     model: Option<Range<usize>>,
     usage: OptionRanges,
     prompt_fields: PromptFields,
+    output: OutputFields,
     previous: Option<Range<usize>>,
     store: Option<Range<usize>>,
     /// Name of a field that appears twice, or also in another case. Servers disagree on which value
@@ -108,6 +113,7 @@ impl ParsedRequest {
             stream: false,
             usage_option: UsageOption::NotNeeded,
             prompt_tokens: 0,
+            output: OutputFields::default(),
             blocks: Vec::new(),
             issued: None,
             is_stored: false,
@@ -135,6 +141,15 @@ impl ParsedRequest {
             named_at: named_at.map(|at| (at, Spelling::Query)),
             ..Self::without_model(payload)
         })
+    }
+
+    /// Returns the tokens that this request to an API may use.
+    pub(crate) fn demand(&self, api: Api) -> TokenDemand {
+        TokenDemand {
+            prompt: self.prompt_tokens,
+            output: self.output.demand(api),
+            choices: self.output.choices(),
+        }
     }
 
     /// Returns a hash of the body; 0 if the body was not read. Faults of a backend at different
@@ -390,6 +405,9 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, ParseError
     let before = before.into_iter().filter_map(value);
     let prompt = value(&fields.prompt_fields.prompt).unwrap_or_default();
     let issued = value(&fields.previous).and_then(json::text);
+    if api == Api::Completions {
+        fields.output.set_prompts(prompt, prompt_fields::elements);
+    }
     Ok(ParsedRequest {
         model,
         named_at: fields.model.clone().map(|at| (at, Spelling::Json)),
@@ -399,6 +417,7 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, ParseError
         },
         usage_option: UsageOption::new(api, body, &fields.usage),
         prompt_tokens: fields.prompt_fields.tokens(api),
+        output: fields.output,
         blocks: prefix::blocks(before, prompt),
         issued: issued.map(|id| IdHash::new(id.as_bytes())),
         is_stored: value(&fields.store) == Some(b"true"),
@@ -417,6 +436,15 @@ impl JsonFields {
             // uses the first one, it may lack the stored response, but model and billing are the same.
             b"previous_response_id" => (&mut self.previous, None),
             b"store" => (&mut self.store, None),
+            _ if OutputFields::has(name) => {
+                let end = json::skip(body, at)?;
+                if name == b"options" {
+                    self.output.read_options(api, &body[at..end]);
+                } else {
+                    self.output.read(api, name, &body[at..end]);
+                }
+                return Ok(end);
+            }
             _ => {
                 if let Some(end) = self.prompt_fields.read(api, name, at, body)? {
                     return Ok(end);

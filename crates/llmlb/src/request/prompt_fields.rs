@@ -215,7 +215,7 @@ fn lower_case(name: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Returns the number of elements of a list; 1 for any other value.
-fn elements(value: &[u8]) -> u64 {
+pub(super) fn elements(value: &[u8]) -> u64 {
     if !value.starts_with(b"[") {
         return 1;
     }

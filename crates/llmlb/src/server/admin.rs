@@ -1,5 +1,8 @@
 //! Pages about the server itself: `/`, `/healthz`, `/readyz` and `/status`.
 
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
@@ -15,6 +18,8 @@ use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
 use crate::text;
 
+/// Maximum number of keys in `/status`.
+const MAX_KEYS_SHOWN: usize = 1000;
 /// Maximum number of characters of a path in a message.
 const MAX_PATH: usize = 200;
 
@@ -127,6 +132,7 @@ fn status(shared: &Shared) -> Value {
         "config": config(shared),
         "keys": keys(&shared.keys.report()),
         "refused": shared.refused.report(),
+        "limits": limits(shared),
         "tls": shared.tls.as_ref().map(|tls| tls.json()),
     })
 }
@@ -175,6 +181,23 @@ fn keys(report: &KeyReport) -> Value {
         "count": report.count,
         "error": report.error,
     })
+}
+
+/// Limits of keys, and their use by the keys in alphabetical order.
+fn limits(shared: &Shared) -> Value {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or_default());
+    let limiter = &shared.limiter;
+    let mut keys = shared.keys.all();
+    keys.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    keys.truncate(MAX_KEYS_SHOWN);
+    let of = |key: &Arc<ApiKey>| {
+        let use_of = limiter.json_of(&key.name, &key.limits, now);
+        (key.name.to_string(), use_of)
+    };
+    let mut limits = limiter.json(shared.settings().limits);
+    limits["keys"] = keys.iter().map(of).collect();
+    limits
 }
 
 /// Counts of client header fields that were not forwarded, by name. `*` is the count of all other names.

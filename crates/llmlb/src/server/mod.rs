@@ -2,6 +2,7 @@
 //! through its stages.
 
 mod admin;
+mod admission;
 mod backlog;
 mod client_http;
 mod client_io;

@@ -16,7 +16,7 @@ use super::backlog::{self, Outgoing, ResponseBacklog, SharedBody};
 use super::client_memory::{ClientMemory, RequestMemory};
 use super::shared::Shared;
 use super::worker::Worker;
-use super::{admin, models, ollama, websocket};
+use super::{admin, admission, models, ollama, websocket};
 use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
 use crate::config::{Kind, Networks, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
@@ -24,6 +24,7 @@ use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IdHash;
 use crate::keys::ApiKey;
+use crate::limits::Rates;
 use crate::memory_budget::Budget;
 use crate::request::{
     self, BodyLimits, Counter, InFlight, ParsedRequest, Payload, Refusal, RequestGuard,
@@ -119,12 +120,14 @@ async fn serve_admitted(
     let settings = caller.worker.shared.settings();
     let guard = Box::new(caller.start_guard(&head, endpoint, &settings));
     let id = guard.identity.id.clone();
+    let mut rates = Rates::default();
     let request = Incomplete {
         located,
         body,
         upgrade,
     };
-    let served = stages(&caller, &head, &settings, request, &mut memory, guard).await;
+    let state = (&mut memory, &mut rates);
+    let served = stages(&caller, &head, &settings, request, state, guard).await;
     let mut response = match served {
         Ok(response) => response,
         Err((refusal, mut guard)) => {
@@ -140,6 +143,7 @@ async fn serve_admitted(
     if is_upgrade {
         memory.upgrade();
     }
+    admission::add_rates(&mut response, rates, endpoint);
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     if !is_upgrade && caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
@@ -186,9 +190,10 @@ async fn stages(
     head: &Parts,
     settings: &RequestSettings,
     request: Incomplete<'_>,
-    memory: &mut RequestMemory,
+    (memory, rates): (&mut RequestMemory, &mut Rates),
     mut guard: Box<RequestGuard>,
 ) -> Result<ClientResponse, (Refusal, Box<RequestGuard>)> {
+    let shared = &caller.worker.shared;
     let Incomplete {
         located,
         body,
@@ -200,7 +205,7 @@ async fn stages(
         Err(refusal) => return Err((refusal, guard)),
     };
     guard.identity.endpoint = located.0;
-    match prepare(
+    let prepared = prepare(
         caller,
         head,
         settings,
@@ -209,12 +214,23 @@ async fn stages(
         memory,
         &mut guard,
     )
-    .await
-    {
-        Ok(Prepared::Page(response)) => Ok(own_response(response)),
-        Ok(Prepared::Forward(request)) => {
-            forward_request(caller, head, request, upgrade, guard).await
+    .await;
+    let request = match prepared {
+        Ok(Prepared::Forward(request)) => request,
+        Ok(Prepared::Page(response)) => {
+            *rates = admission::rates(shared, &guard);
+            return Ok(own_response(response));
         }
+        Err(refusal) => {
+            *rates = admission::rates(shared, &guard);
+            return Err((refusal, guard));
+        }
+    };
+    let (endpoint, parsed, mode) = (request.endpoint, &request.parsed, settings.limits);
+    let (admitted, left) = admission::admit(shared, endpoint, parsed, mode, &mut guard).await;
+    *rates = left;
+    match admitted {
+        Ok(()) => forward_request(caller, head, request, upgrade, guard).await,
         Err(refusal) => Err((refusal, guard)),
     }
 }

@@ -13,6 +13,7 @@ use crate::dropped_headers::DroppedHeaders;
 use crate::exporter;
 use crate::issuer_store::IssuerStore;
 use crate::keys::KeyTable;
+use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, RefusedRequests};
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     /// Counts of requests that API keys do not permit.
     pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) limiter: Arc<Limiter>,
     /// Which configuration runs, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,
     /// Progress of usage records; `None` if no usage is recorded.

@@ -9,4 +9,5 @@ mod world;
 
 mod issued_ids;
 mod lease;
+mod limits;
 mod locks;

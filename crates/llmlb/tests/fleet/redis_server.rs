@@ -18,7 +18,36 @@ impl RedisServer {
             return None;
         }
         let port = free_port();
-        let process = Command::new("redis-server")
+        let server = Self {
+            port,
+            process: Self::process(dir, port),
+        };
+        server.until_ready();
+        Some(server)
+    }
+
+    /// Kills the server, which loses its data.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts the server again on the same port, without data.
+    pub(crate) fn start_again(&mut self, dir: &Path) {
+        self.process = Self::process(dir, self.port);
+        self.until_ready();
+    }
+
+    fn until_ready(&self) {
+        until("Redis responds", || {
+            redis::Client::open(self.url())
+                .and_then(|client| client.get_connection())
+                .is_ok()
+        });
+    }
+
+    fn process(dir: &Path, port: u16) -> Child {
+        Command::new("redis-server")
             .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
             .args([
                 "--save",
@@ -31,14 +60,7 @@ impl RedisServer {
             .current_dir(dir)
             .stdout(Stdio::null())
             .spawn()
-            .unwrap();
-        let server = Self { port, process };
-        until("Redis responds", || {
-            redis::Client::open(server.url())
-                .and_then(|client| client.get_connection())
-                .is_ok()
-        });
-        Some(server)
+            .unwrap()
     }
 
     pub(crate) fn url(&self) -> String {

@@ -22,7 +22,7 @@ use crate::entry_journal;
 use crate::error::Error;
 use crate::snapshot::Snapshot;
 use crate::staging_lock::StagingLock;
-use crate::totals::{Grouping, Groups};
+use crate::totals::{ExactSum, Grouping, Groups};
 use consolidated::ConsolidatedTotals;
 use hour_span::HourSpan;
 use staged_records::StagedRecords;
@@ -40,6 +40,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub struct Tally {
     /// Rows by day or hour, then by the values of the group fields in the grouping's order.
     pub rows: Vec<TallyRow>,
+    /// Sums by the fields of [`Grouping::exact`], by day.
+    pub exact: Vec<ExactRow>,
     /// Start of the span: the requested time rounded down to the hour, or to the day where the
     /// totals by hour are incomplete or deleted.
     pub from: Option<SystemTime>,
@@ -70,6 +72,21 @@ pub struct TallyRow {
     pub sums: BTreeMap<String, u64>,
     /// Number of records by the name of a counted field, and by its value.
     pub counts: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+/// Exact sum of the records of one day with the same values of the exact fields
+/// ([`Grouping::exact`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ExactRow {
+    /// Day in UTC: `2026-11-16`.
+    pub day: String,
+    /// Value of each exact field, in the order of the grouping.
+    pub values: Vec<Option<String>>,
+    /// Number of records.
+    pub records: u64,
+    /// Sum of the records' totals ([`Grouping::total_from`]).
+    pub total: u64,
 }
 
 impl TallyRow {
@@ -207,6 +224,9 @@ fn try_tally(
     }
     let span = totals.reported_span(span);
     Ok(Some(Tally {
+        exact: (rows.iter())
+            .flat_map(|(day, groups)| exact_rows_of(day, groups))
+            .collect(),
         rows: rows
             .into_iter()
             .flat_map(|(period, groups)| rows_of(&period, groups))
@@ -215,6 +235,17 @@ fn try_tally(
         until: span.until.map(Into::into),
         problems,
     }))
+}
+
+fn exact_rows_of(period: &str, groups: &Groups) -> Vec<ExactRow> {
+    let day = period.get(..10).unwrap_or(period);
+    let row = |(values, sum): (&[Option<String>], ExactSum)| ExactRow {
+        day: day.to_owned(),
+        values: values.to_vec(),
+        records: sum.records,
+        total: sum.total,
+    };
+    groups.exact().iter().map(row).collect()
 }
 
 /// Returns the rows of a period: a day `2026-11-16`, an hour `2026-11-16T13`, or a part of an hour

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::{self, Entry};
 use std::sync::Arc;
 
+use super::exact::{ExactSum, ExactSums};
 use super::grouping::Grouping;
 use super::sum::{Sum, shortened};
 use crate::fields::Fields;
@@ -81,26 +82,56 @@ impl Group {
     }
 }
 
-/// Sums of a period by group.
+/// Sums of a period by group, and its exact sums.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Groups(BTreeMap<Group, Sum>);
+pub(crate) struct Groups {
+    rows: BTreeMap<Group, Sum>,
+    exact: ExactSums,
+}
 
 impl Groups {
     pub(crate) fn add_record(&mut self, grouping: &Grouping, fields: &Fields<'_>) {
         let group = Group::from_record(grouping, fields);
-        self.sum_mut(grouping, group).add_record(grouping, fields);
+        let total = self.sum_mut(grouping, group).add_record(grouping, fields);
+        if !grouping.exact_fields().is_empty() {
+            self.exact.add_record(grouping, fields, total);
+        }
     }
 
     /// Adds the sums of other groups to the sums of the same groups here.
     pub(crate) fn add_all(&mut self, grouping: &Grouping, others: &Self) {
-        for (group, sum) in &others.0 {
+        for (group, sum) in &others.rows {
             self.sum_mut(grouping, group.clone()).add(sum);
         }
+        self.exact.add(&others.exact);
+    }
+
+    pub(crate) fn exact(&self) -> &ExactSums {
+        &self.exact
+    }
+
+    /// Sets the exact sums that a file has, after all of its rows were added. Sums that the file
+    /// lacks are taken from the rows.
+    pub(super) fn set_exact(&mut self, grouping: &Grouping, section: Option<ExactSums>) {
+        let wanted = grouping.exact_fields();
+        if wanted.is_empty() {
+            // Keep the sums of another grouping, which lack the records that this one adds.
+            self.exact = section.unwrap_or_default();
+            return;
+        }
+        let section = section.filter(|section| section.fields() == wanted);
+        let section = section.unwrap_or_else(|| ExactSums::by(wanted));
+        let rows = self.rows.iter().map(|(group, sum)| {
+            let first = wanted.first().and_then(|field| group.value(field));
+            let (records, total) = (sum.records, sum.total);
+            (first, ExactSum { records, total })
+        });
+        self.exact = section.completed(self.records(), rows);
     }
 
     /// Adds a row of a file. The maximum of groups does not apply, so that reading merges no rows.
     pub(super) fn add_row(&mut self, grouping: &Grouping, group: Group, sum: Sum) {
-        match self.0.entry(group.arranged(grouping)) {
+        match self.rows.entry(group.arranged(grouping)) {
             Entry::Occupied(mut found) => found.get_mut().add(&sum),
             Entry::Vacant(free) => {
                 free.insert(sum);
@@ -115,17 +146,17 @@ impl Groups {
             .trusted()
             .is_none_or(|field| group.value(field).is_some());
         let max_groups = MAX_GROUPS / if is_trusted { 1 } else { 2 };
-        let is_full = self.0.len() >= max_groups && !self.0.contains_key(&group);
+        let is_full = self.rows.len() >= max_groups && !self.rows.contains_key(&group);
         let group = if is_full {
             group.without_values()
         } else {
             group
         };
-        self.0.entry(group).or_default()
+        self.rows.entry(group).or_default()
     }
 
     pub(super) fn records(&self) -> u64 {
-        self.0.values().map(|sum| sum.records).sum()
+        self.rows.values().map(|sum| sum.records).sum()
     }
 }
 
@@ -134,7 +165,7 @@ impl IntoIterator for Groups {
     type IntoIter = btree_map::IntoIter<Group, Sum>;
 
     fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+        self.rows.into_iter()
     }
 }
 
@@ -172,13 +203,13 @@ mod tests {
         for number in 0..MAX_GROUPS {
             add(&format!(r#"{{"customer":"c{number}","region":"r"}}"#));
         }
-        assert_eq!(groups.0.len(), MAX_GROUPS);
+        assert_eq!(groups.rows.len(), MAX_GROUPS);
         let trusted = groups
-            .0
+            .rows
             .keys()
             .filter(|group| group.value("region").is_some());
         assert_eq!(trusted.count(), MAX_GROUPS / 2 - 1);
-        let rest = &groups.0[&group(&[("customer", None), ("region", None)])];
+        let rest = &groups.rows[&group(&[("customer", None), ("region", None)])];
         assert_eq!(rest.records, MAX_GROUPS as u64 + 1);
     }
 
@@ -191,7 +222,7 @@ mod tests {
             let record = Record::parse(&json).unwrap();
             groups.add_record(&grouping, &grouping.read(&record).unwrap());
         }
-        assert_eq!(groups.0.len(), MAX_GROUPS);
+        assert_eq!(groups.rows.len(), MAX_GROUPS);
     }
 
     #[test]
@@ -208,7 +239,7 @@ mod tests {
         ] {
             groups.add_row(&grouping, group(fields), records(number));
         }
-        let mut found: Vec<u64> = groups.0.values().map(|sum| sum.records).collect();
+        let mut found: Vec<u64> = groups.rows.values().map(|sum| sum.records).collect();
         found.sort_unstable();
         assert_eq!(found, [3, 4, 8, 16]);
     }

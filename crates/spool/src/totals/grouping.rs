@@ -50,6 +50,7 @@ pub struct Grouping {
     /// alternative with a number in at least one of its fields gives the total.
     totals: Vec<Vec<String>>,
     trusted: Option<String>,
+    exact: Arc<[String]>,
 }
 
 impl Grouping {
@@ -108,6 +109,20 @@ impl Grouping {
         self
     }
 
+    /// Also sums the totals of records by the texts of these fields, apart from the groups. These
+    /// sums ([`Tally::exact`](crate::Tally::exact)) stay exact when the maximum number of groups is
+    /// reached. Records without a text in the first field have no exact sum. A period has at most
+    /// 16,384 of them, so use fields with few values.
+    #[must_use]
+    pub fn exact<T: Into<String>>(mut self, fields: impl IntoIterator<Item = T>) -> Self {
+        self.exact = names(fields).collect();
+        self
+    }
+
+    pub(super) fn exact_fields(&self) -> &Arc<[String]> {
+        &self.exact
+    }
+
     pub(super) fn fields(&self) -> &Arc<[String]> {
         &self.fields
     }
@@ -131,6 +146,7 @@ impl Grouping {
             self.is_summed(name)
                 || has(&self.fields, name)
                 || has(&self.counted, name)
+                || has(&self.exact, name)
                 || self.totals.iter().any(|fields| has(fields, name))
         })
     }

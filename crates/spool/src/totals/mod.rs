@@ -8,7 +8,11 @@
 //! The caller's [`Grouping`] defines which fields of a record distinguish groups, which fields are
 //! summed and which are counted. Every snapshot is added to each file once: a file names the last
 //! snapshot that was added to it, and no snapshot is begun before the last one is finished.
+//!
+//! With [`Grouping::exact`] a file also has `"exact"`: sums by few fields that stay exact when the maximum
+//! number of groups is reached.
 
+mod exact;
 mod files;
 mod group;
 mod grouping;
@@ -23,6 +27,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+pub(crate) use exact::ExactSum;
 pub(crate) use group::Groups;
 pub use grouping::Grouping;
 pub(crate) use incomplete::{are_incomplete, note_complete};

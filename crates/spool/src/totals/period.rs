@@ -6,6 +6,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::exact::ExactSums;
 use super::group::Groups;
 use super::grouping::Grouping;
 use super::row::TotalsRow;
@@ -27,6 +28,9 @@ pub(crate) struct PeriodTotals {
     /// The last snapshot that was added to the file.
     pub(crate) snapshot: Uuid,
     totals: Vec<TotalsRow>,
+    /// Sums that do not depend on the maximum number of groups; absent in files of other programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exact: Option<ExactSums>,
 }
 
 /// Version of a file of totals. All versions have this field, so that a file of a newer version can
@@ -47,6 +51,7 @@ impl PeriodTotals {
             version: VERSION,
             day: period.to_owned(),
             snapshot,
+            exact: Some(groups.exact().clone()).filter(|exact| !exact.is_empty()),
             totals: groups.into_iter().map(row).collect(),
         }
     }
@@ -72,6 +77,7 @@ impl PeriodTotals {
             }
             groups.add_row(grouping, group, sum);
         }
+        groups.set_exact(grouping, self.exact);
         groups
     }
 }

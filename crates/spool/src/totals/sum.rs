@@ -27,7 +27,8 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    pub(super) fn add_record(&mut self, grouping: &Grouping, fields: &Fields<'_>) {
+    /// Adds a record. Returns its total.
+    pub(super) fn add_record(&mut self, grouping: &Grouping, fields: &Fields<'_>) -> u64 {
         add_to(&mut self.records, 1);
         let total = grouping.total(|name| fields.get(name)?.parse().ok());
         add_to(&mut self.total, total);
@@ -41,6 +42,7 @@ impl Sum {
                 self.count(field, shortened(&value), 1);
             }
         }
+        total
     }
 
     pub(super) fn add(&mut self, other: &Self) {

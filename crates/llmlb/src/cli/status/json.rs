@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::SystemTime;
 
 use serde::Serialize;
+use serde_json::Value;
 use tenure::Proof;
 
 use super::server::{Health, RunningServer, ServerReport, ServerState};
@@ -45,6 +46,7 @@ struct StatusEntry<'a> {
     backend_connections: Option<&'a ConnectionCounts>,
     keys: Option<&'a KeysStatus>,
     refused: Option<&'a RefusedCounts>,
+    limits: Option<&'a Value>,
     usage: Option<&'a UsageStatus>,
     config: Option<&'a ConfigStatus>,
     tls: Option<&'a TlsStatus>,
@@ -137,10 +139,11 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
     };
     if let (Some(response), Some((up, total))) = (running.response(), running.backends()) {
         entry.requests = response.requests;
-        entry.connections = response.connections.as_ref();
+        entry.connections = response.connections.as_deref();
         entry.backend_connections = response.backend_connections.as_deref();
         entry.keys = response.keys.as_deref();
         entry.refused = response.refused.as_deref();
+        entry.limits = response.limits.as_deref();
         entry.usage = response.usage.as_deref();
         entry.config = response.config.as_deref();
         entry.tls = response.tls.as_deref();

@@ -36,6 +36,7 @@ pub(super) fn health(status: &str) -> Health {
         "backend_connections": { "open": 3, "max": 452, "max_per_address": 113, "rejected": 0,
             "rejected_per_address": 0 },
         "keys": { "required": true, "count": 3, "error": null }, "refused": { "invalid_api_key": 7 },
+        "limits": { "mode": "enforce", "fleet": null, "keys": {} },
         "backends": [
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
               "ejected": false, "models": 3,
@@ -98,8 +99,15 @@ fn as_json(found: &[ServerReport]) -> Value {
 
 #[test]
 fn json_of_a_running_server_has_the_documented_fields() {
+    let mut report = as_json(&[running(32768, healthy())]);
+    let limits = report["servers"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("limits");
+    let expected = json!({ "mode": "enforce", "fleet": null, "keys": {} });
+    assert_eq!(limits, Some(expected));
     assert_eq!(
-        as_json(&[running(32768, healthy())]),
+        report,
         json!({ "version": 1, "servers": [{
             "port": 32768, "state": "running", "reason": null, "proof": "verified", "pid": 1234,
             "started_at": "2026-01-30T12:00:00.25Z", "uptime_s": 599, "llmlb_version": "0.1.1",
@@ -170,6 +178,7 @@ fn json_has_the_reason_when_the_server_does_not_respond() {
         "backend_connections",
         "keys",
         "refused",
+        "limits",
         "usage",
         "tls",
     ] {

@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::server::HTTPS_REQUIRED;
 
@@ -29,10 +30,12 @@ pub(super) struct StatusResponse {
     /// Number of the requests in flight that wait for a backend's slot.
     pub(super) waiting: Option<u64>,
     pub(super) requests: Option<u64>,
-    pub(super) connections: Option<ConnectionCounts>,
+    pub(super) connections: Option<Box<ConnectionCounts>>,
     pub(super) backend_connections: Option<Box<ConnectionCounts>>,
     pub(super) keys: Option<Box<KeysStatus>>,
     pub(super) refused: Option<Box<RefusedCounts>>,
+    /// Limits of API keys, as the server reports them.
+    pub(super) limits: Option<Box<Value>>,
     #[serde(default)]
     pub(super) backends: Vec<BackendStatus>,
     pub(super) usage: Option<Box<UsageStatus>>,

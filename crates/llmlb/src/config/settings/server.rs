@@ -70,6 +70,7 @@ section! {
         queue: usize = QUEUE,
         queue_timeout: Duration = QUEUE_TIMEOUT,
         unknown_endpoints: UnknownEndpoints = UNKNOWN_ENDPOINTS,
+        limits: LimitMode = LIMITS,
         /// Name of this server in its usage records. `None`: host name and port.
         instance: Option<Instance> = INSTANCE,
     }
@@ -80,6 +81,14 @@ section! {
 pub(crate) enum UnknownEndpoints {
     Forward,
     Reject,
+}
+
+/// Treatment of requests beyond a limit of their key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LimitMode {
+    Enforce,
+    /// Serve the requests, and count and log those that would be refused.
+    DryRun,
 }
 
 pub(crate) const MOST_CONNECTIONS: usize = 1_000_000;
@@ -373,6 +382,21 @@ pub(crate) static UNKNOWN_ENDPOINTS: Setting<UnknownEndpoints> = Setting {
         noun: "a word",
     },
     about: "Forward requests under /v1/ to endpoints that llmlb does not know, or reject them.",
+};
+pub(crate) static LIMITS: Setting<LimitMode> = Setting {
+    name: "server.limits",
+    reload: Applies,
+    variable: Some("LLMLB_LIMITS"),
+    flag: None,
+    default: Constant(|| LimitMode::Enforce),
+    value: &Word {
+        words: &[
+            ("enforce", LimitMode::Enforce),
+            ("dry-run", LimitMode::DryRun),
+        ],
+        noun: "a word",
+    },
+    about: "Refuse requests beyond the limits of their key, or serve them and count what would be refused.",
 };
 
 pub(crate) static INSTANCE: Setting<Option<Instance>> = Setting {

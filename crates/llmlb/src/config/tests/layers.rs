@@ -173,6 +173,7 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_QUEUE", "0", None),
     ("LLMLB_QUEUE_TIMEOUT", "1m", None),
     ("LLMLB_UNKNOWN_ENDPOINTS", "reject", None),
+    ("LLMLB_LIMITS", "dry-run", None),
     ("LLMLB_INSTANCE", "eu-1.gpu_2:80", None),
     ("LLMLB_CONNECT_TIMEOUT", "250ms", None),
     ("LLMLB_FIRST_BYTE_TIMEOUT", "3m", None),

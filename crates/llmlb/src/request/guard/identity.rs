@@ -47,6 +47,11 @@ impl RequestIdentity {
         }
     }
 
+    /// Time of the usage record, in milliseconds since 1970.
+    pub(crate) fn time_ms(&self) -> u64 {
+        id::time_ms(&self.record_id)
+    }
+
     /// Milliseconds from the start of the request.
     pub(crate) fn ms_until(&self, end: Instant) -> u64 {
         let passed = end.saturating_duration_since(self.started);

@@ -16,10 +16,11 @@ use http_body_util::Full;
 use hyper::body::Body;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
-use super::{Accounting, InFlight, ParsedRequest, Refusal, id};
+use super::{Accounting, InFlight, ParsedRequest, Refusal};
 use crate::balance::Backend;
 use crate::endpoint::{self, Endpoint};
 use crate::keys::ApiKey;
+use crate::limits::Admission;
 use crate::meter::in_flight_list::{self, RequestState, Row};
 use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::TokenUsage;
@@ -57,6 +58,8 @@ pub(crate) struct RequestGuard {
     pub(crate) key: Option<Arc<ApiKey>>,
     /// The request has no usage record, because its key does not permit it.
     is_unrecorded: bool,
+    /// Share of the request in the limits of its key, held until the guard is dropped.
+    pub(crate) admission: Option<Admission>,
     /// Row in the list of requests in flight, until the record is persisted.
     row: Option<Row>,
 }
@@ -113,6 +116,7 @@ impl RequestGuard {
             in_flight: None,
             key: None,
             is_unrecorded: false,
+            admission: None,
             row: None,
         }
     }
@@ -340,7 +344,24 @@ impl RequestGuard {
         // Requests that were rejected at admission are not in flight and have no usage record.
         let is_served = self.in_flight.is_some() && !self.is_unrecorded;
         let is_metered = is_served && self.accounting.meter.is_on();
-        is_metered.then(|| self.record(end, outcome))
+        let record = is_metered.then(|| self.record(end, outcome));
+        self.settle(outcome);
+        record
+    }
+
+    /// Replaces the tokens that the request has reserved with those of its usage record.
+    fn settle(&mut self, outcome: Outcome) {
+        let Some(admission) = &mut self.admission else {
+            return;
+        };
+        let usage = self.metering.usage;
+        admission.settle(usage.map(|usage| usage.total));
+        if let (Outcome::Complete, Some(usage), Some(model)) = (outcome, usage, &self.route.model)
+            && usage.completion > 0
+            && admission.has_token_limit()
+        {
+            admission.learn(model, usage.completion);
+        }
     }
 
     fn record(&mut self, end: End, outcome: Outcome) -> spool::Record {
@@ -349,7 +370,7 @@ impl RequestGuard {
         let usage = self.measure();
         let record = Record {
             id: identity.record_id,
-            time_ms: id::time_ms(&identity.record_id),
+            time_ms: identity.time_ms(),
             request_id: identity.id.to_str().unwrap_or_default(),
             key: self.key.as_ref().map(|key| &*key.name),
             team: self.key.as_ref().and_then(|key| key.team.as_deref()),

@@ -1,0 +1,304 @@
+//! What a key uses of its limits, without any synchronisation.
+
+use super::demand::TokenDemand;
+use super::exceeded::{Exceeded, LimitKind};
+use super::period::PeriodId;
+use super::rates::{Rate, Rates};
+use super::spend::Spend;
+use super::window::{WINDOW_MS, Window};
+use crate::config::{Budget, KeyLimits, Period};
+
+/// Wait that is announced if a limit is used by requests in flight, whose end is not known.
+pub(super) const IN_FLIGHT_WAIT_MS: u64 = 1000;
+/// Time after which the requests in flight of a silent server no longer count.
+const SILENCE_MS: u64 = 10_000;
+
+/// A time, by both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Now {
+    /// Milliseconds of the monotonic clock, since the server started.
+    pub(crate) mono_ms: u64,
+    /// Time of the request's usage record, in milliseconds since 1970. It decides the period.
+    pub(crate) wall_ms: u64,
+}
+
+/// What a key uses now.
+#[derive(Debug, Default)]
+pub(super) struct KeyUsage {
+    /// The latest time that was seen. Threads read the clock before they take the lock, so their
+    /// times can arrive out of order.
+    now: u64,
+    /// Requests admitted in the last 60 seconds.
+    requests: Window,
+    /// Tokens of the requests that ended in the last 60 seconds.
+    tokens: Window,
+    concurrent: u64,
+    /// Tokens reserved by requests in flight.
+    reserved: u64,
+    pub(super) spend: Spend,
+    /// Limits of the key when it was used last.
+    pub(super) limits: KeyLimits,
+    /// What the store of the fleet knows of this server's use.
+    pub(super) published: Option<Figures>,
+    /// The last decision of the fleet.
+    pub(super) contact: Option<Contact>,
+    /// Requests that were admitted without the fleet, and that it does not know yet.
+    pub(super) unreported: u64,
+}
+
+/// Use of a key at the last decision of the fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contact {
+    pub(super) mono_ms: u64,
+    pub(super) own: Use,
+    /// Use of all servers together.
+    pub(super) all: Use,
+}
+
+/// What is used of limits that several servers share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Use {
+    pub(super) requests: u64,
+    pub(super) concurrent: u64,
+    /// Tokens of the last minute, and reserved ones.
+    pub(super) tokens: u64,
+}
+
+/// Figures of a key at one time, on this server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Figures {
+    pub(super) requests: u64,
+    pub(super) tokens: u64,
+    pub(super) concurrent: u64,
+    pub(super) reserved: u64,
+    /// The period of the key's budget; the day without a budget.
+    pub(super) period: Option<PeriodId>,
+    /// Tokens that this server used in that period.
+    pub(super) own: u64,
+    /// Tokens that others used in that period, as far as they are known.
+    pub(super) others: u64,
+}
+
+impl Figures {
+    /// What this server uses of the limits that it shares.
+    pub(super) fn uses(&self) -> Use {
+        Use {
+            requests: self.requests,
+            concurrent: self.concurrent,
+            tokens: self.tokens.saturating_add(self.reserved),
+        }
+    }
+}
+
+impl KeyUsage {
+    /// Returns the tokens to reserve, or the limit that the request would exceed.
+    pub(super) fn check(
+        &mut self,
+        limits: &KeyLimits,
+        demand: TokenDemand,
+        expected: u64,
+        now: Now,
+    ) -> Result<u64, Exceeded> {
+        self.now = self.now.max(now.mono_ms);
+        let mut left = u64::MAX;
+        if let Some(budget) = limits.budget {
+            left = self.check_budget(budget, demand, expected, now)?;
+        }
+        if let Some(limit) = limits.requests_per_minute.map(u64::from) {
+            let used = self.requests.sum_at(self.now);
+            if used >= limit {
+                let wait_ms = self.requests.wait_for(self.now, used - limit + 1);
+                return Err(Exceeded {
+                    kind: LimitKind::Requests,
+                    limit,
+                    used,
+                    requested: 1,
+                    wait_ms,
+                });
+            }
+        }
+        if let Some(limit) = limits.tokens_per_minute {
+            left = left.min(self.check_tokens(limit, demand, expected)?);
+        }
+        if let Some(limit) = limits.concurrency.map(u64::from)
+            && self.concurrent >= limit
+        {
+            return Err(Exceeded {
+                kind: LimitKind::Concurrency,
+                limit,
+                used: self.concurrent,
+                requested: 1,
+                wait_ms: Some(IN_FLIGHT_WAIT_MS),
+            });
+        }
+        if left == u64::MAX {
+            return Ok(0);
+        }
+        // Each limit has room for the smallest demand, as checked above.
+        Ok(demand.reserve(left, expected).unwrap_or(left))
+    }
+
+    /// Returns the tokens that are left of a budget.
+    fn check_budget(
+        &self,
+        Budget { tokens, per }: Budget,
+        demand: TokenDemand,
+        expected: u64,
+        now: Now,
+    ) -> Result<u64, Exceeded> {
+        let period = PeriodId::at(per, now.wall_ms);
+        let used = self.spend.total(period).saturating_add(self.reserved);
+        let left = tokens.saturating_sub(used);
+        match demand.reserve(left, expected) {
+            Ok(_) => Ok(left),
+            Err(requested) => Err(Exceeded {
+                kind: LimitKind::Budget(per),
+                limit: tokens,
+                used,
+                requested,
+                wait_ms: Some(period.end_ms().saturating_sub(now.wall_ms)),
+            }),
+        }
+    }
+
+    /// Returns the tokens that are left of the limit per minute.
+    fn check_tokens(
+        &mut self,
+        limit: u64,
+        demand: TokenDemand,
+        expected: u64,
+    ) -> Result<u64, Exceeded> {
+        let used = self.tokens.sum_at(self.now).saturating_add(self.reserved);
+        let left = limit.saturating_sub(used);
+        match demand.reserve(left, expected) {
+            Ok(_) => Ok(left),
+            Err(requested) => Err(Exceeded {
+                kind: LimitKind::Tokens,
+                limit,
+                used,
+                requested,
+                wait_ms: (requested <= limit).then(|| self.wait_for_tokens(requested - left)),
+            }),
+        }
+    }
+
+    /// Returns the milliseconds until this many tokens of requests that have ended leave the window.
+    pub(super) fn wait_for_tokens(&self, tokens: u64) -> u64 {
+        let wait = self.tokens.wait_for(self.now, tokens);
+        wait.unwrap_or(IN_FLIGHT_WAIT_MS)
+    }
+
+    /// Counts an admitted request.
+    pub(super) fn commit(&mut self, limits: &KeyLimits, reserved: u64, now: Now) {
+        self.now = self.now.max(now.mono_ms);
+        if let Some(limit) = limits.requests_per_minute {
+            let _ = self.requests.sum_at(self.now);
+            self.requests.add(self.now, 1, limit.into());
+        }
+        self.concurrent += 1;
+        self.reserved = self.reserved.saturating_add(reserved);
+    }
+
+    /// Counts the tokens of a usage record. `wall_ms` is the time of the record. `is_counted` is false
+    /// if the request counts in no window.
+    pub(super) fn use_tokens(&mut self, tokens: u64, is_counted: bool, now_ms: u64, wall_ms: u64) {
+        if tokens == 0 {
+            return;
+        }
+        self.now = self.now.max(now_ms);
+        if is_counted {
+            let _ = self.tokens.sum_at(self.now);
+            // Tokens have coarse entries, whatever their limit.
+            self.tokens.add(self.now, tokens, u64::MAX);
+        }
+        self.spend.add(wall_ms, tokens);
+    }
+
+    pub(super) fn release_reserved(&mut self, reserved: u64) {
+        self.reserved = self.reserved.saturating_sub(reserved);
+    }
+
+    pub(super) fn release_concurrency(&mut self) {
+        self.concurrent = self.concurrent.saturating_sub(1);
+    }
+
+    /// Returns what is left of the limits per minute.
+    pub(super) fn rates(&mut self, limits: &KeyLimits, now: Now) -> Rates {
+        self.now = self.now.max(now.mono_ms);
+        let requests = limits.requests_per_minute.map(|limit| {
+            let used = self.requests.sum_at(self.now);
+            Rate::new(limit.into(), used, self.requests.reset_after(self.now))
+        });
+        let tokens = limits.tokens_per_minute.map(|limit| {
+            let used = self.tokens.sum_at(self.now).saturating_add(self.reserved);
+            let in_flight = if self.reserved > 0 { WINDOW_MS } else { 0 };
+            let reset = self.tokens.reset_after(self.now).max(in_flight);
+            Rate::new(limit, used, reset)
+        });
+        Rates { requests, tokens }
+    }
+
+    /// Returns the figures of this server. `per` is the period of the budget.
+    pub(super) fn figures(&mut self, per: Period, now: Now) -> Figures {
+        self.now = self.now.max(now.mono_ms);
+        let period = PeriodId::at(per, now.wall_ms);
+        Figures {
+            requests: self.requests.sum_at(self.now),
+            tokens: self.tokens.sum_at(self.now),
+            concurrent: self.concurrent,
+            reserved: self.reserved,
+            period: Some(period),
+            own: self.spend.own(period),
+            others: self.spend.others(period),
+        }
+    }
+
+    /// Returns the share of the limits that this server enforces while it cannot ask the others.
+    ///
+    /// What was left at the last contact is divided among the servers, so that together they do not
+    /// exceed the limit. When that is too old, each server has one of `servers` parts of the limit. A
+    /// server serves at least one request as long as anything is left.
+    pub(super) fn share_of(&self, limits: &KeyLimits, servers: u32, now: Now) -> KeyLimits {
+        let servers = u64::from(servers.max(1));
+        let share = |limit: u64, known: Option<(u64, u64)>| match known {
+            Some((own, all)) => own.saturating_add(part(limit.saturating_sub(all), servers)),
+            None => part(limit, servers),
+        };
+        let is_since = |limit_ms: u64| {
+            let known = self.contact.as_ref();
+            known.filter(|known| now.mono_ms.saturating_sub(known.mono_ms) <= limit_ms)
+        };
+        let requests = is_since(WINDOW_MS).map(|known| (known.own.requests, known.all.requests));
+        let tokens = is_since(WINDOW_MS).map(|known| (known.own.tokens, known.all.tokens));
+        let concurrent = is_since(SILENCE_MS);
+        let concurrent = concurrent.map(|known| (known.own.concurrent, known.all.concurrent));
+        let small = |limit: u32, known| {
+            let share = share(limit.into(), known);
+            u32::try_from(share).unwrap_or(limit).min(limit)
+        };
+        KeyLimits {
+            requests_per_minute: (limits.requests_per_minute).map(|limit| small(limit, requests)),
+            tokens_per_minute: (limits.tokens_per_minute)
+                .map(|limit| share(limit, tokens).min(limit)),
+            concurrency: limits.concurrency.map(|limit| small(limit, concurrent)),
+            budget: limits.budget.map(|budget| {
+                let period = PeriodId::at(budget.per, now.wall_ms);
+                // The own spend that all servers know was deducted from what is left for all.
+                let published = self.published.filter(|known| known.period == Some(period));
+                let own = published.map_or(0, |known| known.own);
+                let base = own.saturating_add(self.spend.others(period));
+                let left = budget.tokens.saturating_sub(base);
+                let tokens = base.saturating_add(part(left, servers));
+                Budget {
+                    tokens: tokens.min(budget.tokens),
+                    ..budget
+                }
+            }),
+        }
+    }
+}
+
+/// Returns one of several parts of a number; at least 1 unless the number is 0.
+fn part(number: u64, parts: u64) -> u64 {
+    (number / parts).max(1).min(number)
+}

@@ -1,0 +1,446 @@
+//! Limits of a fleet in Redis.
+//!
+//! A script decides about each request, so that the limits hold for all servers together. Every
+//! server publishes absolute figures under its own name: its requests in flight, its tokens, and its
+//! spend in the period of the budget. So nothing counts twice, a Redis that lost its data has them
+//! again after the next publication, and the figures of a dead server expire.
+//!
+//! One thread has the connection. Requests wait for it only here, and never longer than [`MAX_WAIT`].
+//! After a failure no request waits for [`PAUSE`]: the server then enforces its share of the limits.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use redis::{Client, Connection, Pipeline, RedisError};
+use tokio::sync::oneshot;
+
+use super::super::KeyStates;
+use super::super::key_state::KeyState;
+use super::super::key_usage::{Contact, Figures, Now};
+use super::script::{self, FleetFigures, Reply};
+use super::{Decision, Question};
+use crate::config::{FleetConfig, KeyLimits, Period};
+use crate::episode::{Episode, Event};
+use crate::issuer_store;
+
+/// Maximum time that a request waits for Redis.
+const MAX_WAIT: Duration = Duration::from_millis(50);
+/// Time after a failure during which requests do not wait for Redis.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Time after a slow decision during which requests do not wait for Redis.
+const SHORT_PAUSE: Duration = Duration::from_millis(200);
+/// Maximum time to connect, and for a response of Redis.
+const TIMEOUT: Duration = Duration::from_secs(1);
+/// Interval at which a server publishes its figures. They expire after ten seconds.
+const BEAT: Duration = Duration::from_secs(1);
+/// Number of beats after which all figures are published, changed or not.
+const FULL_BEAT: u32 = 10;
+/// Maximum number of requests that wait for a decision. Further ones are decided without Redis.
+const MAX_QUESTIONS: usize = 1024;
+/// Maximum number of keys in one request to Redis.
+const MAX_KEYS: usize = 64;
+/// Counts the servers that were seen in the last ten seconds, this one included.
+const COUNT_SERVERS: &str = "local now = redis.call('TIME')[1]
+redis.call('ZADD', KEYS[1], now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 10)
+redis.call('EXPIRE', KEYS[1], 120)
+return redis.call('ZCARD', KEYS[1])";
+
+/// Connection to the limits of a fleet.
+#[derive(Debug)]
+pub(in super::super) struct LimitStore {
+    /// `None` after the end of the server.
+    questions: Mutex<Option<SyncSender<Waiting>>>,
+    state: Arc<StoreState>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What requests and the thread share.
+#[derive(Debug)]
+struct StoreState {
+    started: Instant,
+    /// Last known number of servers.
+    servers: AtomicU32,
+    /// Time until which requests do not wait for Redis, in milliseconds since `started`.
+    paused_until: AtomicU64,
+}
+
+/// A request that waits for its decision.
+struct Waiting {
+    state: Arc<KeyState>,
+    question: Question,
+    reply: oneshot::Sender<Decision>,
+}
+
+impl LimitStore {
+    /// Starts the thread. `None` if the fleet has no Redis.
+    pub(in super::super) fn start(
+        config: &FleetConfig,
+        instance: &str,
+        states: &Arc<KeyStates>,
+    ) -> io::Result<Option<Self>> {
+        let Some(store) = config.store.as_ref().filter(|store| store.is_redis()) else {
+            return Ok(None);
+        };
+        let (client, prefix) = issuer_store::open(store.url()).map_err(io::Error::other)?;
+        let state = Arc::new(StoreState {
+            started: Instant::now(),
+            servers: AtomicU32::new(1),
+            paused_until: AtomicU64::new(0),
+        });
+        let mut session = Session {
+            client,
+            prefix,
+            server: instance.to_owned(),
+            shown: store.shown().to_owned(),
+            connection: None,
+            sha: String::new(),
+            failures: Episode::default(),
+            states: Arc::clone(states),
+            state: Arc::clone(&state),
+            beats: 0,
+        };
+        let (sender, questions) = sync_channel(MAX_QUESTIONS);
+        let thread = thread::Builder::new()
+            .name("llmlb-limits".to_owned())
+            .spawn(move || session.run(&questions))?;
+        Ok(Some(Self {
+            questions: Mutex::new(Some(sender)),
+            state,
+            thread: Mutex::new(Some(thread)),
+        }))
+    }
+
+    /// Returns the decision of the fleet; `None` if Redis does not decide in time.
+    pub(in super::super) async fn decide(
+        &self,
+        state: &Arc<KeyState>,
+        question: Question,
+    ) -> Option<Decision> {
+        if !self.is_reachable() {
+            return None;
+        }
+        let (reply, decision) = oneshot::channel();
+        let waiting = Waiting {
+            state: Arc::clone(state),
+            question,
+            reply,
+        };
+        let sender = {
+            let questions = self.questions.lock();
+            questions.unwrap_or_else(PoisonError::into_inner).clone()
+        };
+        match sender?.try_send(waiting) {
+            Ok(()) => {}
+            // The thread lags behind. It is asked again at once, because it works.
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return None,
+        }
+        if let Ok(Ok(decision)) = tokio::time::timeout(MAX_WAIT, decision).await {
+            return Some(decision);
+        }
+        self.state.pause(SHORT_PAUSE);
+        None
+    }
+
+    /// Last known number of servers.
+    pub(in super::super) fn servers(&self) -> u32 {
+        self.state.servers.load(Ordering::Relaxed)
+    }
+
+    /// True if requests ask Redis.
+    pub(in super::super) fn is_reachable(&self) -> bool {
+        self.state.elapsed() >= self.state.paused_until.load(Ordering::Relaxed)
+    }
+
+    /// Publishes the last figures and ends the thread.
+    pub(in super::super) fn finish(&self) {
+        let questions = self.questions.lock();
+        drop(questions.unwrap_or_else(PoisonError::into_inner).take());
+        let thread = self.thread.lock();
+        let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
+        // A Redis that does not respond must not delay the exit.
+        if let Some(thread) = thread.filter(|_| self.is_reachable()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl StoreState {
+    fn pause(&self, pause: Duration) {
+        let pause = u64::try_from(pause.as_millis()).unwrap_or_default();
+        let until = self.elapsed().saturating_add(pause);
+        // A short pause must not end a long one.
+        self.paused_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    fn elapsed(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Connection of the thread. It is opened by the first request and again after an error.
+struct Session {
+    client: Client,
+    prefix: String,
+    server: String,
+    shown: String,
+    connection: Option<Connection>,
+    /// Hash of the script, by which Redis calls it.
+    sha: String,
+    failures: Episode,
+    states: Arc<KeyStates>,
+    state: Arc<StoreState>,
+    beats: u32,
+}
+
+/// Requests of one key that are decided together.
+struct Group {
+    state: Arc<KeyState>,
+    limits: KeyLimits,
+    figures: Figures,
+    /// Requests that were admitted without Redis.
+    unreported: u64,
+    waiting: Vec<Waiting>,
+}
+
+impl Session {
+    fn run(&mut self, questions: &Receiver<Waiting>) {
+        let mut next_beat = Instant::now();
+        loop {
+            let pause = next_beat.saturating_duration_since(Instant::now());
+            match questions.recv_timeout(pause) {
+                Ok(first) => {
+                    let more = questions.try_iter().take(MAX_QUESTIONS);
+                    let waiting: Vec<Waiting> = std::iter::once(first).chain(more).collect();
+                    self.decide(waiting);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            if Instant::now() >= next_beat {
+                self.beat();
+                next_beat = Instant::now() + BEAT;
+            }
+        }
+        self.beat();
+    }
+
+    /// Decides about requests, those of one key together.
+    fn decide(&mut self, waiting: Vec<Waiting>) {
+        let mut groups = HashMap::<Arc<str>, Group>::new();
+        // A request whose time is over does not need the decision any more.
+        for one in waiting.into_iter().filter(|one| !one.reply.is_closed()) {
+            let name = Arc::clone(&one.state.name);
+            let group = groups.entry(name).or_insert_with(|| Group {
+                state: Arc::clone(&one.state),
+                limits: one.question.limits,
+                figures: Figures::default(),
+                unreported: 0,
+                waiting: Vec::new(),
+            });
+            // After a reload the latest limits count for all.
+            group.limits = one.question.limits;
+            group.waiting.push(one);
+        }
+        let mut groups: Vec<Group> = groups.into_values().collect();
+        for group in &mut groups {
+            let Some(last) = group.waiting.last() else {
+                continue;
+            };
+            let mut usage = group.state.lock();
+            usage.limits = group.limits;
+            group.figures = usage.figures(period_of(&group.limits), last.question.now);
+            group.unreported = usage.unreported;
+        }
+        self.exchange(groups);
+    }
+
+    /// Publishes the figures of keys that changed, and counts the servers.
+    fn beat(&mut self) {
+        if !self.states.are_needed() {
+            return;
+        }
+        let is_full = self.beats.is_multiple_of(FULL_BEAT) || self.connection.is_none();
+        self.beats = self.beats.wrapping_add(1);
+        let key = format!("{}:limits:servers", self.prefix);
+        let mut request = redis::pipe();
+        let command = request.cmd("EVAL").arg(COUNT_SERVERS).arg(1);
+        command.arg(key).arg(&self.server);
+        let Some(counts) = self.send::<Vec<u32>>(&mut |_| request.clone()) else {
+            return self.state.pause(PAUSE);
+        };
+        let servers = counts.first().copied().unwrap_or_default().max(1);
+        self.state.servers.store(servers, Ordering::Relaxed);
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = Now {
+            // The windows of a key know the latest monotonic time themselves.
+            mono_ms: self.states.elapsed_ms(),
+            wall_ms: now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or_default()),
+        };
+        let group = |state: Arc<KeyState>| {
+            let mut usage = state.lock();
+            let limits = usage.limits;
+            let figures = usage.figures(period_of(&limits), now);
+            let unreported = usage.unreported;
+            let is_changed = usage.published != Some(figures) || unreported > 0;
+            drop(usage);
+            let is_limited = limits != KeyLimits::default();
+            (is_limited && (is_full || is_changed)).then_some(Group {
+                state,
+                limits,
+                figures,
+                unreported,
+                waiting: Vec::new(),
+            })
+        };
+        let groups: Vec<Group> = self.states.all().into_iter().filter_map(group).collect();
+        self.exchange(groups);
+    }
+
+    fn exchange(&mut self, mut groups: Vec<Group>) {
+        while !groups.is_empty() {
+            let rest = groups.split_off(groups.len().min(MAX_KEYS));
+            let (prefix, server) = (self.prefix.clone(), self.server.clone());
+            let mut build = |sha: &str| {
+                let mut request = redis::pipe();
+                for group in &groups {
+                    let questions = group.waiting.iter().map(|one| one.question);
+                    let questions: Vec<Question> = questions.collect();
+                    let names = (sha, prefix.as_str(), server.as_str());
+                    let own = (&group.figures, group.unreported);
+                    let key = &group.state.name;
+                    script::call(&mut request, names, key, &group.limits, own, &questions);
+                }
+                request
+            };
+            let Some(replies) = self.send::<Vec<Reply>>(&mut build) else {
+                // The requests that wait are decided without Redis, because their channels close.
+                return self.state.pause(PAUSE);
+            };
+            let now = self.states.elapsed_ms();
+            for (group, reply) in groups.into_iter().zip(replies) {
+                group.reply(&reply, now);
+            }
+            groups = rest;
+        }
+    }
+
+    /// Sends a request, a second time if the connection was closed since the last one.
+    fn send<T: redis::FromRedisValue>(
+        &mut self,
+        build: &mut dyn FnMut(&str) -> Pipeline,
+    ) -> Option<T> {
+        let is_reused = self.connection.is_some();
+        let mut done = self.try_send(build);
+        if is_reused && done.as_ref().is_err_and(|error| !error.is_timeout()) {
+            done = self.try_send(build);
+        }
+        match done {
+            Ok(done) => {
+                if let Some(Event::Ended { .. }) = self.failures.end(Instant::now()) {
+                    tracing::info!("{} responds again: limits of keys are shared", self.shown);
+                }
+                Some(done)
+            }
+            Err(error) => {
+                let event = self.failures.occurred(Instant::now());
+                if let Some(Event::Began | Event::Continues { .. }) = event {
+                    tracing::warn!(
+                        "cannot share limits of keys in {}: {}; this server enforces its share of \
+                         each limit, of {} servers",
+                        self.shown,
+                        error.category(),
+                        self.state.servers.load(Ordering::Relaxed)
+                    );
+                }
+                None
+            }
+        }
+    }
+
+    fn connect(&mut self) -> Result<Connection, RedisError> {
+        let mut connection = self.client.get_connection_with_timeout(TIMEOUT)?;
+        connection.set_read_timeout(Some(TIMEOUT))?;
+        connection.set_write_timeout(Some(TIMEOUT))?;
+        let mut load = redis::cmd("SCRIPT");
+        self.sha = load
+            .arg("LOAD")
+            .arg(script::SOURCE)
+            .query(&mut connection)?;
+        // Redis may have lost its data: the next beat publishes everything.
+        self.beats = 0;
+        Ok(connection)
+    }
+
+    fn try_send<T: redis::FromRedisValue>(
+        &mut self,
+        build: &mut dyn FnMut(&str) -> Pipeline,
+    ) -> Result<T, RedisError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect()?,
+        };
+        let done = build(&self.sha).query(&mut connection)?;
+        self.connection = Some(connection);
+        Ok(done)
+    }
+}
+
+impl Group {
+    /// Applies what Redis knows of the key, and tells the requests their decisions.
+    fn reply(self, (figures, verdicts, spends): &Reply, mono_ms: u64) {
+        let figures = FleetFigures::read(figures);
+        let verdicts = verdicts.chunks_exact(2);
+        {
+            let mut usage = self.state.lock();
+            if let Some(period) = self.figures.period {
+                for pair in spends.chunks_exact(2) {
+                    if let Ok(tokens) = pair[1].parse() {
+                        usage.spend.merge_other(period, &pair[0], tokens);
+                    }
+                }
+            }
+            usage.published = Some(self.figures);
+            usage.unreported = usage.unreported.saturating_sub(self.unreported);
+            let admitted = verdicts.clone().filter(|verdict| verdict[0] == 0);
+            let mut own = self.figures.uses();
+            for verdict in admitted {
+                own.requests += 1;
+                own.concurrent += 1;
+                own.tokens += u64::try_from(verdict[1]).unwrap_or_default();
+            }
+            usage.contact = Some(Contact {
+                mono_ms,
+                own,
+                all: figures.uses(),
+            });
+        }
+        let rates = figures.rates(&self.limits);
+        for (one, verdict) in self.waiting.into_iter().zip(verdicts) {
+            let question = &one.question;
+            let wait = |tokens| self.state.lock().wait_for_tokens(tokens);
+            let exceeded = figures.exceeded(verdict[0], question, wait);
+            let decision = exceeded.map_or_else(
+                || {
+                    let reserved = u64::try_from(verdict[1]).unwrap_or_default();
+                    let (limits, demand) = (&question.limits, question.demand);
+                    let state = &self.state;
+                    Ok(state.admit_unchecked(limits, reserved, demand, true, question.now))
+                },
+                Err,
+            );
+            // If the request does not wait any more, the admission is dropped and so released.
+            let _ = one.reply.send((decision, rates));
+        }
+    }
+}
+
+/// The period of a key's budget; the day without a budget.
+fn period_of(limits: &KeyLimits) -> Period {
+    limits.budget.map_or(Period::Day, |budget| budget.per)
+}

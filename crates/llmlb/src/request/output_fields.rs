@@ -1,0 +1,178 @@
+//! The fields of a request that limit its output: the tokens that its key must have left.
+//!
+//! Fields that the endpoint ignores do not count, because a client could lower its reservation with
+//! them. If a field appears several times, the largest value counts.
+
+use crate::endpoint::Api;
+use crate::json;
+use crate::limits::OutputDemand;
+
+/// Limits on the output of one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OutputFields {
+    /// Maximum number of tokens of each response.
+    max: Option<u64>,
+    /// Number of responses to each prompt; 0 counts as 1.
+    choices: u64,
+    /// Number of prompts; 0 counts as 1.
+    prompts: u64,
+}
+
+impl OutputFields {
+    /// Reads a field of a request to this API.
+    pub(super) fn read(&mut self, api: Api, name: &[u8], value: &[u8]) {
+        use Api::{Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses};
+        match (name, api) {
+            (b"max_tokens", Chat | Completions | Messages)
+            | (b"max_completion_tokens", Chat)
+            | (b"max_output_tokens", Responses)
+            | (b"num_predict", OllamaChat | OllamaGenerate) => {
+                self.max = self.max.max(number(value));
+            }
+            (b"n", Chat | Completions) | (b"best_of", Completions) => {
+                self.choices = self.choices.max(number(value).unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+
+    /// True if [`Self::read`] reads a field with this name from a request to some API.
+    pub(super) fn has(name: &[u8]) -> bool {
+        matches!(
+            name,
+            b"max_tokens"
+                | b"max_completion_tokens"
+                | b"max_output_tokens"
+                | b"n"
+                | b"best_of"
+                | b"options"
+        )
+    }
+
+    /// Reads Ollama's object with options.
+    pub(super) fn read_options(&mut self, api: Api, object: &[u8]) {
+        // Options that are no object are ignored: Ollama rejects the request.
+        let _ = json::fields(object, |name, place| self.read(api, name, &object[place]));
+    }
+
+    /// Sets the number of prompts in the field `prompt` of a completion. A list of numbers is one
+    /// prompt.
+    pub(super) fn set_prompts(&mut self, prompt: &[u8], elements: impl FnOnce(&[u8]) -> u64) {
+        let list = prompt.strip_prefix(b"[").unwrap_or_default();
+        if let Some(b'"' | b'[') = list.trim_ascii_start().first() {
+            self.prompts = elements(prompt);
+        }
+    }
+
+    /// Number of responses.
+    pub(crate) fn choices(&self) -> u64 {
+        self.choices.max(1).saturating_mul(self.prompts.max(1))
+    }
+
+    /// Returns the output that a request to this API may generate.
+    pub(crate) fn demand(&self, api: Api) -> OutputDemand {
+        match (api.writes_text(), self.max) {
+            (true, Some(max)) => OutputDemand::AtMost(max.saturating_mul(self.choices())),
+            (true, None) => OutputDemand::Unlimited,
+            (false, _) if api.reads_text() => OutputDemand::AtMost(0),
+            (false, _) if api.is_metered() => OutputDemand::Unknown,
+            (false, _) => OutputDemand::NoModel,
+        }
+    }
+}
+
+/// Returns a whole number that is not negative. `-1` is no limit for Ollama.
+fn number(value: &[u8]) -> Option<u64> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse::in_json;
+    use super::*;
+
+    fn demand(api: Api, body: &str) -> OutputDemand {
+        in_json(body.as_bytes(), api).unwrap().output.demand(api)
+    }
+
+    #[test]
+    fn maximum_of_the_output_is_that_of_the_endpoint() {
+        use OutputDemand::{AtMost, NoModel, Unknown, Unlimited};
+        for (api, body, expected) in [
+            (Api::Chat, r#"{"max_tokens":5}"#, AtMost(5)),
+            (
+                Api::Chat,
+                r#"{"max_tokens":5,"max_completion_tokens":9}"#,
+                AtMost(9),
+            ),
+            (Api::Chat, r#"{"max_tokens":5,"n":3}"#, AtMost(15)),
+            (Api::Chat, r#"{"max_output_tokens":5}"#, Unlimited),
+            (Api::Chat, r#"{"max_tokens":null,"n":2}"#, Unlimited),
+            (Api::Chat, r#"{"max_tokens":-1}"#, Unlimited),
+            (
+                Api::Chat,
+                r#"{"max_tokens":99999999999999999999}"#,
+                Unlimited,
+            ),
+            (Api::Chat, r#"{"max_tokens":1,"max_tokens":7}"#, AtMost(7)),
+            (
+                Api::Responses,
+                r#"{"max_output_tokens":8,"max_tokens":1}"#,
+                AtMost(8),
+            ),
+            (Api::Messages, r#"{"max_tokens":4,"n":9}"#, AtMost(4)),
+            (
+                Api::Completions,
+                r#"{"prompt":["a","b"],"max_tokens":4,"best_of":2}"#,
+                AtMost(16),
+            ),
+            (
+                Api::Completions,
+                r#"{"prompt":[1,2,3],"max_tokens":4}"#,
+                AtMost(4),
+            ),
+            (
+                Api::Completions,
+                r#"{"prompt":[ [1],[2] ],"max_tokens":4}"#,
+                AtMost(8),
+            ),
+            (
+                Api::OllamaChat,
+                r#"{"options":{"num_predict":6}}"#,
+                AtMost(6),
+            ),
+            (
+                Api::OllamaChat,
+                r#"{"options":{"num_predict":-1}}"#,
+                Unlimited,
+            ),
+            (
+                Api::OllamaChat,
+                r#"{"options":[1],"num_predict":6}"#,
+                Unlimited,
+            ),
+            (
+                Api::Embeddings,
+                r#"{"input":"a","max_tokens":5}"#,
+                AtMost(0),
+            ),
+            (Api::Images, "{}", Unknown),
+            (Api::Other, "{}", NoModel),
+        ] {
+            assert_eq!(demand(api, body), expected, "{api:?} {body}");
+        }
+    }
+
+    #[test]
+    fn responses_to_several_prompts_are_counted() {
+        let body = br#"{"prompt":["a","b"],"n":3}"#;
+        let parsed = in_json(body, Api::Completions).unwrap();
+        assert_eq!(parsed.output.choices(), 6);
+    }
+
+    #[test]
+    fn product_of_large_numbers_does_not_overflow() {
+        let body = format!(r#"{{"max_tokens":{0},"n":{0}}}"#, u64::MAX);
+        assert_eq!(demand(Api::Chat, &body), OutputDemand::AtMost(u64::MAX));
+    }
+}

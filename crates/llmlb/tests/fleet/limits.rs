@@ -1,0 +1,197 @@
+//! Limits that two servers enforce together in Redis. (L11)
+
+use std::sync::Mutex;
+use std::thread;
+
+use serde_json::Value;
+use testkit::{FakeLlm, Gate, LlmlbServer, Reply, Request, Sandbox, chat_completion, until};
+
+use crate::redis_server::RedisServer;
+
+const SECRET: &str = "llmlb-alice-0123456789012345678901234567";
+
+/// Starts a server with the key `alice`, whose limits these lines set.
+fn start(
+    sandbox: &Sandbox,
+    redis: &RedisServer,
+    backend: &FakeLlm,
+    name: &str,
+    key: &str,
+) -> LlmlbServer {
+    let dir = sandbox.path("config");
+    std::fs::create_dir_all(&dir).unwrap();
+    let text = format!(
+        "[server]\ninstance = \"{name}\"\nworkers = 2\n[[backend]]\nurl = \"{}\"\n[[key]]\n\
+         name = \"alice\"\nkey_env = \"ALICE\"\n{key}\n",
+        backend.url()
+    );
+    std::fs::write(dir.join("llmlb.toml"), text).unwrap();
+    let server = sandbox
+        .server()
+        .in_directory(&dir)
+        .variable("ALICE", SECRET);
+    let server = server.variable("LLMLB_FLEET_STORE", &redis.url()).start();
+    server.unwrap()
+}
+
+fn start_two(
+    sandboxes: &[Sandbox; 2],
+    redis: &RedisServer,
+    backend: &FakeLlm,
+    key: &str,
+) -> [LlmlbServer; 2] {
+    let names = ["a:1", "b:1"];
+    let servers = [0, 1].map(|at| start(&sandboxes[at], redis, backend, names[at], key));
+    until("the servers know each other", || {
+        servers.iter().all(|server| fleet(server)["servers"] == 2)
+    });
+    servers
+}
+
+fn fleet(server: &LlmlbServer) -> Value {
+    server.status()["limits"]["fleet"].clone()
+}
+
+fn spent(server: &LlmlbServer) -> u64 {
+    let status = server.status();
+    status["limits"]["keys"]["alice"]["spent"]["day"]
+        .as_u64()
+        .unwrap()
+}
+
+fn chat(server: &LlmlbServer) -> u16 {
+    let body = r#"{"model":"m","max_tokens":50,"messages":[{"role":"user","content":"hi"}]}"#;
+    let request = Request::post("/v1/chat/completions", body);
+    let request = request.field("authorization", format!("Bearer {SECRET}"));
+    server.send(&request).unwrap().status()
+}
+
+/// Sends this many requests to each server, with 16 clients each, and returns how many were admitted.
+fn admitted(servers: &[LlmlbServer; 2], each: usize) -> [usize; 2] {
+    let counts = [Mutex::new(0), Mutex::new(0)];
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            for (server, count) in servers.iter().zip(&counts) {
+                scope.spawn(move || {
+                    for _ in 0..each / 16 {
+                        match chat(server) {
+                            200 => *count.lock().unwrap() += 1,
+                            429 => {}
+                            other => panic!("{other}"),
+                        }
+                    }
+                });
+            }
+        }
+    });
+    counts.map(|count| count.into_inner().unwrap())
+}
+
+/// Waits until no server pauses, because a slow machine may have made a request wait too long.
+fn until_reachable(servers: &[LlmlbServer; 2]) {
+    until("both servers reach Redis", || {
+        servers
+            .iter()
+            .all(|server| fleet(server)["reachable"] == true)
+    });
+}
+
+#[test]
+fn two_servers_enforce_requests_per_minute_and_concurrency_together() {
+    let sandboxes = [testkit::sandbox!(), testkit::sandbox!()];
+    let Some(redis) = RedisServer::start(sandboxes[0].root()) else {
+        return;
+    };
+    let backend = FakeLlm::answering("m").unwrap();
+    let servers = start_two(&sandboxes, &redis, &backend, "rpm = 30");
+    until_reachable(&servers);
+    let counts = admitted(&servers, 32);
+    // A slow machine may need longer than 50 ms for a decision. That server then admits at most its
+    // share of what was left.
+    let all: usize = counts.iter().sum();
+    let paused = servers
+        .iter()
+        .any(|server| server.log().contains("cannot share limits"));
+    assert!(all == 30 || paused && all <= 60, "{counts:?}");
+}
+
+#[test]
+fn concurrency_is_shared_by_two_servers() {
+    let sandboxes = [testkit::sandbox!(), testkit::sandbox!()];
+    let Some(redis) = RedisServer::start(sandboxes[0].root()) else {
+        return;
+    };
+    let gate = Gate::new();
+    let script = {
+        let gate = gate.clone();
+        move |_: &_| Reply::json(200, chat_completion("ok", 1, 1)).after_gate(&gate)
+    };
+    let backend = FakeLlm::start("m", script).unwrap();
+    let servers = start_two(&sandboxes, &redis, &backend, "concurrency = 2");
+    until_reachable(&servers);
+    let statuses = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for at in 0..12 {
+            let (servers, statuses) = (&servers, &statuses);
+            scope.spawn(move || {
+                let status = chat(&servers[at % 2]);
+                statuses.lock().unwrap().push(status);
+            });
+        }
+        until("ten are refused", || statuses.lock().unwrap().len() == 10);
+        assert_eq!(backend.count(), 2);
+        gate.open();
+    });
+    let statuses = statuses.into_inner().unwrap();
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 2);
+    // The slots are released in Redis within a beat.
+    for server in &servers {
+        until("a request is admitted", || chat(server) == 200);
+    }
+}
+
+#[test]
+fn no_request_fails_while_redis_is_down_and_the_spend_is_refilled() {
+    let sandboxes = [testkit::sandbox!(), testkit::sandbox!()];
+    let Some(mut redis) = RedisServer::start(sandboxes[0].root()) else {
+        return;
+    };
+    let backend = FakeLlm::answering("m").unwrap();
+    let key = "rpm = 40\nbudget_tokens = 100000\nper = \"day\"";
+    let servers = start_two(&sandboxes, &redis, &backend, key);
+    until_reachable(&servers);
+    assert_eq!(chat(&servers[0]), 200);
+    redis.kill();
+    until("the loss is noticed", || {
+        servers
+            .iter()
+            .all(|server| fleet(server)["reachable"] == false)
+    });
+    // One request is used, and each server admits one of two parts of what it knows to be left.
+    let counts = admitted(&servers, 32);
+    let is_kept = counts.iter().sum::<usize>() <= 39;
+    assert!(
+        is_kept && counts.iter().all(|count| *count >= 19),
+        "{counts:?}"
+    );
+    let log = servers[1].log();
+    assert!(
+        log.contains("cannot share limits of keys in redis://127.0.0.1:"),
+        "{log}"
+    );
+    assert!(
+        log.contains("its share of each limit, of 2 servers"),
+        "{log}"
+    );
+    assert!(!log.contains("hunter2") && !log.contains(SECRET), "{log}");
+    redis.start_again(sandboxes[0].root());
+    // Redis has lost everything. Each server publishes its own spend again.
+    until("the spend is known everywhere", || {
+        chat(&servers[0]);
+        chat(&servers[1]);
+        let spent = [spent(&servers[0]), spent(&servers[1])];
+        spent[0] == spent[1] && spent[0] >= 38 * 150
+    });
+    let requests = backend.count() as u64;
+    assert!(spent(&servers[0]) <= requests * 150, "nothing counts twice");
+}
