@@ -1,4 +1,5 @@
-//! `llmlb status --json` prints what the server reports, and docs/status-json.md names its fields. (L3, status)
+//! `llmlb status --json` prints every field that the server reports, and docs/status-json.md names them all.
+//! (L3)
 
 use std::collections::BTreeSet;
 use std::fs;
