@@ -266,7 +266,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
         let has_keys = flags.has_stored_keys;
         has_keys.is_some_and(|has_keys| has_keys(usage.data_dir.as_deref()))
     };
-    check_reach(&server, &mut layers, || {
+    check_reach(&server, &mut layers, flags, || {
         keys.is_declared || has_stored_keys()
     });
     let usage_token = usage.token(&mut layers, env);
@@ -313,15 +313,23 @@ pub(crate) fn is_loopback(address: IpAddr) -> bool {
 
 /// Rejects a listen address that is not loopback, unless clients need an API key or
 /// `server.allow_public` is set. By default only this machine can reach the server (L11).
-fn check_reach(server: &ServerConfig, layers: &mut Layers<'_>, has_keys: impl FnOnce() -> bool) {
+fn check_reach(
+    server: &ServerConfig,
+    layers: &mut Layers<'_>,
+    flags: &Flags,
+    has_keys: impl FnOnce() -> bool,
+) {
     let is_known = layers.is_valid(&settings::HOST) && layers.is_valid(&settings::ALLOW_PUBLIC);
     if !is_known || server.allow_public || is_loopback(server.host) || has_keys() {
         return;
     }
     let host = server.host;
+    // The file may name the data directory, so a key that is created without it could be in another one.
+    let file = flags.config.as_ref();
+    let file = file.map_or_else(String::new, |file| format!(" --config {}", file.display()));
     let what = format!(
         "{host} is not a loopback address: every client that reaches it could use the backends; \
-         create an API key (llmlb key add NAME), or keep 127.0.0.1, or to run without keys set \
+         create an API key (llmlb key add NAME{file}), or keep 127.0.0.1, or to run without keys set \
          server.allow_public = true, LLMLB_ALLOW_PUBLIC=true or --allow-public"
     );
     layers.reject(&settings::HOST, &what);
