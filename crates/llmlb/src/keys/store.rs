@@ -39,7 +39,8 @@ pub(crate) struct KeyFileError {
 #[derive(Debug)]
 enum Reason {
     Io(io::Error),
-    /// Another user could have written the file.
+    /// Users other than the owner of the data directory could have written the file, so its keys are not
+    /// trusted.
     Exposed(Exposed),
     TooLarge,
     Invalid(String),
