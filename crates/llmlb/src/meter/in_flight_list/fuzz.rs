@@ -1,6 +1,7 @@
 //! Fuzz target of the reader of lists.
 
 #![expect(
+    clippy::expect_used,
     clippy::missing_panics_doc,
     reason = "a panic is how a fuzz target reports a broken property"
 )]

@@ -13,6 +13,11 @@ const COLUMNS: [&str; 7] = [
     "without_tokens",
 ];
 
+/// Characters with which a formula begins: `=`, `+`, `-`, `@` and their wide forms, and what some spreadsheets skip.
+const FORMULA: [char; 10] = [
+    '=', '+', '-', '@', '\t', '\r', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}',
+];
+
 /// Formats a header line, then a line for each row.
 pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     let head = by.iter().map(|by| by.name()).chain(COLUMNS);
@@ -33,10 +38,6 @@ pub(in crate::cli::usage) fn cell(name: Option<&str>) -> String {
     let Some(name) = name else {
         return String::new();
     };
-    const FORMULA: [char; 10] = [
-        '=', '+', '-', '@', '\t', '\r', // The wide forms of the first four follow.
-        '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}',
-    ];
     let is_formula = name.trim_start_matches(' ').starts_with(FORMULA);
     let mut name = escaped(name).into_owned();
     if is_formula {
