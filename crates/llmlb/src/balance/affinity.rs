@@ -29,10 +29,6 @@ impl BackendEpoch {
     }
 
     /// Id of the backend, without the number of times that the backend came up.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the id is in the lower bits"
-    )]
     pub(super) fn id(self) -> BackendId {
         BackendId((self.0 & ((1 << ID_BITS) - 1)) as u32)
     }

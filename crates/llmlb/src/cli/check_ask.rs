@@ -2,6 +2,7 @@
 //! none is billed.
 
 use std::collections::HashSet;
+use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,8 @@ pub(super) fn ask(config: &Config) -> Result<bool, Failure> {
     let mut text = String::from("\ncontacted:");
     for (is_ok, line) in &lines {
         let word = if *is_ok { "ok  " } else { "FAIL" };
-        text.push_str(&format!("\n  {word}  {line}"));
+        // Writing into memory cannot fail.
+        let _ = write!(text, "\n  {word}  {line}");
     }
     output::data(&text)?;
     Ok(lines.iter().all(|(is_ok, _)| *is_ok))

@@ -186,7 +186,7 @@ pub(crate) struct SettingChanges {
 
 impl SettingChanges {
     /// Adds a setting. Returns true if a reload cannot change it.
-    pub(super) fn add(&mut self, setting: &dyn AnySetting, from: String, to: String) -> bool {
+    pub(super) fn add(&mut self, setting: &dyn AnySetting, from: &str, to: &str) -> bool {
         let change = if from == to {
             // The difference is in a part that is not shown, such as the password of a URL.
             setting.name().to_owned()
@@ -255,7 +255,7 @@ macro_rules! section {
                 $(if self.$field != running.$field {
                     let text = |value: &$type| $setting.value.format(value);
                     let (from, to) = (text(&running.$field), text(&self.$field));
-                    if changes.add(&$setting, from, to) {
+                    if changes.add(&$setting, &from, &to) {
                         self.$field.clone_from(&running.$field);
                     }
                 })*

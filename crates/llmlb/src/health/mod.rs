@@ -259,10 +259,8 @@ impl Watcher {
     }
 
     async fn discover_on(&self, usual: (u16, &'static str), logged: &LoggedRejections) {
-        match {
-            let limits = self.settings().limits;
-            discover::discover(usual, &self.pool, &self.connector, limits).await
-        } {
+        let limits = self.settings().limits;
+        match discover::discover(usual, &self.pool, &self.connector, limits).await {
             Discovery::Nothing => {}
             Discovery::Foreign(why) => {
                 let (port, _) = usual;

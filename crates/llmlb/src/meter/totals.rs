@@ -123,7 +123,7 @@ mod tests {
         consolidate_records(&dir, &[record]);
         let added = r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":2,"total":7,"sums":{"tokens":7}}"#;
         // Records without a key have no exact sum.
-        let exact = r#""exact":{"fields":["key","instance"],"records":8,"sums":[]}"#;
+        let exact = r#""exact":{"fields":["key","instance"],"records":9,"sums":[]}"#;
         assert_eq!(
             day(&dir),
             format!(r#""totals":[{earlier},{added},{later}],{exact}"#)

@@ -110,8 +110,10 @@ fn signature(path: Option<&PathBuf>) -> Option<Signature> {
 /// Decides when a changed file is read: once it has been unchanged for [`SETTLED_AFTER`].
 #[derive(Debug)]
 struct Settling<S = Signature> {
-    /// Signature of the file that was read last: `Some(None)` if it was missing, `None` before the first time.
-    read: Option<Option<S>>,
+    /// True if the file was read at least once.
+    was_read: bool,
+    /// Signature of the file that was read last; `None` if it was missing.
+    read: Option<S>,
     /// A different signature, and the time at which it was first seen.
     changed: Option<(Option<S>, Instant)>,
 }
@@ -119,6 +121,7 @@ struct Settling<S = Signature> {
 impl<S> Default for Settling<S> {
     fn default() -> Self {
         Self {
+            was_read: false,
             read: None,
             changed: None,
         }
@@ -128,7 +131,7 @@ impl<S> Default for Settling<S> {
 impl<S: Copy + PartialEq> Settling<S> {
     /// True if the file differs from the one that was read, and has settled.
     fn is_due(&mut self, current: Option<S>, now: Instant) -> bool {
-        if self.read == Some(current) {
+        if self.was_read && self.read == current {
             self.changed = None;
             return false;
         }
@@ -142,7 +145,8 @@ impl<S: Copy + PartialEq> Settling<S> {
     }
 
     fn note_read(&mut self, read: Option<S>) {
-        self.read = Some(read);
+        self.was_read = true;
+        self.read = read;
         self.changed = None;
     }
 }

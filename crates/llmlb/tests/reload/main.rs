@@ -3,11 +3,7 @@
 //! Real processes and files: each test changes `llmlb.toml` of its sandbox. `server.rs` has the server and
 //! waits for reloads; the other modules are tests, by topic.
 
-#![expect(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    reason = "helpers fail the test that called them"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 
 mod server;
 

@@ -57,7 +57,7 @@ pub(super) struct RunningServer {
 /// Result of `GET /status`.
 #[derive(Clone, Debug)]
 pub(super) enum Health {
-    Responded(StatusResponse),
+    Responded(Box<StatusResponse>),
     /// A process other than the lock's holder responded on the server's address.
     WrongProcess {
         pid: u32,
@@ -135,7 +135,7 @@ impl Health {
             Ok(response) if owner.is_some_and(|info| info.pid != response.pid) => {
                 Self::WrongProcess { pid: response.pid }
             }
-            Ok(response) => Self::Responded(response),
+            Ok(response) => Self::Responded(Box::new(response)),
         }
     }
 

@@ -57,7 +57,7 @@ pub(super) fn health(status: &str) -> Health {
         "tls": { "names": ["localhost"], "not_after": "2026-02-01T12:00:00Z",
             "client_certificates": false, "handshakes": 5, "failed_handshakes": 1 }
     }));
-    Health::Responded(response.unwrap())
+    Health::Responded(Box::new(response.unwrap()))
 }
 
 pub(super) fn healthy() -> RunningServer {
