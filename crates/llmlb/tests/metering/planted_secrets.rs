@@ -291,7 +291,7 @@ fn no_api_key_is_in_logs_outputs_files_and_requests_to_backends() {
     });
     assert_eq!(ask(&server, IN_VARIABLE, &post), 200);
 
-    let stored = [&user, &admin, &limited, &expired, &rotated].map(|secret| secret.as_str());
+    let stored = [&user, &admin, &limited, &expired, &rotated].map(String::as_str);
     let planted = [HASHED, IN_VARIABLE, MISPLACED, WRONG];
     let secrets: Vec<&str> = stored.into_iter().chain(planted).collect();
     let none = |place: &str, text: &str| assert_none(&secrets, place, text.as_bytes());
