@@ -156,6 +156,9 @@ impl KeyFileError {
             Reason::Exposed(Exposed::Others | Exposed::Group(_)) => {
                 Some(format!("prevent that: chmod 600 {path}"))
             }
+            Reason::Exposed(Exposed::Directory(directory)) => {
+                Some(format!("prevent that: chmod o-w {}", directory.display()))
+            }
             Reason::Exposed(_) | Reason::TooLarge | Reason::Invalid(_) => Some(format!(
                 "restore the file from a backup, or remove it and create new keys: rm {path}"
             )),
@@ -187,6 +190,11 @@ impl fmt::Display for KeyFileError {
             Reason::Exposed(Exposed::Group(group)) => {
                 write!(f, "{path}: the file's group (gid {group}) may write it")
             }
+            Reason::Exposed(Exposed::Directory(directory)) => write!(
+                f,
+                "{path}: other users may replace the file in {}",
+                directory.display()
+            ),
             Reason::Exposed(_) => write!(f, "{path}: other users may write the file"),
             Reason::TooLarge => write!(f, "{path}: the file is larger than {} MiB", MAX_SIZE >> 20),
             Reason::Invalid(why) => write!(f, "{path}: {why}"),

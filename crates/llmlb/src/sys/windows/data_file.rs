@@ -27,6 +27,12 @@ pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
+/// Does nothing: a directory inherits the access rights of the data directory.
+#[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
+pub(crate) fn check_dir(_dir: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Does nothing: the system has no sync for directories.
 #[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
 pub(crate) fn sync_dir(_dir: &Path) -> io::Result<()> {
@@ -71,9 +77,10 @@ pub(crate) fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens an existing file for reading and writing at any offset.
-pub(crate) fn open_to_change(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(path)
+/// Opens an existing file for reading and writing at any offset. The access rights of the directory decide
+/// who may write it.
+pub(crate) fn open_trusted_to_change(path: &Path) -> io::Result<Result<File, Exposed>> {
+    OpenOptions::new().read(true).write(true).open(path).map(Ok)
 }
 
 /// Opens an existing file for appending.
