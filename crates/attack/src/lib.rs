@@ -13,6 +13,7 @@ mod doors;
 mod ejection;
 mod estimates;
 mod headers;
+mod hidden_models;
 mod http2_limits;
 mod memory;
 mod model;
@@ -115,6 +116,7 @@ pub fn attacks() -> Vec<Attack> {
         smuggling::attacks(),
         spelling::attacks(),
         unmetered::attacks(),
+        hidden_models::attacks(),
         model::attacks(),
         descriptors::attacks(),
         ports::attacks(),

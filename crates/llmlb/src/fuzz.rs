@@ -3,7 +3,8 @@
 //! `cargo fuzz run -s none TARGET` searches for inputs that violate a property. `fuzz/corpus/TARGET` holds
 //! inputs that reach different code, which `cargo test` replays.
 
-pub use crate::meter::fuzz::{estimate, ndjson, sse, usage_report, websocket};
+pub use crate::keys::fuzz::keys_file;
+pub use crate::meter::fuzz::{estimate, in_flight_list, ndjson, sse, usage_report, websocket};
 pub use crate::request::fuzz::{forwarded_for, json_fields, multipart, path, query, request_body};
 pub use crate::upstream::fuzz::{chunks, response_head};
 
@@ -15,11 +16,13 @@ mod tests {
 
     type FuzzTarget = fn(&[u8]);
 
-    const TARGETS: [(&str, FuzzTarget); 13] = [
+    const TARGETS: [(&str, FuzzTarget); 15] = [
         ("chunks", chunks),
         ("estimate", estimate),
         ("forwarded_for", forwarded_for),
+        ("in_flight_list", in_flight_list),
         ("json_fields", json_fields),
+        ("keys_file", keys_file),
         ("multipart", multipart),
         ("ndjson", ndjson),
         ("path", path),

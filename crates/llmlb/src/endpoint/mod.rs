@@ -314,9 +314,29 @@ pub(crate) fn is_realtime(path: &str) -> bool {
 pub(crate) fn may_run_model(method: &Method, endpoint: Endpoint, path: &str) -> bool {
     let is_upload = path == "/v1/files" || is_below("/v1/uploads", path);
     match *method {
+        // A backend that matches prefixes of paths could read an unknown path as another endpoint.
+        _ if !endpoint.is_known => true,
         Method::POST | Method::PUT | Method::PATCH => !is_upload && !path.ends_with("/cancel"),
-        _ => !endpoint.is_known,
+        _ => false,
     }
+}
+
+/// True if a request to create this object may run models that are not named by its field `model`: in a file, in
+/// the requests of a batch, or in the settings of a run or a session.
+pub(crate) fn may_run_several_models(path: &str) -> bool {
+    const COLLECTIONS: [&str; 5] = [
+        "/v1/batches",
+        "/v1/evals",
+        "/v1/fine_tuning/alpha",
+        "/v1/messages/batches",
+        "/v1/realtime",
+    ];
+    COLLECTIONS.iter().any(|one| is_below(one, path))
+}
+
+/// Returns the model that a request to this path changes or deletes, if the path names one.
+pub(crate) fn model_changed_by(path: &str) -> Option<String> {
+    path.starts_with("/v1/models/").then(|| model_in(path))
 }
 
 /// True for the path of a collection and of everything in it.

@@ -9,6 +9,8 @@
 //! keys are revoked or the file is deleted.
 
 mod file;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod hasher;
 mod secret;
 mod store;

@@ -64,7 +64,7 @@ impl KeyStore {
     pub(crate) fn read(&self) -> Result<Option<StoredKeys>, KeyFileError> {
         let path = self.path();
         let file = match data_file::open_trusted(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if data_file::is_absent(&error) => return Ok(None),
             Err(error) => return Err(self.error(Reason::Io(error))),
             Ok(Err(exposed)) => return Err(self.error(Reason::Exposed(exposed))),
             Ok(Ok(file)) => file,
@@ -156,6 +156,9 @@ impl KeyFileError {
             Reason::Exposed(Exposed::Others | Exposed::Group(_)) => {
                 Some(format!("prevent that: chmod 600 {path}"))
             }
+            Reason::Exposed(Exposed::Directory(directory)) => {
+                Some(format!("prevent that: chmod o-w {}", directory.display()))
+            }
             Reason::Exposed(_) | Reason::TooLarge | Reason::Invalid(_) => Some(format!(
                 "restore the file from a backup, or remove it and create new keys: rm {path}"
             )),
@@ -175,13 +178,23 @@ impl fmt::Display for KeyFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match &self.why {
-            Reason::Io(error) => write!(f, "{path}: {error}"),
+            Reason::Io(error) => {
+                let why = error.to_string();
+                // The number of an error says no more than its words.
+                let why = why.split(" (os error").next().unwrap_or_default();
+                write!(f, "cannot read or write {path}: {why}")
+            }
             Reason::Exposed(Exposed::Owner(user)) => {
                 write!(f, "{path}: the file belongs to another user, {user}")
             }
             Reason::Exposed(Exposed::Group(group)) => {
                 write!(f, "{path}: the file's group (gid {group}) may write it")
             }
+            Reason::Exposed(Exposed::Directory(directory)) => write!(
+                f,
+                "{path}: other users may replace the file in {}",
+                directory.display()
+            ),
             Reason::Exposed(_) => write!(f, "{path}: other users may write the file"),
             Reason::TooLarge => write!(f, "{path}: the file is larger than {} MiB", MAX_SIZE >> 20),
             Reason::Invalid(why) => write!(f, "{path}: {why}"),

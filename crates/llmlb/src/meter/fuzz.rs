@@ -11,6 +11,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+pub use super::in_flight_list::fuzz::in_flight_list;
 use super::json::Finder;
 use super::ndjson::Ndjson;
 use super::sse::{Sse, StreamSummary, UsageEvents};

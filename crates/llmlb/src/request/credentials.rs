@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, StatusCode, header, request};
 
-use super::{ParsedRequest, Payload, Refusal};
+use super::{ParsedRequest, Payload, Refusal, other_models};
 use crate::endpoint::{self, Endpoint};
 use crate::headers::secret_of_protocol;
 use crate::keys::{ApiKey, KeyTable, RejectedSecret};
@@ -165,10 +165,19 @@ pub(crate) fn check_model(
         _ if may_run && is_unread => {
             "may not send this request, whose body could name another model".to_owned()
         }
+        _ if may_run && endpoint::may_run_several_models(path) => {
+            "may not send this request, which could run several models".to_owned()
+        }
         None if may_run || is_upgrade => {
             "may be used only in requests that name their model".to_owned()
         }
-        _ => return Ok(()),
+        _ => match other_model(key, head, path, parsed) {
+            Some(model) => {
+                let model = text::shortened(&model, MAX_MODEL).into_owned();
+                format!("may not use the model `{model}`")
+            }
+            None => return Ok(()),
+        },
     };
     let message = format!(
         "The API key `{}` {why}. Allowed: {}.",
@@ -177,6 +186,26 @@ pub(crate) fn check_model(
     );
     let refusal = Refusal::new(StatusCode::FORBIDDEN, "model_not_allowed", message);
     Err(refusal.param("model").unrecorded())
+}
+
+/// Returns a model that the key may not use and that the request names in another place than its field `model`:
+/// in the path, or in a further field of its body.
+fn other_model(
+    key: &ApiKey,
+    head: &request::Parts,
+    path: &str,
+    parsed: &ParsedRequest,
+) -> Option<String> {
+    if !head.method.is_safe()
+        && let Some(model) = endpoint::model_changed_by(path)
+        && !key.allows(&model)
+    {
+        return Some(model);
+    }
+    match &parsed.payload {
+        Payload::Read(body) => other_models::find_refused(body, |name| key.allows(name)),
+        Payload::Passing(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -327,6 +356,84 @@ mod tests {
         assert_ne!(open("/v1/realtime", Some("gpt")), "");
         assert_ne!(open("/v1/realtime", None), "");
         assert_ne!(open("/v1/stream", Some("fast")), "");
+    }
+
+    /// An allowed model at the top of the body must not hide the models that the request runs.
+    #[test]
+    fn request_that_could_run_several_models_needs_a_key_for_all() {
+        let post = |path: &str| refused(&Method::POST, path, Some("fast"), false);
+        for path in [
+            "/v1/batches",
+            "/v1/messages/batches",
+            "/v1/evals",
+            "/v1/evals/eval_1/runs",
+            "/v1/fine_tuning/alpha/graders/run",
+            "/v1/realtime/calls",
+            "/v1/realtime/sessions",
+        ] {
+            assert_ne!(post(path), "", "{path}");
+        }
+        for path in ["/v1/batches/b/cancel", "/v1/assistants", "/v1/embeddings"] {
+            assert_eq!(post(path), "", "{path}");
+        }
+    }
+
+    /// A server that matches prefixes of paths reads these as `/v1/responses` or `/v1/files`.
+    #[test]
+    fn unknown_path_with_the_end_of_a_known_one_may_run_a_model() {
+        let post = |path: &str| refused(&Method::POST, path, None, false);
+        for path in ["/v1/responses/cancel", "/v1/x/cancel", "/v1/uploads/u/run"] {
+            assert_ne!(post(path), "", "{path}");
+        }
+    }
+
+    #[test]
+    fn model_in_the_path_must_be_allowed() {
+        let delete = |path: &str| refused(&Method::DELETE, path, None, false);
+        assert_eq!(delete("/v1/models/fast"), "");
+        assert_ne!(delete("/v1/models/gpt"), "");
+        assert_ne!(delete("/v1/models/fast%2F..x"), "");
+        assert_eq!(delete("/v1/files/file-1"), "");
+    }
+
+    #[test]
+    fn further_models_in_a_body_must_be_allowed() {
+        let why = |body: &str| {
+            let key = test_key("alice", Some(&["fast", "llama*"]));
+            let (endpoint, path) = endpoint::parse(&Method::POST, "/v1/chat/completions").unwrap();
+            let (head, ()) = Request::post("/").body(()).unwrap().into_parts();
+            let mut parsed = ParsedRequest::with_model(Some("fast"));
+            parsed.payload = Payload::Read(body.to_owned().into());
+            let checked = check_model(Some(&key), &head, endpoint, &path, &parsed, false);
+            checked.map_or_else(|refusal| refusal.message, |()| String::new())
+        };
+        for body in [
+            r#"{"model":"fast","models":["gpt"]}"#,
+            r#"{"model":"fast","models":["llama","gpt"]}"#,
+            r#"{"model":"fast","Models":["gpt"]}"#,
+            r#"{"model":"fast","model\u0073":["gpt"]}"#,
+            r#"{"model":"fast","models":[{"id":"gpt"}]}"#,
+            r#"{"model":"fast","fallbacks":["gpt"]}"#,
+            r#"{"model":"fast","fallbacks":[{"model":"gpt"}]}"#,
+            r#"{"model":"fast","draft_model":"gpt"}"#,
+            r#"{"model":"fast","tools":[{"type":"image_generation","model":"gpt"}]}"#,
+            r#"{"model":"fast","tools":[ {"type":"x"} , {"MODEL":"gpt"}]}"#,
+            r#"{"model":"fast","tools":[{"model":["gpt"]}]}"#,
+            r#"{"model":"fast","tools":{"model":"gpt"}}"#,
+        ] {
+            assert_ne!(why(body), "", "{body}");
+        }
+        for body in [
+            "",
+            r#"{"model":"fast","models":null}"#,
+            r#"{"model":"fast","models":["llama3","fast"],"fallbacks":[]}"#,
+            r#"{"model":"fast","tools":[{"type":"image_generation","model":"llama3"}]}"#,
+            r#"{"model":"fast","tools":[{"function":{"parameters":{"model":"gpt"}}}]}"#,
+            r#"{"model":"fast","messages":[{"models":["gpt"],"tools":[{"model":"gpt"}]}]}"#,
+            r#"{"model":"fast","tools":[]}"#,
+        ] {
+            assert_eq!(why(body), "", "{body}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod host;
 mod id;
 mod in_flight;
 mod method;
+mod other_models;
 mod output_fields;
 mod parse;
 mod prefix;

@@ -51,18 +51,24 @@ pub(crate) fn respond(
 }
 
 /// True for pages that a server with `server.tls_client_ca` serves to clients without a certificate: health
-/// checks, and the page that `llmlb status` requests, which is served only to programs on this machine.
-pub(crate) fn is_open<T, E>(located: &Result<(Endpoint, T), E>) -> bool {
+/// checks, and to programs on this machine the page that `llmlb status` requests. A key for admins does not
+/// replace the certificate.
+pub(crate) fn is_open<T, E>(
+    caller: &ConnectionContext,
+    headers: &HeaderMap,
+    located: &Result<(Endpoint, T), E>,
+) -> bool {
     let Ok((endpoint, _)) = located else {
         return false;
     };
     let Service::Own(Page::Admin(page)) = endpoint.service else {
         return false;
     };
-    matches!(
-        page,
-        AdminPage::Health | AdminPage::Ready | AdminPage::Status
-    )
+    match page {
+        AdminPage::Health | AdminPage::Ready => true,
+        AdminPage::Status => is_local(caller.peer, caller.local, headers),
+        AdminPage::Greeting => false,
+    }
 }
 
 /// Returns the error for a path that is not served.

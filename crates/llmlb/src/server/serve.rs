@@ -402,7 +402,7 @@ fn admit<'a>(
 ) -> Result<(Endpoint, Cow<'a, str>), Refusal> {
     let shared = &caller.worker.shared;
     request::check_method(&head.method)?;
-    if caller.lacks_certificate && !admin::is_open(&located) {
+    if caller.lacks_certificate && !admin::is_open(caller, &head.headers, &located) {
         return Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "client_certificate_required",

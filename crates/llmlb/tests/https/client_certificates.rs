@@ -79,6 +79,37 @@ fn client_without_a_certificate_gets_only_health_checks() {
 }
 
 #[test]
+fn key_for_admins_does_not_replace_the_certificate() {
+    let sandbox = testkit::sandbox!();
+    let Some((world, clients)) = start(&sandbox) else {
+        return;
+    };
+    let added = sandbox.run("key add root --admin");
+    added.assert_code(0);
+    let request = format!(
+        "GET /status HTTP/1.1\r\nhost: localhost\r\nx-forwarded-for: 10.0.0.1\r\n\
+         authorization: Bearer {}\r\n\r\n",
+        added.stdout.trim_end()
+    );
+    let certificate = clients.issue("client", "DNS:client", 2);
+    let options = Options {
+        certificate: Some(&certificate),
+        ..H1
+    };
+    let tunnel = world::open(&world.authority, &world.server, &options);
+    until("the key is known", || {
+        let mut client = Connection::open(tunnel);
+        client.send(&request);
+        client.answer().status() == 200
+    });
+    let mut client = Connection::open(world.tunnel);
+    client.send(&request);
+    let answer = client.answer();
+    assert_eq!(answer.status(), 403, "{answer:?}");
+    assert_eq!(code(&answer), "client_certificate_required");
+}
+
+#[test]
 fn client_with_an_invalid_certificate_fails_the_handshake() {
     let sandbox = testkit::sandbox!();
     let Some((world, clients)) = start(&sandbox) else {

@@ -76,3 +76,54 @@ fn key_may_use_only_its_models_and_sees_no_others() {
     let statuses: Vec<_> = records.iter().map(|record| &record["status"]).collect();
     assert_eq!(statuses, [200, 200, 404]);
 }
+
+/// A request names an allowed model where llmlb reads it, and another one where a backend would use it.
+#[test]
+fn allowed_model_does_not_hide_another_one() {
+    let sandbox = testkit::sandbox!();
+    let some = bearer(&add(&sandbox, "some --models fast"));
+    let all = bearer(&add(&sandbox, "all"));
+    let backend = backend_of(&["fast", "gpt"], ok);
+    let server = serve_with(&sandbox, "", &backend, |command| command);
+    for (path, body) in [
+        ("/v1/batches", r#"{"model":"fast","input_file_id":"f"}"#),
+        (
+            "/v1/messages/batches",
+            r#"{"model":"fast","requests":[{"params":{"model":"gpt"}}]}"#,
+        ),
+        (
+            "/v1/evals/e/runs",
+            r#"{"model":"fast","data_source":{"model":"gpt"}}"#,
+        ),
+        (
+            "/v1/realtime/calls",
+            r#"{"model":"fast","session":{"model":"gpt"}}"#,
+        ),
+        (CHAT, r#"{"model":"fast","models":["gpt"],"messages":[]}"#),
+        (
+            CHAT,
+            r#"{"model":"fast","fallbacks":["gpt"],"messages":[]}"#,
+        ),
+        (
+            "/v1/responses",
+            r#"{"model":"fast","input":"x","tools":[{"type":"image_generation","model":"gpt"}]}"#,
+        ),
+    ] {
+        let answer = send(&server, "POST", path, &some, body);
+        assert_eq!(answer.status(), 403, "{path}: {answer:?}");
+        let code = answer.head.header("x-llmlb-error");
+        assert_eq!(code.as_deref(), Some("model_not_allowed"), "{path}");
+        let answer = send(&server, "POST", path, &all, body);
+        assert_eq!(answer.status(), 200, "{path}: {answer:?}");
+    }
+    for path in ["/v1/responses/cancel", "/v1/x/cancel", "/v1/uploads/u/run"] {
+        let mut client = testkit::Connection::open(server.address);
+        client.send(format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\n{some}content-length: 15\r\n\r\n{{\"model\":\"gpt\"}}"
+        ));
+        assert_eq!(client.head().status(), 403, "{path}");
+    }
+    let delete = |name: &str| send(&server, "DELETE", &format!("/v1/models/{name}"), &some, "");
+    assert_eq!(delete("gpt").status(), 403);
+    assert_eq!(delete("fast").status(), 200);
+}

@@ -25,20 +25,28 @@ const RESPONSE: &str = "planted-response-c6aa";
 const ALL: [&str; 5] = [CLIENT_KEY, BACKEND_KEY, RECEIVER_TOKEN, PROMPT, RESPONSE];
 
 fn assert_no_secret(place: &str, bytes: &[u8]) {
+    assert_none(&ALL, place, bytes);
+}
+
+fn assert_none(secrets: &[&str], place: &str, bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    for secret in ALL {
+    for secret in secrets {
         assert!(!text.contains(secret), "{secret} is in {place}:\n{text}");
     }
 }
 
 fn assert_no_secret_in_files(dir: &Path) {
+    assert_none_in_files(&ALL, dir);
+}
+
+fn assert_none_in_files(secrets: &[&str], dir: &Path) {
     for file in fs::read_dir(dir).unwrap() {
         let path = file.unwrap().path();
         if path.is_dir() {
-            assert_no_secret_in_files(&path);
+            assert_none_in_files(secrets, &path);
         } else if let Ok(bytes) = fs::read(&path) {
             // A running server moves and removes files. All are read again after it was killed.
-            assert_no_secret(&path.display().to_string(), &bytes);
+            assert_none(secrets, &path.display().to_string(), &bytes);
         }
     }
 }
@@ -163,6 +171,154 @@ fn no_secret_is_in_logs_outputs_and_files() {
     assert_no_secret_in_files(&sandbox.data_dir());
     assert_no_secret("the log", server.process.output().as_bytes());
     drop(open);
+}
+
+/// Secret of a key in `llmlb.toml`, which has its SHA-256.
+const HASHED: &str = "planted-hashed-key-71aa";
+const SHA_256: &str = "166605e53932a16eef24721d4e6a1fef59379d2fb42093e7cd8f4b469ff79d43";
+/// Secret of a key in `llmlb.toml`, which names its variable.
+const IN_VARIABLE: &str = "planted-variable-key-40d2";
+/// A secret that was written in place of its SHA-256.
+const MISPLACED: &str = "planted-misplaced-key-e1c9";
+/// A secret that is not valid.
+const WRONG: &str = "planted-wrong-key-0b33";
+
+/// Creates or rotates a key, and returns its secret.
+fn secret_of(sandbox: &Sandbox, words: &str) -> String {
+    let done = sandbox.run(&format!("key {words}"));
+    done.assert_code(0);
+    done.stdout.trim_end().to_owned()
+}
+
+/// Sends a request with a key, and returns the status, which is the same in all fields.
+fn ask(server: &LlmlbServer, secret: &str, request: &str) -> u16 {
+    let mut statuses = statuses(server, secret, request);
+    statuses.dedup();
+    assert_eq!(statuses.len(), 1, "{request}: {statuses:?}");
+    statuses[0]
+}
+
+/// Sends a request with a key in each of the fields in which clients send keys, and returns the statuses.
+fn statuses(server: &LlmlbServer, secret: &str, request: &str) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    let body = chat("Hello", false).to_string();
+    for fields in [
+        format!("authorization: Bearer {secret}\r\n"),
+        format!("x-api-key: {secret}\r\nx-my-token: {secret}\r\n"),
+        format!("api-key: {secret}\r\ncookie: k={secret}\r\n"),
+    ] {
+        let mut client = Connection::open(server.address);
+        let (method, path) = request.split_once(' ').unwrap();
+        let path = format!("{path}?api_key={secret}");
+        let length = if method == "POST" { body.len() } else { 0 };
+        client.send(format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+             {fields}content-length: {length}\r\n\r\n{}",
+            &body[..length]
+        ));
+        statuses.push(client.answer().status());
+    }
+    statuses
+}
+
+/// Opens a WebSocket with a key among its subprotocols.
+fn handshake(server: &LlmlbServer, path: &str, secret: &str) -> u16 {
+    let mut client = Connection::open(server.address);
+    client.send(format!(
+        "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         sec-websocket-protocol: realtime, openai-insecure-api-key.{secret}\r\n\r\n"
+    ));
+    client.head().status()
+}
+
+#[test]
+fn no_api_key_is_in_logs_outputs_files_and_requests_to_backends() {
+    let sandbox = testkit::sandbox!();
+    let user = secret_of(&sandbox, "add user --team t");
+    let admin = secret_of(&sandbox, "add root --admin");
+    let limited = secret_of(&sandbox, "add limited --models other");
+    let expired = secret_of(&sandbox, "add expired --expires 1s");
+    let backend = Scripted::start();
+    let config = |more: &str| {
+        format!(
+            "[[key]]\nname = \"hashed\"\nsha256 = \"{SHA_256}\"\n[[key]]\nname = \"variable\"\n\
+             key_env = \"PLANTED\"\n{more}\n[[backend]]\nname = \"b\"\nurl = \"{}\"\n",
+            backend.mock.url()
+        )
+    };
+    let file = sandbox.file("llmlb.toml", config(""));
+    let start = || {
+        let words = format!("serve -v -p 0 --config {}", file.display());
+        let mut command = sandbox.command(&words);
+        command.envs(UNPROBED.iter().copied());
+        sandbox.serve_with(command.env("PLANTED", IN_VARIABLE))
+    };
+    let server = start();
+    let post = format!("POST {CHAT}");
+    for secret in [&*user, &admin, HASHED, IN_VARIABLE] {
+        assert_eq!(ask(&server, secret, &post), 200);
+        assert_ne!(handshake(&server, "/v1/realtime?model=m", secret), 401);
+        assert_eq!(ask(&server, secret, "GET /no-such-page"), 404);
+    }
+    until("a key has expired", || {
+        statuses(&server, &expired, &post) == [401; 3]
+    });
+    for (secret, status) in [(WRONG, 401), (MISPLACED, 401), (&limited, 403)] {
+        assert_eq!(ask(&server, secret, &post), status);
+        let opened = handshake(&server, "/v1/realtime?model=m", secret);
+        assert_eq!(opened, status);
+    }
+    assert_eq!(ask(&server, &admin, "GET /status"), 200);
+    // Changes of keys while the server runs, by command and by file.
+    let rotated = secret_of(&sandbox, "rotate user --grace 1h");
+    until("the new secret works", || {
+        statuses(&server, &rotated, &post) == [200; 3]
+    });
+    assert_eq!(ask(&server, &user, &post), 200);
+    fs::write(
+        &file,
+        config(&format!("[[key]]\nname = \"x\"\nsha256 = \"{MISPLACED}\"")),
+    )
+    .unwrap();
+    until("the file is refused", || {
+        server.get("/status").json()["config"]["refused"].is_object()
+    });
+    let check = sandbox.run(&format!("check --config {}", file.display()));
+    fs::write(&file, config("team = \"t\"")).unwrap();
+    until("the file is used", || {
+        server.get("/status").json()["config"]["reloads"] == 1
+    });
+    assert_eq!(ask(&server, IN_VARIABLE, &post), 200);
+
+    let stored = [&user, &admin, &limited, &expired, &rotated].map(String::as_str);
+    let planted = [HASHED, IN_VARIABLE, MISPLACED, WRONG];
+    let secrets: Vec<&str> = stored.into_iter().chain(planted).collect();
+    let none = |place: &str, text: &str| assert_none(&secrets, place, text.as_bytes());
+    none("check", &check.output());
+    none("/status", &server.get("/status").text());
+    for verb in [
+        "key list",
+        "key list --json",
+        "status",
+        "status --json",
+        "usage",
+        "usage --by key,team --json",
+        "usage export",
+        "usage verify",
+    ] {
+        none(verb, &sandbox.run(verb).output());
+    }
+    for request in testkit::backends::asked(&backend.mock) {
+        none("a request to the backend", &format!("{request:?}"));
+    }
+    server.process.kill();
+    none("the log", &server.process.output());
+    let server = start();
+    server.process.kill();
+    none("the log of the next start", &server.process.output());
+    assert_none_in_files(&secrets, &sandbox.data_dir());
+    assert_none_in_files(&secrets, &sandbox.locks());
 }
 
 #[test]

@@ -14,6 +14,8 @@
 //!
 //! A power failure can lose the file or parts of it: it is never synced.
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod recover;
 mod row;
 #[cfg(test)]
@@ -123,6 +125,7 @@ impl InFlightList {
         first_row.resize(ROW_BYTES, 0);
         let dir = data.join(DIR);
         data_file::make_dir(&dir)?;
+        data_file::check_dir(&dir)?;
         // Between the creation and the lock, a server that starts at the same moment may take the file for an
         // abandoned one and remove it. Then another file is created.
         let mut created = create_file(&dir, &first_row);

@@ -46,6 +46,14 @@ pub(crate) fn recover(data: &Path, host: Option<&str>, staging: &Staging) -> Rec
     let Ok(files) = std::fs::read_dir(&dir) else {
         return done; // No server has created a list yet.
     };
+    if let Err(error) = data_file::check_dir(&dir) {
+        done.failed += 1;
+        tracing::warn!(
+            "usage: cannot record the requests in {}: {error}; the directory is kept",
+            dir.display()
+        );
+        return done;
+    }
     let is_shared = tenure::file::is_on_network(&dir);
     for path in files.flatten().map(|file| file.path()).take(MAX_LISTS) {
         let extension = path.extension().and_then(|end| end.to_str());
@@ -85,7 +93,9 @@ fn recover_list(
     is_shared: bool,
     staging: &Staging,
 ) -> io::Result<Outcome> {
-    let mut file = data_file::open_to_change(path)?;
+    // In a directory that other users may write, the list of another user could bill any key.
+    let mut file = data_file::open_trusted_to_change(path)?
+        .map_err(|_| io::Error::other("other users may have written it"))?;
     if !tenure::file::try_lock(&file)? {
         return Ok(Outcome::InUse);
     }
@@ -108,6 +118,11 @@ fn recover_list(
 fn read_header(file: &mut File) -> io::Result<Option<Header>> {
     let mut bytes = Vec::new();
     file.take(ROW_BYTES as u64).read_to_end(&mut bytes)?;
+    parse_header(&bytes)
+}
+
+/// Parses the first row of a list.
+pub(super) fn parse_header(bytes: &[u8]) -> io::Result<Option<Header>> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(None);
     }
@@ -166,7 +181,8 @@ fn remove(path: &Path, file: File) -> io::Result<()> {
 /// Removes a list whose creation did not finish, unless its server is creating it now.
 fn remove_incomplete(path: &PathBuf) {
     let is_free = |file: &File| tenure::file::try_lock(file).unwrap_or(false);
-    if data_file::open_to_change(path).is_ok_and(|file| is_free(&file)) {
+    let file = data_file::open_trusted_to_change(path);
+    if file.is_ok_and(|file| file.is_ok_and(|file| is_free(&file))) {
         let _ = std::fs::remove_file(path);
     }
 }

@@ -332,6 +332,21 @@ fn is_plain(name: &str) -> bool {
     !name.contains(is_special)
 }
 
+/// Makes the checksums of all sections match their bytes, so that fuzzing reaches the parser behind them.
+#[cfg(any(test, fuzzing))]
+pub(super) fn repair(row: &mut [u8; ROW_BYTES]) {
+    row[..8].copy_from_slice(&USED.to_ne_bytes());
+    let [first, second] = BACKENDS;
+    for section in [REQUEST, MODEL, first, second, RECORD] {
+        let bytes = &mut row[section.start * 8..section.end * 8];
+        let (head, bytes) = bytes.split_at_mut(8);
+        let length = u16::from_le_bytes([head[0], head[1]]);
+        let length = usize::from(length).min(bytes.len());
+        let checksum = u64::from(crc32fast::hash(&bytes[..length]));
+        head.copy_from_slice(&(checksum << 32 | length as u64).to_ne_bytes());
+    }
+}
+
 fn given(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }

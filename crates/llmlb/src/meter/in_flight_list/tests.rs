@@ -372,6 +372,32 @@ fn rows_are_reused_and_the_list_stays_small() {
     assert_eq!(length, 2 * SEGMENT_BYTES as u64);
 }
 
+/// Another user could bill any key with a list of its own.
+#[cfg(unix)]
+#[test]
+fn list_that_another_user_may_have_written_is_kept() {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    let world = World::new();
+    let path = world.leave(&[Uuid::now_v7()]);
+    let dir = world.data.path().join(DIR);
+    let failed = Recovered {
+        requests: 0,
+        failed: 1,
+    };
+    set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    assert_eq!(world.recover(), failed);
+    set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+    set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
+    assert_eq!(world.recover(), failed);
+    InFlightList::create(world.data.path(), Some("here"), INSTANCE).unwrap_err();
+    assert!(world.staged().is_empty());
+    set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
+    assert_eq!(world.recover().requests, 1);
+    assert!(!path.exists());
+}
+
 #[test]
 fn damaged_foreign_and_newer_lists_are_kept_and_empty_ones_removed() {
     let world = World::new();

@@ -36,12 +36,6 @@ pub(crate) fn create_new(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Opens an existing regular file for reading and writing at any offset. Network file systems
-/// require the right to write for a lock.
-pub(crate) fn open_to_change(path: &Path) -> io::Result<File> {
-    regular(OpenOptions::new().read(true).write(true), path)
-}
-
 fn give_to_owner_of_dir(file: &File, path: &Path) -> io::Result<()> {
     if geteuid().is_root() && file.metadata()?.uid() == 0 {
         let dir = parent(path).metadata()?;
@@ -54,20 +48,32 @@ fn give_to_owner_of_dir(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// Opens a regular file for reading, and checks the open descriptor: no other user may have written
-/// the file. `Ok(Err)`: another user may. Root also trusts the owner of the file's directory, to whom
-/// the files belong that root creates.
+/// or replaced the file. `Ok(Err)`: another user may. Root also trusts the owner of the file's directory,
+/// to whom the files belong that root creates.
 pub(crate) fn open_trusted(path: &Path) -> io::Result<Result<File, Exposed>> {
-    let file = open(path)?;
+    trusted(open(path)?, path)
+}
+
+/// As [`open_trusted`], for reading and writing at any offset. Network file systems require the right to
+/// write for a lock.
+pub(crate) fn open_trusted_to_change(path: &Path) -> io::Result<Result<File, Exposed>> {
+    let file = regular(OpenOptions::new().read(true).write(true), path)?;
+    trusted(file, path)
+}
+
+fn trusted(file: File, path: &Path) -> io::Result<Result<File, Exposed>> {
     let found = file.metadata()?;
+    let directory = parent(path).metadata()?;
     let (user, owner) = (geteuid(), found.uid());
-    let is_owner_of_directory =
-        || -> io::Result<bool> { Ok(parent(path).metadata()?.uid() == owner) };
     let is_trusted =
-        owner == user.as_raw() || owner == 0 || (user.is_root() && is_owner_of_directory()?);
+        owner == user.as_raw() || owner == 0 || (user.is_root() && directory.uid() == owner);
+    // In a directory with the sticky bit, users can replace only files of their own.
+    let is_replaceable = directory.mode() & 0o1002 == 0o002;
     Ok(match found.mode() {
         _ if !is_trusted => Err(Exposed::Owner(users::shown(owner))),
         mode if mode & 0o002 != 0 => Err(Exposed::Others),
         mode if mode & 0o020 != 0 => Err(Exposed::Group(found.gid())),
+        _ if is_replaceable => Err(Exposed::Directory(parent(path).to_owned())),
         _ => Ok(file),
     })
 }
@@ -94,9 +100,37 @@ pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Checks that only users who may write the data directory could have put files into this directory of it. Its
+/// owner is this user, root, or the owner of the data directory.
+pub(crate) fn check_dir(dir: &Path) -> io::Result<()> {
+    let refused = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
+    let found = dir.symlink_metadata()?;
+    let (user, owner) = (geteuid(), found.uid());
+    let is_owner_of_data = || -> io::Result<bool> { Ok(parent(dir).metadata()?.uid() == owner) };
+    if !found.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    if owner != user.as_raw() && owner != 0 && !(user.is_root() && is_owner_of_data()?) {
+        let owner = users::shown(owner);
+        return Err(refused(format!("it belongs to another user, {owner}")));
+    }
+    if found.mode() & 0o002 != 0 {
+        return Err(refused("other users may write it".to_owned()));
+    }
+    Ok(())
+}
+
 /// Syncs the names in a directory.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+/// True if opening failed because there is no such file, or no directory that could contain it.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
 }
 
 /// State of a file that differs after a change of its content, its owner or its mode, and after its
@@ -107,7 +141,7 @@ pub(crate) struct FileStamp([i64; 9]);
 /// Returns the state of a file; `None` if it does not exist. Does not follow a link.
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     let found = match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_absent(&error) => return Ok(None),
         found => found?,
     };
     Ok(Some(FileStamp([
@@ -174,6 +208,9 @@ fn regular(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
@@ -189,5 +226,52 @@ mod tests {
         mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         assert_eq!(open(&fifo).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         append(&fifo).unwrap_err();
+    }
+
+    #[test]
+    fn directory_of_another_user_is_not_trusted() {
+        let data = tempfile::tempdir().unwrap();
+        let dir = data.path().join("dir");
+        make_dir(&dir).unwrap();
+        check_dir(&dir).unwrap();
+        let link = data.path().join("link");
+        std::os::unix::fs::symlink(&dir, &link).unwrap();
+        check_dir(&link).unwrap_err();
+        set_permissions(&dir, Permissions::from_mode(0o1777)).unwrap();
+        check_dir(&dir).unwrap_err();
+        set_permissions(&dir, Permissions::from_mode(0o755)).unwrap();
+        check_dir(&dir).unwrap();
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&dir, Some(65_534), None).unwrap();
+            let error = check_dir(&dir).unwrap_err();
+            assert!(error.to_string().contains("another user"), "{error}");
+            std::os::unix::fs::chown(data.path(), Some(65_534), None).unwrap();
+            check_dir(&dir).unwrap();
+        }
+    }
+
+    /// In a directory that every user may write, another user could put back an old file, whose keys were
+    /// revoked since.
+    #[test]
+    fn file_that_others_can_write_or_replace_is_not_trusted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "").unwrap();
+        for (of_dir, of_file, is_trusted) in [
+            (0o700, 0o600, true),
+            (0o755, 0o644, true),
+            (0o1777, 0o600, true),
+            (0o777, 0o600, false),
+            (0o703, 0o600, false),
+            (0o700, 0o602, false),
+            (0o700, 0o620, false),
+        ] {
+            set_permissions(dir.path(), Permissions::from_mode(of_dir)).unwrap();
+            set_permissions(&path, Permissions::from_mode(of_file)).unwrap();
+            for open in [open_trusted, open_trusted_to_change] {
+                let opened = open(&path).unwrap();
+                assert_eq!(opened.is_ok(), is_trusted, "{of_dir:o} {of_file:o}");
+            }
+        }
     }
 }

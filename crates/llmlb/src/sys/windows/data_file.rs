@@ -27,6 +27,12 @@ pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
+/// Does nothing: a directory inherits the access rights of the data directory.
+#[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
+pub(crate) fn check_dir(_dir: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Does nothing: the system has no sync for directories.
 #[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
 pub(crate) fn sync_dir(_dir: &Path) -> io::Result<()> {
@@ -41,10 +47,18 @@ pub(crate) struct FileStamp {
     modified: Option<SystemTime>,
 }
 
+/// True if opening failed because there is no such file, or no directory that could contain it.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
 /// Returns the state of a file; `None` if it does not exist.
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     let found = match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_absent(&error) => return Ok(None),
         found => found?,
     };
     Ok(Some(FileStamp {
@@ -63,9 +77,10 @@ pub(crate) fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens an existing file for reading and writing at any offset.
-pub(crate) fn open_to_change(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).write(true).open(path)
+/// Opens an existing file for reading and writing at any offset. The access rights of the directory decide
+/// who may write it.
+pub(crate) fn open_trusted_to_change(path: &Path) -> io::Result<Result<File, Exposed>> {
+    OpenOptions::new().read(true).write(true).open(path).map(Ok)
 }
 
 /// Opens an existing file for appending.

@@ -13,6 +13,11 @@ const COLUMNS: [&str; 7] = [
     "without_tokens",
 ];
 
+/// Characters with which a formula begins: `=`, `+`, `-`, `@` and their wide forms, and what some spreadsheets skip.
+const FORMULA: [char; 10] = [
+    '=', '+', '-', '@', '\t', '\r', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}',
+];
+
 /// Formats a header line, then a line for each row.
 pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     let head = by.iter().map(|by| by.name()).chain(COLUMNS);
@@ -27,17 +32,18 @@ pub(super) fn table(by: &[By], rows: &[Row]) -> String {
 }
 
 /// Formats a name; an unknown name is an empty cell. Clients choose these names, so a name that a
-/// spreadsheet would run as a formula gets an apostrophe, and unsafe characters are escaped.
+/// spreadsheet would run as a formula gets an apostrophe, and unsafe characters are escaped. Names with a
+/// semicolon, which separates cells for some spreadsheets, are quoted too.
 pub(in crate::cli::usage) fn cell(name: Option<&str>) -> String {
     let Some(name) = name else {
         return String::new();
     };
-    let is_formula = name.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let is_formula = name.trim_start_matches(' ').starts_with(FORMULA);
     let mut name = escaped(name).into_owned();
     if is_formula {
         name.insert(0, '\'');
     }
-    if name.contains(['"', ',']) || name.is_empty() {
+    if name.contains(['"', ',', ';']) || name.is_empty() {
         format!("\"{}\"", name.replace('"', "\"\""))
     } else {
         name
@@ -60,6 +66,12 @@ mod tests {
             (Some("\t=1"), "'\\u0009=1"),
             (Some("=1+2"), "'=1+2"),
             (Some("-x,y"), "\"'-x,y\""),
+            // A spreadsheet whose list separator is a semicolon would begin a cell with the formula.
+            (Some("x;=1+2"), "\"x;=1+2\""),
+            // Some spreadsheets read the wide forms as the ASCII characters.
+            (Some("＝1+2"), "'＝1+2"),
+            (Some("  =x"), "'  =x"),
+            (Some("＠x"), "'＠x"),
         ] {
             assert_eq!(cell(name), text);
         }
