@@ -180,7 +180,7 @@ impl fmt::Display for KeyFileError {
         match &self.why {
             Reason::Io(error) => {
                 let why = error.to_string();
-                // The number of an error says no more than its words.
+                // The number of the error, such as ` (os error 13)`, is removed: its words suffice.
                 let why = why.split(" (os error").next().unwrap_or_default();
                 write!(f, "cannot read or write {path}: {why}")
             }

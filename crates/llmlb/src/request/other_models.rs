@@ -44,14 +44,15 @@ pub(super) fn find_refused(body: &[u8], is_allowed: impl Fn(&str) -> bool) -> Op
                         refused = Some(at);
                     }
                 });
-                // An object with more fields than are read.
+                // An object with more fields than the parser reads is refused: a model could be among the rest.
                 if scanned.is_err() && body[tool.clone()].starts_with(b"{") {
                     refused = refused.take().or(Some(tool));
                 }
             }
         }
     });
-    // The body was scanned before, so that it is an object, or names no models.
+    // Malformed objects were rejected when the body was parsed, so an error here means that the body is not an
+    // object. It names no models then.
     scanned.ok()?;
     let text = body.get(refused?)?;
     let text = json::text(text).unwrap_or_else(|| String::from_utf8_lossy(text));

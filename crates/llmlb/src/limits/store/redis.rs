@@ -137,8 +137,8 @@ impl LimitStore {
         };
         match sender?.try_send(waiting) {
             Ok(()) => {}
-            // The channel is full: the thread is busy, but works. This request is decided without Redis, and no
-            // pause begins.
+            // The channel is full, because the thread is busy, or closed, because the server ends. This request
+            // is decided without Redis, and no pause begins.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return None,
         }
         if let Ok(Ok(decision)) = tokio::time::timeout(MAX_WAIT, decision).await {

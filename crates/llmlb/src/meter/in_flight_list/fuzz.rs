@@ -12,8 +12,8 @@ use crate::config::Instance;
 
 const INSTANCE: &str = "gpu-1:32768";
 
-/// Any bytes are no header, or one with a valid name of a server. Any row has no request, or one whose record is
-/// valid and has the id of the row.
+/// Any bytes are either no header, or a header with a valid name of a server. Any row has either no request, or
+/// a request whose record is valid and has the id of the row.
 pub fn in_flight_list(data: &[u8]) {
     if let Ok(Some(header)) = parse_header(data) {
         assert!(Instance::parse(&header.instance).is_some());
