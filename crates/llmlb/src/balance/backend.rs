@@ -197,8 +197,8 @@ impl Backend {
         Some(fixed.map(|model| Arc::from(model.as_str())).collect())
     }
 
-    /// Applies new settings of the models to the list of the last probe, if the probe with the new settings
-    /// did not succeed.
+    /// Applies the settings `models` and `only_models` to the list that the last successful probe returned.
+    /// Needed after a reload if the probe with the new settings failed.
     pub(super) fn restrict_models(&self) {
         let fixed = self.fixed_models();
         let mut current = self.lock();

@@ -46,7 +46,8 @@ impl EndpointKey {
         }
     }
 
-    /// Returns the key of WebSockets on one of the paths in llmlb's own list.
+    /// Returns the key under which a backend's support of WebSockets on this path is remembered. `path` is one
+    /// that llmlb knows, not one that a client invented, so these keys are always remembered.
     pub(crate) fn websocket(path: &str) -> Self {
         Self {
             hash: FixedState::default().hash_one(("websocket", path)),

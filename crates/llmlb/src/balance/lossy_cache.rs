@@ -50,7 +50,8 @@ impl LossyCache {
         let bits = self.cells.len().trailing_zeros();
         let index = mixed.checked_shr(64 - bits).unwrap_or_default();
         let index = usize::try_from(index).unwrap_or_default();
-        // The tag has bits of the hash that the index does not depend on alone: those below its upper bits.
+        // The index has the upper bits of `mixed`, so the tag has lower ones: two hashes in the same cell then
+        // rarely have the same tag. The lowest bit of a tag is always set.
         let tag = (mixed << 32 & !VALUE) | 1 << VALUE_BITS;
         (&self.cells[index], tag)
     }

@@ -62,7 +62,7 @@ impl Table {
         }
     }
 
-    /// The alias with this name.
+    /// Returns the alias with this name.
     pub(crate) fn alias(&self, name: &str) -> Option<&Alias> {
         self.aliases.iter().find(|alias| alias.name == name)
     }

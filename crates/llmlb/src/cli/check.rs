@@ -55,7 +55,7 @@ pub(super) fn refused(problems: &Problems) -> Failure {
     )
 }
 
-/// Describes the certificate, and a problem that clients would have with it.
+/// Returns the names and the validity of the certificate, with a warning if clients would reject it.
 fn certificate(tls: &TlsConfig) -> String {
     let certificate = tls.certificate();
     let warning = certificate.warning(SystemTime::now());

@@ -44,7 +44,7 @@ pub(super) fn ask(config: &Config) -> Result<bool, Failure> {
     Ok(lines.iter().all(|(is_ok, _)| *is_ok))
 }
 
-/// True if a target is as it should be, and the line about it.
+/// Result for one target: true if it works, and the line that is printed about it.
 type Line = (bool, String);
 
 async fn contact(config: &Config, connector: &Connector) -> Vec<Line> {

@@ -70,7 +70,7 @@ fn data_directory(config: &Config) -> Option<String> {
     Some(format!("data directory {}: {why}", dir.display()))
 }
 
-/// Returns why a directory cannot be used or created.
+/// Returns the reason if a directory cannot be used or created.
 fn directory(dir: &Path) -> Option<String> {
     let found = match std::fs::metadata(dir) {
         Ok(found) => found,
@@ -105,7 +105,7 @@ fn existing(dir: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Returns the destination of the records that the directory has already, if it is another one.
+/// Returns the destination of the records in the data directory, if it differs from the configured one.
 fn destination(config: &Config, dir: &Path) -> Option<String> {
     let wanted = config.usage.url.as_ref().map(Receiver::shown);
     let claimed = spool::destination(dir).ok()??;

@@ -150,7 +150,7 @@ async fn serve_until_signal(
             Some(SignalEvent::Stop(name)) => return Some(name),
             Some(SignalEvent::Reload) => app.reload(),
             None => {
-                // `llmlb stop` reads the timeout in the lock record.
+                // `llmlb stop` reads the drain timeout from the lock record, to know how long to wait.
                 if let Err(error) = lock.publish_drain_timeout(app.drain_timeout()) {
                     tracing::debug!(%error, "cannot write the drain timeout into the lock record");
                 }

@@ -23,7 +23,8 @@ impl Problems {
         self.lines.len()
     }
 
-    /// Returns the problem of a configuration whose file is valid as such.
+    /// Returns a problem of a configuration whose file has no errors, such as a backend that is the server
+    /// itself.
     pub(crate) fn of_config(config: &Config, what: &str) -> Self {
         let name = config.file.as_ref().map(|file| file.to_string_lossy());
         let name = name.map_or_else(String::new, |name| format!("{}: ", one_line(&name)));

@@ -188,7 +188,8 @@ impl SettingChanges {
     /// Adds a setting. Returns true if a reload cannot change it.
     pub(super) fn add(&mut self, setting: &dyn AnySetting, from: &str, to: &str) -> bool {
         let change = if from == to {
-            // The difference is in a part that is not shown, such as the password of a URL.
+            // Old and new text are the same: the values differ in a part that is not shown, such as the
+            // password of a URL.
             setting.name().to_owned()
         } else {
             format!("{} {from} -> {to}", setting.name())

@@ -115,7 +115,7 @@ where
     }
 
     fn schema(&self) -> Value {
-        // Ranges are within the integers that JSON readers keep exactly.
+        // Readers of JSON keep integers up to 2⁵³ exactly. All ranges of settings are below that.
         let end = |end: &T| end.to_string().parse::<u64>().unwrap_or_default();
         let (start, end) = (end(self.range.start()), end(self.range.end()));
         json!({ "type": "integer", "minimum": start, "maximum": end })

@@ -292,8 +292,8 @@ impl Endpoint {
     }
 }
 
-/// Returns if a WebSocket may be opened on the path. On endpoints that are metered by request and response
-/// bodies, messages of a WebSocket would be neither routed nor metered.
+/// Returns the treatment of WebSocket handshakes on the path. They are rejected on endpoints that are metered
+/// by request and response bodies, because the messages of a WebSocket would be neither routed nor metered.
 pub(crate) fn websocket_use(endpoint: Endpoint, path: &str) -> WebSocketUse {
     match path {
         "/v1/realtime" => WebSocketUse::Always,

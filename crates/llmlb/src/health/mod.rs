@@ -47,7 +47,7 @@ pub(crate) struct Watcher {
     settings: Arc<ArcSwap<ProbeSettings>>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Probes that run, by backend.
+    /// Running probes, by backend.
     probes: Arc<Mutex<HashMap<BackendId, Probes>>>,
     /// Ends the search for servers on this machine. `None` while there is no search.
     discovery: Arc<Mutex<Option<CancellationToken>>>,
@@ -162,7 +162,8 @@ impl Watcher {
                         }
                         *state = Some(BackendState::Up(Arc::new(response.models)));
                     }
-                    // A failed probe does not prove that a backend in use is down.
+                    // This probe failed, but the backend is in use: its regular probes decide if it is down, so
+                    // its state stays.
                     Err(_) if state.is_none() => {}
                     Err(error) => *state = Some(BackendState::Down(error.why().to_owned())),
                 }

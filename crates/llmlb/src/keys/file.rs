@@ -30,13 +30,14 @@ const MAX_REVOKED: usize = 100;
 /// Content of `keys.json`.
 #[derive(Debug)]
 pub(crate) struct StoredKeys {
-    /// Key of the hashes, random for each file.
+    /// HMAC key of the hashes, random for each file.
     hmac_key: HmacKey,
     /// In the order of their creation. Names are unique.
     pub(crate) keys: Vec<StoredKey>,
 }
 
-/// Key of the hashes of one file. With it a secret that is not random could be guessed.
+/// HMAC key of the hashes of one file. It is not printed: with the key and a hash, a secret that is not random
+/// could be guessed.
 struct HmacKey([u8; 32]);
 
 impl std::fmt::Debug for HmacKey {

@@ -39,7 +39,8 @@ pub(crate) struct KeyFileError {
 #[derive(Debug)]
 enum Reason {
     Io(io::Error),
-    /// Another user could have written the file.
+    /// Users other than the owner of the data directory could have written the file, so its keys are not
+    /// trusted.
     Exposed(Exposed),
     TooLarge,
     Invalid(String),
@@ -63,7 +64,7 @@ impl KeyStore {
     pub(crate) fn read(&self) -> Result<Option<StoredKeys>, KeyFileError> {
         let path = self.path();
         let file = match data_file::open_trusted(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if data_file::is_absent(&error) => return Ok(None),
             Err(error) => return Err(self.error(Reason::Io(error))),
             Ok(Err(exposed)) => return Err(self.error(Reason::Exposed(exposed))),
             Ok(Ok(file)) => file,
@@ -177,7 +178,12 @@ impl fmt::Display for KeyFileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.display();
         match &self.why {
-            Reason::Io(error) => write!(f, "{path}: {error}"),
+            Reason::Io(error) => {
+                let why = error.to_string();
+                // The number of an error says no more than its words.
+                let why = why.split(" (os error").next().unwrap_or_default();
+                write!(f, "cannot read or write {path}: {why}")
+            }
             Reason::Exposed(Exposed::Owner(user)) => {
                 write!(f, "{path}: the file belongs to another user, {user}")
             }

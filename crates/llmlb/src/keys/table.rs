@@ -26,7 +26,7 @@ struct Sources {
     configured: Vec<ConfiguredKey>,
     /// `None` while there is no `keys.json`.
     stored: Option<StoredKeys>,
-    /// Key of the hashes while there is no `keys.json`.
+    /// HMAC key of this process, used for the hashes while there is no `keys.json`.
     hasher: Hasher,
     /// Reason why the latest `keys.json` is not used.
     error: Option<String>,
@@ -37,16 +37,16 @@ struct Snapshot {
     /// True if clients need a key.
     is_required: bool,
     hasher: Hasher,
-    /// Secrets by the beginning of their keyed hash. That is random, so a cheap hash function
-    /// suffices for the map.
+    /// Secrets by the beginning of their keyed hash. Clients cannot choose these bytes, so a cheap hash
+    /// function suffices for the map.
     secrets: HashMap<[u8; PREFIX], Secret, FixedState>,
-    /// True if the configuration has only the SHA-256 of some secret.
+    /// True if a key of the configuration has `sha256`. Only then a secret is also looked up by its SHA-256.
     has_digests: bool,
     /// Number of keys.
     count: usize,
 }
 
-/// A secret that clients may send.
+/// A secret that authenticates clients, with its key.
 #[derive(Debug)]
 struct Secret {
     hash: KeyedHash,

@@ -64,7 +64,8 @@ impl Watcher {
     /// Reads the file if it has changed.
     fn check(&mut self) {
         let path = self.store.path();
-        // The stamp is taken first: a change after it is found by the next check.
+        // The stamp is read before the content: if the file changes in between, the next check sees another
+        // stamp.
         let stamp = match data_file::stamp(&path) {
             Ok(stamp) => stamp.map_or(Seen::Missing, Seen::File),
             Err(error) => return self.failed(format!("{}: {error}", path.display())),

@@ -1,4 +1,4 @@
-//! Tokens that a request may use, as far as its body tells.
+//! Tokens that a request may use, as far as its body states them.
 
 /// Tokens that a request may use. Reserved when the request is admitted, and replaced by the metered
 /// figure when its usage record is final.

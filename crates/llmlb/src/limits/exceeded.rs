@@ -20,8 +20,8 @@ pub(crate) struct Exceeded {
     pub(crate) limit: u64,
     pub(crate) used: u64,
     pub(crate) requested: u64,
-    /// Milliseconds after which the request may be admitted; `None` if it asks for more than the
-    /// limit, and so will never be.
+    /// Milliseconds after which the request may be admitted; `None` if the request alone exceeds the limit, so
+    /// that it is never admitted.
     pub(crate) wait_ms: Option<u64>,
 }
 

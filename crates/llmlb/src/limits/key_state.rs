@@ -66,9 +66,9 @@ impl KeyState {
         (admission, rates)
     }
 
-    /// Admits a request that another place has checked, or that dry-run mode lets pass.
-    /// `is_counted` is false for a request that enforced limits would have refused: it counts in no
-    /// window, so that the next request is judged as it would be then.
+    /// Admits a request without checking the limits: the store of the fleet has checked them, or dry-run mode
+    /// admits every request. `is_counted` is false for a request that enforced limits would have refused: it
+    /// counts in no window, so that dry-run mode decides about the next request as enforced limits would.
     pub(super) fn admit_unchecked(
         self: &Arc<Self>,
         limits: &KeyLimits,

@@ -10,7 +10,8 @@ use crate::config::{Budget, KeyLimits, Period};
 
 /// Wait that is announced if a limit is used by requests in flight, whose end is not known.
 pub(super) const IN_FLIGHT_WAIT_MS: u64 = 1000;
-/// Time after which the requests in flight of a silent server no longer count.
+/// Maximum age of the fleet's last decision for the limit on concurrency: the fleet no longer counts the
+/// requests in flight of a server that is silent for longer.
 const SILENCE_MS: u64 = 10_000;
 
 /// A time, by both clocks.
@@ -38,11 +39,11 @@ pub(super) struct KeyUsage {
     pub(super) spend: Spend,
     /// Limits of the key when it was used last.
     pub(super) limits: KeyLimits,
-    /// What the store of the fleet knows of this server's use.
+    /// Figures of this server that the store of the fleet has.
     pub(super) published: Option<Figures>,
     /// The last decision of the fleet.
     pub(super) contact: Option<Contact>,
-    /// Requests that were admitted without the fleet, and that it does not know yet.
+    /// Number of requests that were admitted without the fleet and are not reported to its store yet.
     pub(super) unreported: u64,
 }
 
@@ -134,7 +135,7 @@ impl KeyUsage {
         if left == u64::MAX {
             return Ok(0);
         }
-        // Each limit has room for the smallest demand, as checked above.
+        // The checks above have found room for the smallest demand, so this cannot fail.
         Ok(demand.reserve(left, expected).unwrap_or(left))
     }
 
@@ -208,7 +209,7 @@ impl KeyUsage {
         self.now = self.now.max(now_ms);
         if is_counted {
             let _ = self.tokens.sum_at(self.now);
-            // Tokens have coarse entries, whatever their limit.
+            // Entries of tokens are 100 ms wide, whatever the limit: `u64::MAX` selects that width.
             self.tokens.add(self.now, tokens, u64::MAX);
         }
         self.spend.add(wall_ms, tokens);
@@ -298,7 +299,7 @@ impl KeyUsage {
     }
 }
 
-/// Returns one of several parts of a number; at least 1 unless the number is 0.
+/// Divides a number into equal parts and returns one of them; at least 1 unless the number is 0.
 fn part(number: u64, parts: u64) -> u64 {
     (number / parts).max(1).min(number)
 }

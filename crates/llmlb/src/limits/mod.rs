@@ -73,7 +73,7 @@ struct KeyStates {
     rest: Arc<KeyState>,
 }
 
-/// A request that asks for admission.
+/// A request to be admitted: its key, its demand and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
     pub(crate) key: &'a str,
@@ -87,7 +87,7 @@ pub(crate) struct Candidate<'a> {
 }
 
 impl Limiter {
-    /// Returns the limits of a server. `instance` is its name in usage records.
+    /// Returns the limiter of a server. `instance` is the name of the server in usage records.
     pub(crate) fn start(
         fleet: &FleetConfig,
         instance: &str,
@@ -127,7 +127,8 @@ impl Limiter {
         let state = self.states.get(candidate.key);
         let question = self.question(candidate);
         if question.limits == KeyLimits::default() {
-            // The spend is counted for a budget that the key may get later.
+            // The spend is also counted for a key without limits: a reload may give it a budget, which then
+            // includes this spend.
             let (limits, demand) = (&question.limits, question.demand);
             let admission = state.admit_unchecked(limits, 0, demand, true, question.now);
             return (Ok(admission), Rates::default());

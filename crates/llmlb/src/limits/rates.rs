@@ -20,7 +20,7 @@ pub(crate) struct Rates {
 pub(crate) struct Rate {
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
-    /// Milliseconds until nothing is used.
+    /// Milliseconds until the whole limit is available again.
     pub(crate) reset_ms: u64,
 }
 

@@ -22,7 +22,8 @@ use crate::meter;
 /// Time between two readings of the records of other servers. A reading takes at most one percent
 /// of the time.
 const EVERY: Duration = Duration::from_secs(10);
-/// Maximum share of the time that is spent on reading: one of so many parts.
+/// Reading takes at most one part in this many of the thread's time: a slow reading is followed by a long
+/// pause.
 const MAX_SHARE: u32 = 100;
 
 /// Thread that reads the records of other servers.
@@ -111,7 +112,8 @@ impl Reader {
                 continue;
             };
             let month = PeriodId::at(Period::Month, day.start_ms());
-            // Older days count for the month alone: no request of theirs is admitted any more.
+            // Periods that are not kept are skipped. An older day counts in its month, but needs no sum of its
+            // own.
             for period in [day, month].into_iter().filter(|of| periods.contains(of)) {
                 let server = server.as_deref().unwrap_or_default();
                 let sum = sums.entry((key, period, server)).or_default();

@@ -53,8 +53,8 @@ impl Spend {
         }
     }
 
-    /// Merges the spend of this server that the data directory has. It lacks records that were
-    /// settled but not read yet.
+    /// Merges the spend of this server as read from the data directory. That figure may lack the newest
+    /// records, so a lower one never replaces the figure in memory.
     pub(super) fn merge_own(&mut self, period: PeriodId, tokens: u64) {
         let spend = self.entry(period);
         spend.own = spend.own.max(tokens);

@@ -38,7 +38,8 @@ impl Window {
             self.entries.pop_front();
         }
         if self.entries.is_empty() {
-            // Amounts are added up to the maximum of the type, so the sum can be too large by then.
+            // Additions stop at the maximum of the type, so the subtractions can leave a rest: an empty window
+            // has the sum 0.
             self.sum = 0;
         }
         self.sum

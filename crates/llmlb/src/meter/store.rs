@@ -24,7 +24,7 @@ pub(crate) struct Meter {
     instance: String,
     /// Empty until the staging directory has been opened.
     staging: OnceLock<Staging>,
-    /// `usage.on_failure = "refuse"`
+    /// True with `usage.on_failure = "refuse"`: new requests are rejected while usage cannot be recorded.
     refuses: AtomicBool,
     persisted: AtomicU64,
     lost: AtomicU64,

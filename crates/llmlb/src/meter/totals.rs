@@ -20,8 +20,9 @@ pub(crate) fn grouping() -> Grouping {
         // Clients choose model names and may invent keys, but only llmlb sets the backend. So a client
         // cannot use up the groups that are reserved for records with a backend.
         .trust("backend")
-        // The spend of a key must not depend on the models that clients name. Sums of each server are
-        // kept apart, because a server continues its own and reads those of others.
+        // Exact sums, because groups are limited in number: clients that invent model names must not change the
+        // spend of a key. The sums of each server are kept apart: a server counts its own spend in memory and
+        // reads only that of others.
         .exact(["key", "instance"])
 }
 

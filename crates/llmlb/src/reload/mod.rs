@@ -144,8 +144,8 @@ impl Reloader {
         self.watcher.probe_planned(&mut planned).await;
         let discovers = planned.is_empty();
 
-        // Limits that apply to all requests together come first: they are no part of what a single request
-        // sees.
+        // Limits on all requests together are outside of the table that is replaced below: a request reads them
+        // whenever it needs them.
         shared.budget.set_limit(server.body_memory);
         shared.contention.set_limit(server.stall_timeout);
         shared.cancelled.set_limit(server.max_resets);

@@ -23,7 +23,7 @@ const SETTLED_AFTER: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) config: Result<Box<Config>, Problems>,
-    /// True if a signal asked for it, so that the result is logged even if it is not new.
+    /// True if a signal requested the reading: the result is then logged even if it is the same as before.
     pub(super) is_requested: bool,
 }
 
@@ -44,7 +44,8 @@ impl ConfigWatch {
         let (sender, loaded) = mpsc::channel(1);
         let path = config::watched_path(&flags);
         let mut watcher = Watcher {
-            // The file is read once more: it may have been changed since the server read it.
+            // The first check reads the file again: it may have been changed after the server read it and
+            // before the watch began.
             settling: Settling::default(),
             path,
             flags,
@@ -58,7 +59,8 @@ impl ConfigWatch {
 
     /// Reads the file now, also if it seems unchanged.
     pub(super) fn request(&self) {
-        // If the channel is full, the file will be read for the earlier request.
+        // A full channel has an earlier request, for which the file has not been read yet: this one needs no
+        // reading of its own.
         let _ = self.requests.try_send(());
     }
 }

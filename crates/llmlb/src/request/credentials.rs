@@ -55,7 +55,7 @@ pub(crate) fn authenticate(
 pub(crate) enum RejectedKey {
     Missing,
     Unknown,
-    /// A field that contains a key is there twice. Servers differ in which one they read.
+    /// A field with a secret occurs twice. Servers disagree about which one counts.
     Repeated,
     Expired(Arc<ApiKey>),
 }
@@ -91,7 +91,7 @@ impl RejectedKey {
 #[derive(Default)]
 struct Secrets<'a> {
     found: Vec<&'a [u8]>,
-    /// A field is there twice.
+    /// True if a field with a secret occurs twice.
     has_repeated: bool,
 }
 

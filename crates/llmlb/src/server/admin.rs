@@ -143,7 +143,7 @@ fn status(shared: &Shared) -> Value {
     })
 }
 
-/// Which configuration runs, and the last one that was refused.
+/// Returns the object `config`: the running configuration, and the last one that was refused.
 fn config(shared: &Shared) -> Value {
     let running = shared.config.get();
     let refused = running.refused.map(|refused| {

@@ -106,8 +106,8 @@ impl AsyncRead for ClientStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => {
-                // One record for each read: `poll_read` of the library would read on without showing that
-                // the client has sent data meanwhile.
+                // Each call reads at most one TLS record. `poll_read` of the library reads several at once, so
+                // that `without_data` would not be reset after each record that has data.
                 let data = ready!(Pin::new(&mut **stream).poll_fill_buf(cx))?;
                 let count = data.len().min(buf.remaining());
                 buf.put_slice(&data[..count]);

@@ -86,7 +86,7 @@ async fn shake_hands(stream: TcpStream, tls: &TlsConfig) -> Result<TlsStream<Tls
     let mut first = [0];
     match stream.peek(&mut first).await {
         Ok(0) | Err(_) => return Err(Failed::Disconnected),
-        // A method begins with a letter.
+        // Every method of HTTP begins with a letter, so this is a request without TLS.
         Ok(_) if first[0] != HANDSHAKE_RECORD && first[0].is_ascii_alphabetic() => {
             return Err(Failed::PlainHttp(stream));
         }
@@ -108,7 +108,7 @@ async fn secured(mut stream: Box<TlsStream<TlsSocket>>, tls: &TlsConfig) -> Opti
     let protocol = match session.alpn_protocol() {
         Some(b"h2") => Protocol::Http2,
         Some(_) => Protocol::Http1,
-        // The bytes stay in the buffer of TLS for the HTTP library.
+        // `fill_buf` does not consume the bytes: the HTTP library reads them again.
         None => protocol::by_first_bytes(stream.fill_buf().await.ok()?),
     };
     Some(Opened {

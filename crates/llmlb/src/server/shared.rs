@@ -46,7 +46,7 @@ pub(crate) struct Shared {
     pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) limiter: Arc<Limiter>,
-    /// Which configuration runs, for `/status`.
+    /// State of the configuration, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,
     /// Progress of usage records; `None` if no usage is recorded.
     pub(crate) usage: Option<Arc<exporter::ExportState>>,

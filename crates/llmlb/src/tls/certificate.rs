@@ -21,7 +21,7 @@ const MAX_NAME: usize = 253;
 pub(crate) struct CertificateInfo {
     /// DNS names and IP addresses for which the certificate is valid. The subject if there are none.
     pub(super) names: Vec<String>,
-    /// The certificate has no DNS names and addresses, so clients reject it whatever the host is.
+    /// True if the certificate has no DNS names and addresses. Clients then reject it for every host.
     pub(super) is_nameless: bool,
     pub(super) not_before: SystemTime,
     pub(super) not_after: SystemTime,

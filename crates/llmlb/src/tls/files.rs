@@ -154,7 +154,8 @@ fn read(setting: &str, path: &Path) -> Result<(Vec<u8>, Option<u32>), TlsError> 
     Ok((content, exposed))
 }
 
-/// Reads the private key. Rejects a file of this user that other users may access, as ssh does.
+/// Reads the private key. Rejects a file of this user that other users may access, as ssh does, apart from
+/// root's file that a group may read.
 fn read_key(path: &Path) -> Result<Vec<u8>, TlsError> {
     let (content, exposed) = read(KEY, path)?;
     if let Some(mode) = exposed {

@@ -40,10 +40,10 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct TlsConfig {
     paths: TlsPaths,
     current: ArcSwap<Loaded>,
-    /// Last failed attempt to load the files; `None` while they are the loaded ones.
+    /// Problem of the last attempt to load the files; `None` if the files on disk are those in use.
     failure: Mutex<Option<TlsError>>,
     failures: Episode,
-    /// The end of the current certificate's validity was logged.
+    /// True after the log has reported that the current certificate has expired.
     is_expiry_logged: AtomicBool,
     pub(crate) handshakes: Handshakes,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Handshakes {
 /// Result of reading the files again.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// The files are the loaded ones.
+    /// The files on disk are those in use.
     Unchanged,
     Replaced,
 }

@@ -1,4 +1,4 @@
-//! `llmlb check` beyond the file itself. (L12)
+//! `llmlb check` reports problems of this machine too: directories, destination, own address. (L12)
 
 use testkit::backends::{backend, backend_of, ok};
 use testkit::{Sandbox, ScriptedServer};

@@ -141,9 +141,9 @@ fn key_that_others_may_read_is_rejected() {
     let Some((_authority, good)) = issued(&sandbox) else {
         return;
     };
-    fs::set_permissions(&good.key, fs::Permissions::from_mode(0o640)).unwrap();
+    fs::set_permissions(&good.key, fs::Permissions::from_mode(0o644)).unwrap();
     let error = rejected(&sandbox, &good.cert, &good.key);
-    let why = "other users may access the private key (mode 0640)";
+    let why = "other users may access the private key (mode 0644)";
     assert!(error.contains(why), "{error}");
     let hint = format!("chmod 600 {}", good.key.display());
     assert!(error.contains(&hint), "{error}");

@@ -1,4 +1,4 @@
-//! Hostile clients.
+//! Hostile clients: huge, malformed, repeated and guessed API keys. (L11)
 
 use testkit::backends::{ASK, CHAT, asked};
 use testkit::{Connection, LlmlbServer};
@@ -11,7 +11,7 @@ fn huge_malformed_and_repeated_credentials_are_rejected() {
     let good = add(&sandbox, "alice");
     let (backend, server) = serve(&sandbox, "");
     for (fields, allowed) in [
-        // Beyond server.max_header.
+        // Longer than `server.max_header`.
         (bearer(&"x".repeat(1 << 20)), &[400, 431][..]),
         (bearer(&"x".repeat(20_000)), &[401]),
         (bearer(&good.repeat(100)), &[401]),

@@ -1,4 +1,5 @@
-//! Keys for some models.
+//! API keys that may be used for some models only: requests for other models are rejected, and lists do not
+//! name them. (L11)
 
 use testkit::backends::{CHAT, asked, backend_of, code, ok};
 
@@ -34,7 +35,8 @@ fn key_may_use_only_its_models_and_sees_no_others() {
         let answer = send(&server, "POST", path, &some, body);
         assert_eq!(answer.status(), 403, "{path}: {answer:?}");
     }
-    // The body is not labelled as JSON, so it is not read, and the query could lie about it.
+    // The body of this endpoint is not read, so the model in the query may not be the one in the body: the key
+    // does not permit it.
     let mut client = testkit::Connection::open(server.address);
     client.send(format!(
         "POST /v1/infill?model=fast HTTP/1.1\r\nhost: localhost\r\n{some}content-length: 15\r\n\r\n{{\"model\":\"gpt\"}}"

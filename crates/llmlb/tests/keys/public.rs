@@ -1,4 +1,4 @@
-//! Servers that other machines can reach.
+//! Servers that other machines can reach need an API key or an explicit setting. (L11)
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Keys of WebSocket handshakes.
+//! API keys in WebSocket handshakes: a session needs a key that allows its model. (L11)
 
 use std::io::Write;
 use std::net::Shutdown;

@@ -1,4 +1,4 @@
-//! Budgets: what the limits count is what the records say, also after `kill -9`.
+//! Budgets: the limiter and the usage records have the same number of tokens, also after `kill -9`. (L9, L11)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -93,7 +93,7 @@ fn exhausted_budget_is_refused_until_the_period_ends() {
     assert!(wait <= 31 * 24 * 3600, "{wait}");
     assert_eq!(limits(&server)["refused"]["budget"], 1);
     drop(server);
-    // A restart does not give the budget back.
+    // A restart does not restore the budget.
     let server = world.start();
     assert_eq!(send(&server, &chat(r#","max_tokens":120"#)).status(), 429);
     assert_eq!(send(&server, &chat(r#","max_tokens":60"#)).status(), 200);

@@ -1,4 +1,4 @@
-//! 64 concurrent clients of one key get exactly what its limits allow.
+//! 64 concurrent clients of one key get exactly as many requests as its limits allow. (L11)
 
 use std::sync::Mutex;
 use std::thread;

@@ -175,7 +175,7 @@ fn silent_tunnel_is_closed_and_its_record_names_the_limit() {
         let _ = reader.read(&mut [0]);
     });
     let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
-    let server = sandbox.serve_with(command.env("LLMLB_TUNNEL_IDLE", "200ms"));
+    let server = sandbox.serve_with(command.env("LLMLB_TUNNEL_IDLE", "3s"));
     let mut client = connect_and_echo(&server);
     assert!(client.is_closed());
     let record = assert_record(&sandbox, "cancelled");

@@ -1,4 +1,4 @@
-//! Backends that are added, removed, changed and added again.
+//! Backends that a reload adds, removes, changes and adds again. (L12)
 
 use std::io::Read;
 
@@ -84,7 +84,8 @@ fn removed_backend_gets_no_more_probes() {
     let both = tables(&[("a", a.address), ("b", b.address)], "");
     let running = ReloadingServer::start(testkit::sandbox!(), &format!("{often}{both}"));
     running.reload(&format!("{often}{}", table("b", &b, "")));
-    // A probe that had begun may still arrive. Then none does, while the other backend gets many.
+    // One probe that had begun may still arrive at the removed backend, and no further one while the other
+    // backend gets many.
     let probes = |backend: &FakeLlm| backend.probes().len();
     let (mut of_a, of_b) = (probes(&a), probes(&b));
     let mut last = of_b;

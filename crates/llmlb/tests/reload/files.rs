@@ -1,4 +1,4 @@
-//! The ways in which a configuration file changes.
+//! Ways in which a configuration file changes: written in place, renamed, linked, deleted. (L12)
 
 use std::fs::{self, File};
 use std::io::Write;

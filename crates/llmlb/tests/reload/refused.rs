@@ -1,4 +1,4 @@
-//! Files with problems: the running configuration stays.
+//! A changed file with errors is refused, and the running configuration stays. (L12)
 
 use testkit::backends::{ASK, CHAT, backend, ok};
 use testkit::until;

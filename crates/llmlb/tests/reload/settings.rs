@@ -1,4 +1,4 @@
-//! Settings that a reload changes, and those that need a restart.
+//! Settings that a reload changes, and settings that need a restart. (L12)
 
 use testkit::backends::{ASK, CHAT, asked, backend, code, ok};
 use testkit::{Connection, until};
@@ -90,7 +90,8 @@ fn settings_that_need_a_restart_are_named_and_keep_their_value() {
         shown.contains("llmlb.toml") && shown.contains("1 reload"),
         "{shown}"
     );
-    // The running value is compared, not the one that was read last: the warning stays.
+    // The warning stays, because the new value is compared with the running one and not with the one that was
+    // read last.
     running.reload(&format!("{}{}", text.replace('9', "8"), table("a", &a, "")));
     assert_eq!(running.config()["after_restart"], waiting);
 }

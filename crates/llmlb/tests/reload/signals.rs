@@ -1,4 +1,4 @@
-//! SIGHUP.
+//! SIGHUP reloads the configuration; with a controlling terminal it stops the server. (L4, L12)
 
 use std::process::Command;
 

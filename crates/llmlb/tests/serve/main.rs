@@ -24,5 +24,6 @@ mod routing;
 mod shared_config;
 #[cfg(unix)]
 mod signals;
+mod status_fields;
 mod stopping;
 mod streaming;

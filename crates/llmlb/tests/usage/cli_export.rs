@@ -98,7 +98,7 @@ fn delivered_records_are_reported_as_missing() {
         let lines = if format == "csv" { 2 } else { 1 };
         assert_eq!(ran.stdout.lines().count(), lines, "{ran:?}");
     }
-    // A period from which nothing is missing is complete.
+    // All records of this hour are on disk, so the export of the hour succeeds.
     let since = format!("{day}T13:00Z");
     let ran = export(&sandbox, &["--since", &since]);
     assert_eq!(

@@ -36,7 +36,7 @@ struct ListedKey {
     admin: bool,
     created: Option<String>,
     revoked: Option<String>,
-    /// Time until which the secret works that the last rotation replaced.
+    /// Time until which the old secret works, which the last rotation replaced.
     old_secret_until: Option<String>,
     /// `keys.json`, or file and line of the configuration.
     source: String,

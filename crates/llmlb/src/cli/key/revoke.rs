@@ -18,7 +18,7 @@ pub(super) fn revoke(args: &Revoke, keys: &Keys, quiet: bool) -> Result<u8, Fail
     let Ok(is_last) = changed.map_err(|error| failure(&error))? else {
         keys.reject_declared(
             name,
-            "remove the key from that file, then restart the server",
+            "remove the key from that file; running servers reload it",
         )?;
         return Err(keys.unknown(name));
     };

@@ -27,7 +27,7 @@ pub(super) fn rotate(args: &Rotate, keys: &Keys, quiet: bool) -> Result<u8, Fail
     if changed.map_err(|error| failure(&error))?.is_err() {
         keys.reject_declared(
             name,
-            "change the secret there: its variable (key_env) or sha256",
+            "change the secret there: sha256, or the variable of key_env and restart the server",
         )?;
         return Err(keys.unknown(name));
     }

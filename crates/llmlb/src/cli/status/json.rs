@@ -11,8 +11,8 @@ use super::server::{Health, RunningServer, ServerReport, ServerState};
 use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::cli::status_client::{
-    BackendStatus, ConfigStatus, ConnectionCounts, KeysStatus, RefusedCounts, TlsStatus,
-    UsageStatus,
+    BackendStatus, ConfigStatus, ConnectionCounts, DroppedHeaders, KeysStatus, RefusedCounts,
+    TlsStatus, UsageStatus,
 };
 use crate::lock::rfc3339;
 
@@ -42,6 +42,7 @@ struct StatusEntry<'a> {
     in_flight: Option<u64>,
     waiting: Option<u64>,
     requests: Option<u64>,
+    dropped_headers: Option<&'a DroppedHeaders>,
     connections: Option<&'a ConnectionCounts>,
     backend_connections: Option<&'a ConnectionCounts>,
     keys: Option<&'a KeysStatus>,
@@ -139,6 +140,7 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
     };
     if let (Some(response), Some((up, total))) = (running.response(), running.backends()) {
         entry.requests = response.requests;
+        entry.dropped_headers = response.dropped_headers.as_deref();
         entry.connections = response.connections.as_deref();
         entry.backend_connections = response.backend_connections.as_deref();
         entry.keys = response.keys.as_deref();

@@ -30,7 +30,7 @@ pub(super) fn info() -> LockInfo {
 pub(super) fn health(status: &str) -> Health {
     let response = serde_json::from_value(json!({
         "status": status, "version": "0.1.1", "pid": 1234, "uptime_ms": 599_999, "in_flight": 3, "waiting": 1,
-        "requests": 1000,
+        "requests": 1000, "dropped_headers": { "x-team": 2, "*": 1 },
         "connections": { "open": 12, "max": 448, "max_per_address": 112, "rejected": 38,
             "rejected_per_address": 2 },
         "backend_connections": { "open": 3, "max": 452, "max_per_address": 113, "rejected": 0,
@@ -48,7 +48,7 @@ pub(super) fn health(status: &str) -> Health {
               { "status": null, "error": "connection refused", "at": "2026-01-30T12:09:30Z" } }],
         "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
             "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0, "failed": 0,
-            "recorded": 130, "lost": 0, "error": null,
+            "recorded": 130, "lost": 0, "instance": "box:32768", "deliverer": null, "error": null,
             "kept": { "archive": { "files": 2, "bytes": 9 },
                 "failed": { "files": 0, "bytes": 0 }, "large": [] } },
         "config": { "path": "llmlb.toml", "hash": "0123456789ab", "since": "2026-01-30T12:05:00Z",
@@ -100,12 +100,18 @@ fn as_json(found: &[ServerReport]) -> Value {
 #[test]
 fn json_of_a_running_server_has_the_documented_fields() {
     let mut report = as_json(&[running(32768, healthy())]);
-    let limits = report["servers"][0]
-        .as_object_mut()
-        .unwrap()
-        .remove("limits");
+    // One `json!` with all fields would exceed the recursion limit of macros.
+    let server = report["servers"][0].as_object_mut().unwrap();
     let expected = json!({ "mode": "enforce", "fleet": null, "keys": {} });
-    assert_eq!(limits, Some(expected));
+    assert_eq!(server.remove("limits"), Some(expected));
+    let expected = json!({ "x-team": 2, "*": 1 });
+    assert_eq!(server.remove("dropped_headers"), Some(expected));
+    let expected = json!({ "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
+        "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0, "failed": 0,
+        "recorded": 130, "lost": 0, "instance": "box:32768", "deliverer": null, "error": null,
+        "kept": { "archive": { "files": 2, "bytes": 9 },
+            "failed": { "files": 0, "bytes": 0 }, "large": [] } });
+    assert_eq!(server.remove("usage"), Some(expected));
     assert_eq!(
         report,
         json!({ "version": 1, "servers": [{
@@ -131,11 +137,6 @@ fn json_of_a_running_server_has_the_documented_fields() {
                 "rejected_per_address": 0 },
             "keys": { "required": true, "count": 3, "error": null },
             "refused": { "invalid_api_key": 7 },
-            "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
-                "last_delivery": "2026-01-30T12:09:48Z", "delivered": 120, "waiting": 0,
-                "failed": 0, "recorded": 130, "lost": 0, "error": null,
-                "kept": { "archive": { "files": 2, "bytes": 9 },
-                    "failed": { "files": 0, "bytes": 0 }, "large": [] } },
             "config": { "path": "llmlb.toml", "hash": "0123456789ab",
                 "since": "2026-01-30T12:05:00Z", "reloads": 2,
                 "after_restart": ["server.workers 4 -> 8"], "refused":
@@ -174,6 +175,7 @@ fn json_has_the_reason_when_the_server_does_not_respond() {
         "in_flight",
         "waiting",
         "requests",
+        "dropped_headers",
         "connections",
         "backend_connections",
         "keys",

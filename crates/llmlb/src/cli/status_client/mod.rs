@@ -30,6 +30,7 @@ pub(super) struct StatusResponse {
     /// Number of the requests in flight that wait for a backend's slot.
     pub(super) waiting: Option<u64>,
     pub(super) requests: Option<u64>,
+    pub(super) dropped_headers: Option<Box<DroppedHeaders>>,
     pub(super) connections: Option<Box<ConnectionCounts>>,
     pub(super) backend_connections: Option<Box<ConnectionCounts>>,
     pub(super) keys: Option<Box<KeysStatus>>,
@@ -99,6 +100,11 @@ pub(super) struct ConnectionCounts {
 #[serde(transparent)]
 pub(super) struct RefusedCounts(pub(super) BTreeMap<String, u64>);
 
+/// Number of client header fields that were not forwarded, by name; `*` stands for all other names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct DroppedHeaders(pub(super) BTreeMap<String, u64>);
+
 /// State of a server's API keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeysStatus {
@@ -153,6 +159,10 @@ pub(super) struct UsageStatus {
     pub(super) failed: Option<u64>,
     pub(super) recorded: Option<u64>,
     pub(super) lost: Option<u64>,
+    /// Name of the server in its usage records.
+    pub(super) instance: Option<String>,
+    /// Process of the fleet that delivered when this server last tried.
+    pub(super) deliverer: Option<String>,
     pub(super) error: Option<String>,
     /// Sizes of `archive/` and `failed/`, whose files stay on the disk after a delivery run.
     pub(super) kept: Option<RetainedSizes>,

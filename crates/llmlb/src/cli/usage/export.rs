@@ -129,7 +129,7 @@ fn write_head(args: &Export, target: &mut Target) -> io::Result<()> {
 
 /// Writes a record, unless the filters exclude it.
 fn write(args: &Export, record: &Record, zone: &Zone, target: &mut Target) -> io::Result<bool> {
-    // The spool has parsed the record, so that the error does not occur.
+    // The spool has parsed this JSON before, so parsing it again cannot fail.
     let fields: Map<String, Value> = serde_json::from_str(record.json())?;
     let is_any = |names: &[String], fields_: &[&str]| {
         let has = |name: &String| {
@@ -182,8 +182,8 @@ fn unwritable(file: Option<&Path>, error: &io::Error) -> Failure {
     failure.hint("name another file: `-o FILE`")
 }
 
-/// Where the records go. A file is written under a temporary name and renamed when it is complete, so
-/// that an interrupted export does not look like a complete one.
+/// Destination of the exported records. A file is written under a temporary name and renamed when it is
+/// complete, so that an interrupted export does not look like a complete one.
 enum Target {
     Stdout(BufWriter<io::Stdout>),
     File {

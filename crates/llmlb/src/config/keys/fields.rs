@@ -100,7 +100,8 @@ impl ValueType<Timestamp> for Expiry {
     }
 
     fn schema(&self) -> Value {
-        // TOML has dates of its own, which editors show to a schema as text.
+        // A date is a type of its own in TOML. JSON Schema has no such type: editors pass a date to the schema
+        // as text.
         json!({ "type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}" })
     }
 }

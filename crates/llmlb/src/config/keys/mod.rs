@@ -68,7 +68,7 @@ pub(crate) struct ConfiguredKey {
 pub(crate) enum ConfiguredSecret {
     /// The value of a variable (`key_env`).
     Text(Secret),
-    /// `sha256`
+    /// SHA-256 of the secret (`sha256`), if the file does not name a variable.
     Hash(SecretHash),
 }
 
@@ -82,7 +82,7 @@ impl ConfiguredSecret {
     }
 }
 
-/// The keys of the file.
+/// The `[[key]]` tables of the file.
 #[derive(Default)]
 pub(super) struct ReadKeys {
     pub(super) keys: Vec<ConfiguredKey>,
@@ -94,7 +94,7 @@ pub(super) struct ReadKeys {
     pub(super) variables: Vec<String>,
 }
 
-/// A `[[key]]` of the file.
+/// A `[[key]]` table as it was read, before its secret is known.
 struct KeyDraft {
     fields: KeyFields,
     /// Origin of each field that is set, by the name of its setting.

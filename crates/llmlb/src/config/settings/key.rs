@@ -15,7 +15,7 @@ use super::super::types::{Boolean, Number, Optional, VariableName, Word};
 pub(crate) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 
 section! {
-    /// One `[[key]]` of the file.
+    /// Fields of one `[[key]]` table of the file.
     KeyFields {
         name: Option<String> = KEY_NAME,
         key_env: Option<String> = KEY_ENV,

@@ -18,7 +18,7 @@ use super::rates::Rates;
 use super::{Admission, TokenDemand};
 use crate::config::{KeyLimits, LimitMode};
 
-/// A request that the servers of the fleet must agree to.
+/// A request that the store of the fleet decides about.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
     pub(super) limits: KeyLimits,

@@ -60,7 +60,7 @@ pub(in super::super) struct LimitStore {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What requests and the thread share.
+/// State that requests share with the thread that has the connection.
 #[derive(Debug)]
 struct StoreState {
     started: Instant,
@@ -137,7 +137,8 @@ impl LimitStore {
         };
         match sender?.try_send(waiting) {
             Ok(()) => {}
-            // The thread lags behind. It is asked again at once, because it works.
+            // The channel is full: the thread is busy, but works. This request is decided without Redis, and no
+            // pause begins.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return None,
         }
         if let Ok(Ok(decision)) = tokio::time::timeout(MAX_WAIT, decision).await {
@@ -152,7 +153,7 @@ impl LimitStore {
         self.state.servers.load(Ordering::Relaxed)
     }
 
-    /// True if requests ask Redis.
+    /// True if requests wait for Redis, false during a pause.
     pub(in super::super) fn is_reachable(&self) -> bool {
         self.state.elapsed() >= self.state.paused_until.load(Ordering::Relaxed)
     }
@@ -174,7 +175,7 @@ impl StoreState {
     fn pause(&self, pause: Duration) {
         let pause = u64::try_from(pause.as_millis()).unwrap_or_default();
         let until = self.elapsed().saturating_add(pause);
-        // A short pause must not end a long one.
+        // `fetch_max`: a short pause must not replace a longer one that has begun.
         self.paused_until.fetch_max(until, Ordering::Relaxed);
     }
 
@@ -233,7 +234,7 @@ impl Session {
     /// Decides about requests, those of one key together.
     fn decide(&mut self, waiting: Vec<Waiting>) {
         let mut groups = HashMap::<Arc<str>, Group>::new();
-        // A request whose time is over does not need the decision any more.
+        // The channel of a request that no longer waits is closed.
         for one in waiting.into_iter().filter(|one| !one.reply.is_closed()) {
             let name = Arc::clone(&one.state.name);
             let group = groups.entry(name).or_insert_with(|| Group {
@@ -243,7 +244,7 @@ impl Session {
                 unreported: 0,
                 waiting: Vec::new(),
             });
-            // After a reload the latest limits count for all.
+            // Requests from before a reload may have other limits: the latest ones count for all of them.
             group.limits = one.question.limits;
             group.waiting.push(one);
         }
@@ -278,7 +279,8 @@ impl Session {
         self.state.servers.store(servers, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = Now {
-            // The windows of a key know the latest monotonic time themselves.
+            // Each key keeps the latest monotonic time that it has seen, so a time that is older here does no
+            // harm.
             mono_ms: self.states.elapsed_ms(),
             wall_ms: now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or_default()),
         };
@@ -392,7 +394,7 @@ impl Session {
 }
 
 impl Group {
-    /// Applies what Redis knows of the key, and tells the requests their decisions.
+    /// Applies the figures that Redis has of the key, and sends the decisions to the waiting requests.
     fn reply(self, (figures, verdicts, spends): &Reply, mono_ms: u64) {
         let figures = FleetFigures::read(figures);
         let verdicts = verdicts.chunks_exact(2);
@@ -434,7 +436,7 @@ impl Group {
                 },
                 Err,
             );
-            // If the request does not wait any more, the admission is dropped and so released.
+            // If the request no longer waits, dropping the admission releases its share of the limits.
             let _ = one.reply.send((decision, rates));
         }
     }

@@ -12,7 +12,7 @@ use crate::config::{Budget, KeyLimits, Period};
 
 pub(super) const SOURCE: &str = include_str!("limits.lua");
 
-/// Largest number that Lua represents exactly. Larger figures are cut to it.
+/// Largest number that Lua represents exactly. Larger figures are reduced to it.
 const MAX: u64 = 1 << 53;
 
 /// Result of the script: figures, verdicts with reserved tokens, and the spend of other servers.
@@ -34,7 +34,7 @@ pub(super) fn call(
     // The braces keep the keys together where Redis is a cluster.
     let name = |what: &str| format!("{prefix}:limits:{{{key}}}:{what}");
     let requests = match limits.requests_per_minute {
-        // Both kinds of entries have keys of their own, because they have different types.
+        // Fine and coarse windows are different types of Redis, so their keys need different names.
         Some(limit) if limit > 1000 => name("rpm-coarse"),
         _ => name("rpm"),
     };

@@ -76,7 +76,7 @@ pub(crate) struct InFlightList {
     file: Mutex<(File, usize)>,
     /// Number of rows in use.
     used: AtomicU64,
-    /// The list could not grow, which has been logged.
+    /// True after the list could not grow. The problem is logged once.
     is_full: AtomicBool,
 }
 
@@ -126,7 +126,8 @@ impl InFlightList {
         let dir = data.join(DIR);
         data_file::make_dir(&dir)?;
         data_file::check_dir(&dir)?;
-        // A server that starts at the same moment may remove the file while it is not locked yet.
+        // Between the creation and the lock, a server that starts at the same moment may take the file for an
+        // abandoned one and remove it. Then another file is created.
         let mut created = create_file(&dir, &first_row);
         for _ in 1..CREATE_TRIES {
             if created.is_ok() {
@@ -159,7 +160,8 @@ impl InFlightList {
         let (begin, end) = (*count * SEGMENT_BYTES, (*count + 1) * SEGMENT_BYTES);
         let skipped = first * ROW_BYTES;
         file.seek(SeekFrom::Start((begin + skipped) as u64))?;
-        // Written, not only extended: stores to a hole fail with a signal if the disk is full.
+        // The segment is written, not only made longer: with a full disk, a store to a mapped hole would raise
+        // SIGBUS.
         file.write_all(&vec![0; end - begin - skipped])?;
         let words = SEGMENT_ROWS * ROW_WORDS;
         let segment = Arc::new(MappedWords::map(file, begin as u64, words)?);

@@ -34,7 +34,7 @@ pub(crate) struct Recovered {
 /// Outcome for one list.
 enum Outcome {
     Recovered(usize),
-    /// The owner is alive, or may be alive on another host.
+    /// The server that wrote the list runs, or may run on another host: its requests may still end.
     InUse,
 }
 
@@ -100,7 +100,7 @@ fn recover_list(
         return Ok(Outcome::InUse);
     }
     let Some(header) = read_header(&mut file)? else {
-        // A power failure left an empty file.
+        // A header of zeros: a power failure has lost the content, so no request is known.
         std::fs::remove_file(path)?;
         return Ok(Outcome::Recovered(0));
     };

@@ -134,7 +134,8 @@ impl InterruptedRequest {
             // Failed attempts are not listed.
             attempts: &[],
             usage: state.usage,
-            // The time of the end is not known: the last known time counts.
+            // The time at which the request ended is not known. The record has the time of the first byte
+            // instead.
             ms: state.first_byte_ms.unwrap_or(0),
             first_byte_ms: state.first_byte_ms,
             bytes: state.bytes,

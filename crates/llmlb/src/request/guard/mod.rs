@@ -56,7 +56,7 @@ pub(crate) struct RequestGuard {
     /// API key of the client; `None` if the server needs no keys, or before the client is
     /// authenticated.
     pub(crate) key: Option<Arc<ApiKey>>,
-    /// The request has no usage record, because its key does not permit it.
+    /// True if the request gets no usage record: its API key does not permit the request.
     is_unrecorded: bool,
     /// Share of the request in the limits of its key, held until the guard is dropped.
     pub(crate) admission: Option<Admission>,

@@ -51,7 +51,8 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         let [start, end] = &RANGES[self.0];
-        // The end first: a range with a start alone contains no address.
+        // The end is cleared first: the handler may run between the two stores, and a range whose end is 0
+        // contains no address.
         end.store(0, Ordering::Release);
         start.store(0, Ordering::Release);
     }

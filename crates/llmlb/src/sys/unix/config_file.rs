@@ -17,8 +17,8 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// What shows that a file was changed or replaced. Symbolic links are followed, so that a switched link, as of
-/// a Kubernetes ConfigMap, counts as a change too.
+/// Properties of a file that differ after it was changed or replaced. Symbolic links are followed, so that a
+/// switched link, as of a Kubernetes ConfigMap, counts as a change too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
     device: u64,

@@ -125,6 +125,14 @@ pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
+/// True if opening failed because there is no such file, or no directory that could contain it.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
 /// State of a file that differs after a change of its content, its owner or its mode, and after its
 /// replacement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,7 +141,7 @@ pub(crate) struct FileStamp([i64; 9]);
 /// Returns the state of a file; `None` if it does not exist. Does not follow a link.
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     let found = match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_absent(&error) => return Ok(None),
         found => found?,
     };
     Ok(Some(FileStamp([

@@ -10,11 +10,15 @@ use rustix::process::geteuid;
 
 /// Permission bits of the group and of all other users.
 const OTHER_USERS: u32 = 0o077;
+/// Permission of the group to read the file.
+const GROUP_READ: u32 = 0o040;
+const ROOT: u32 = 0;
 
 /// Opens a regular file. The second value is the mode of the file if other users may access it.
 ///
 /// As with ssh, the mode counts only if the file belongs to this user, who can change it. A file of another
-/// user, such as root's `0640` key of a group, was shared on purpose.
+/// user was shared on purpose, and so was root's file that its group may read: a service that is not root reads
+/// its key there, and root can check the configuration of that service.
 pub(crate) fn open(path: &Path) -> io::Result<(File, Option<u32>)> {
     // Without NONBLOCK, opening a FIFO would block until it has a writer.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -30,7 +34,8 @@ pub(crate) fn open(path: &Path) -> io::Result<(File, Option<u32>)> {
 
 fn exposed(mode: u32, owner: u32, user: u32) -> Option<u32> {
     let mode = mode & 0o7777;
-    (owner == user && mode & OTHER_USERS != 0).then_some(mode)
+    let allowed = if owner == ROOT { GROUP_READ } else { 0 };
+    (owner == user && mode & OTHER_USERS & !allowed != 0).then_some(mode)
 }
 
 #[cfg(test)]
@@ -44,6 +49,15 @@ mod tests {
         for mode in [0o644, 0o640, 0o604, 0o610] {
             assert_eq!(exposed(0o100_000 | mode, 1000, 1000), Some(mode));
             assert_eq!(exposed(0o100_000 | mode, 0, 1000), None, "root's file");
+        }
+    }
+
+    #[test]
+    fn file_of_root_may_be_readable_by_its_group() {
+        assert_eq!(exposed(0o100_640, ROOT, ROOT), None);
+        assert_eq!(exposed(0o100_440, ROOT, ROOT), None);
+        for mode in [0o644, 0o660, 0o641, 0o650] {
+            assert_eq!(exposed(0o100_000 | mode, ROOT, ROOT), Some(mode));
         }
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct Signals {
 impl Signals {
     /// Installs the handlers. Must be called within a tokio runtime.
     pub(crate) fn install() -> io::Result<Self> {
-        // Read before the handler is installed, which replaces it. `nohup` ignores SIGHUP so that the program
-        // outlives its terminal.
+        // `nohup` ignores SIGHUP so that the program outlives its terminal. This is read before the handler is
+        // installed: afterwards the signal is no longer ignored.
         let is_ignored = sys::is_hangup_ignored();
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,

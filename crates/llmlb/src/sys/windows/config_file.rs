@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use crate::sys::Exposed;
 
-/// What shows that a file was changed or replaced.
+/// Properties of a file that differ after it was changed or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
     size: u64,

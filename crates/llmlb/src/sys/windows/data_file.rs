@@ -47,10 +47,18 @@ pub(crate) struct FileStamp {
     modified: Option<SystemTime>,
 }
 
+/// True if opening failed because there is no such file, or no directory that could contain it.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
 /// Returns the state of a file; `None` if it does not exist.
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     let found = match path.symlink_metadata() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if is_absent(&error) => return Ok(None),
         found => found?,
     };
     Ok(Some(FileStamp {

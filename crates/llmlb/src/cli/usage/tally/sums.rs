@@ -161,7 +161,8 @@ pub(super) fn grouped(found: &[TallyRow], by: &[By], zone: &Zone) -> Vec<Row> {
     rows.sort_by_cached_key(|row| {
         let named = by.iter().zip(&row.names);
         let times = named.filter(|(by, _)| by.is_time());
-        // An hour begins with its day, so that the longer text sorts as both.
+        // The text of an hour begins with the text of its day. If rows have both, sorting by the longer text
+        // sorts by the day and then by the hour.
         let time = times
             .filter_map(|(_, name)| name.clone())
             .max_by_key(String::len);

@@ -47,8 +47,8 @@ impl When {
             })
     }
 
-    /// Returns the start and the end, exclusive, in a zone. They are the same for a point in time.
-    /// `None` if the calendar ends before.
+    /// Returns the start and the end, exclusive, in a zone. They are the same for a point in time. `None` for a
+    /// time beyond the years that the calendar supports.
     pub(in crate::cli::usage) fn resolve(
         self,
         zone: &Zone,

@@ -43,12 +43,13 @@ impl Zone {
         Some(start.start_of_day().ok()?.timestamp())
     }
 
-    /// Point in time of a clock in the zone. A time that the clock shows twice is the first of the two.
+    /// Point in time at which a clock in the zone shows this date and time. Of two such points, at the end of
+    /// summer time, it is the first.
     pub(super) fn moment(&self, time: civil::DateTime) -> Option<Timestamp> {
         Some(time.to_zoned(self.zone.clone()).ok()?.timestamp())
     }
 
-    /// What a clock in the zone shows.
+    /// Date and time that a clock in the zone shows at this point in time.
     pub(super) fn local(&self, time: Timestamp) -> civil::DateTime {
         self.offset(time).to_datetime(time)
     }
