@@ -65,7 +65,9 @@ fn hidden(target: &Target, path: &str, body: &str) -> Outcome {
     let server = sandbox.server().backend(&llm.url()).start()?;
     let request = if body.is_empty() {
         // Not labelled as JSON, so that the body is not read.
-        Request::post(path, r#"{"model":"dear","input":"x"}"#).field("content-type", "text/plain")
+        Request::new("POST", path)
+            .field("content-type", "text/plain")
+            .body(r#"{"model":"dear","input":"x"}"#)
     } else {
         Request::post(path, body)
     };
