@@ -80,8 +80,9 @@ pub(super) struct Figures {
     pub(super) others: u64,
 }
 
+#[cfg(feature = "redis")]
 impl Figures {
-    /// What this server uses of the limits that it shares.
+    /// Returns how much of the shared limits this server uses.
     pub(super) fn uses(&self) -> Use {
         Use {
             requests: self.requests,

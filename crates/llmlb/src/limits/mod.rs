@@ -257,6 +257,7 @@ impl KeyStates {
         state
     }
 
+    #[cfg(feature = "redis")]
     fn all(&self) -> Vec<Arc<KeyState>> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         keys.values().map(Arc::clone).collect()
