@@ -85,9 +85,12 @@ pub fn close(stream: &TcpStream) {
 /// each backend is its address.
 #[track_caller]
 pub fn serve(sandbox: &Sandbox, backends: &[&FakeLlm], settings: &[(&str, &str)]) -> LlmlbServer {
-    let addresses = backends.iter().map(|one| one.address);
-    sandbox.file("backends.toml", named_by_address(addresses));
-    let mut command = sandbox.command("serve -p 0 --config backends.toml");
+    let addresses = || backends.iter().map(|one| one.address);
+    // Each set of backends has a file of its own: an earlier server of the sandbox would load a changed file.
+    let ports: String = addresses().map(|one| format!("-{}", one.port())).collect();
+    let file = format!("backends{ports}.toml");
+    sandbox.file(&file, named_by_address(addresses()));
+    let mut command = sandbox.command(&format!("serve -p 0 --config {file}"));
     sandbox.serve_with(command.envs(settings.iter().copied()))
 }
 

@@ -181,7 +181,10 @@ fn silent_tunnel_is_closed_and_its_record_names_the_limit() {
     let record = assert_record(&sandbox, "cancelled");
     assert_eq!(record["reason"], "tunnel_idle", "{record:#}");
     server.until_in_flight(0);
-    assert_eq!(server.status()["backends"][0]["in_flight"], 0);
+    // The slot of the backend is released after the record is written.
+    testkit::until("the slot is released", || {
+        server.status()["backends"][0]["in_flight"] == 0
+    });
     let line = "GET /v1/realtime 101 tunnel_idle";
     server.process.until_output(line);
 }
