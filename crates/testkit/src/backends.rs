@@ -87,8 +87,8 @@ pub fn close(stream: &TcpStream) {
 pub fn serve(sandbox: &Sandbox, backends: &[&FakeLlm], settings: &[(&str, &str)]) -> LlmlbServer {
     let addresses = || backends.iter().map(|one| one.address);
     // Each set of backends has a file of its own: an earlier server of the sandbox would load a changed file.
-    let ports: String = addresses().map(|one| format!("-{}", one.port())).collect();
-    let file = format!("backends{ports}.toml");
+    let ports: Vec<_> = addresses().map(|one| one.port().to_string()).collect();
+    let file = format!("backends-{}.toml", ports.join("-"));
     sandbox.file(&file, named_by_address(addresses()));
     let mut command = sandbox.command(&format!("serve -p 0 --config {file}"));
     sandbox.serve_with(command.envs(settings.iter().copied()))

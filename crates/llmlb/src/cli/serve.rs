@@ -243,8 +243,10 @@ fn meter(
         )
         .hint("name another data directory: usage.data_dir, or LLMLB_DATA_DIR=DIR")),
         Err(error) => {
-            tracing::error!("cannot record usage, will retry: {error}");
-            meter.list_in_flight(host);
+            tracing::error!(
+                "cannot record usage, will retry: {error}; until the next start, requests in flight have no \
+                 record if this server is killed"
+            );
             Ok(meter)
         }
     }

@@ -73,21 +73,33 @@ fn backends(before: &[Backend], after: &[Backend]) -> Vec<String> {
 
 /// Names of the fields that differ. Keys are compared and never shown.
 fn changed_fields(before: &Backend, after: &Backend) -> Vec<&'static str> {
+    // Without `..`, so that a new field does not compile until it is compared. The label follows from the
+    // name and the position, and the URL is the same.
+    let Backend {
+        name,
+        label: _,
+        url: _,
+        models,
+        api_key,
+        kind,
+        weight,
+        max_concurrent,
+        only_models,
+        reuse_after_errors,
+        websocket,
+    } = before;
     let fields = [
-        ("name", before.name != after.name),
-        ("models", before.models != after.models),
-        ("key", before.api_key != after.api_key),
-        ("kind", before.kind != after.kind),
-        ("weight", before.weight != after.weight),
-        (
-            "max_concurrent",
-            before.max_concurrent != after.max_concurrent,
-        ),
-        ("only_models", before.only_models != after.only_models),
-        ("websocket", before.websocket != after.websocket),
+        ("name", *name != after.name),
+        ("models", *models != after.models),
+        ("key", *api_key != after.api_key),
+        ("kind", *kind != after.kind),
+        ("weight", *weight != after.weight),
+        ("max_concurrent", *max_concurrent != after.max_concurrent),
+        ("only_models", *only_models != after.only_models),
+        ("websocket", *websocket != after.websocket),
         (
             "reuse_after_errors",
-            before.reuse_after_errors != after.reuse_after_errors,
+            *reuse_after_errors != after.reuse_after_errors,
         ),
     ];
     let changed = fields.into_iter().filter(|(_, is_changed)| *is_changed);

@@ -233,7 +233,7 @@ fn service_manager_is_notified_of_start_and_drain() {
             let length = manager.recv(&mut buffer).unwrap();
             String::from_utf8(buffer[..length].to_vec()).unwrap()
         };
-        let ready = format!("READY=1\nSTATUS=serving on {}", server.address);
+        let ready = format!("READY=1\nSTATUS=serving on http://{}", server.address);
         assert_eq!(message(), ready);
         signal(&server.process, Signal::TERM);
         let stopping = "STOPPING=1\nEXTEND_TIMEOUT_USEC=35000000\nSTATUS=draining, 0 in flight";
