@@ -406,7 +406,7 @@ impl Watcher {
     }
 }
 
-/// What a backend reports about itself.
+/// Facts that a backend reports about itself.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) models: Models,

@@ -1,4 +1,4 @@
-//! What a key uses of its limits, without any synchronisation.
+//! Use of the limits of one API key. Pure: callers pass the time and hold the lock.
 
 use super::demand::TokenDemand;
 use super::exceeded::{Exceeded, LimitKind};
@@ -23,7 +23,7 @@ pub(crate) struct Now {
     pub(crate) wall_ms: u64,
 }
 
-/// What a key uses now.
+/// Use of the limits of one API key at present.
 #[derive(Debug, Default)]
 pub(super) struct KeyUsage {
     /// The latest time that was seen. Threads read the clock before they take the lock, so their
@@ -56,7 +56,7 @@ pub(super) struct Contact {
     pub(super) all: Use,
 }
 
-/// What is used of limits that several servers share.
+/// Use of limits that several servers share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
     pub(super) requests: u64,
@@ -257,7 +257,7 @@ impl KeyUsage {
 
     /// Returns the share of the limits that this server enforces while it cannot ask the others.
     ///
-    /// What was left at the last contact is divided among the servers, so that together they do not
+    /// The rest of each limit at the last contact is divided among the servers, so that together they do not
     /// exceed the limit. When that is too old, each server has one of `servers` parts of the limit. A
     /// server serves at least one request as long as anything is left.
     pub(super) fn share_of(&self, limits: &KeyLimits, servers: u32, now: Now) -> KeyLimits {

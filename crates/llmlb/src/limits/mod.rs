@@ -4,8 +4,8 @@
 //! [`Admission`] until its response has ended. The tokens that it may use are reserved, and replaced
 //! by the metered figure when its usage record is final, so that limits and bills agree.
 //!
-//! Nothing is stored here. What a key has spent in a period is the sum of its usage records, which
-//! [`replay`] reads at the start; records are with the kernel before the client gets the last byte,
+//! No state of limits is stored on disk. The spend of a key in a period is the sum of its usage
+//! records, which [`replay`] reads at the start; records are with the kernel before the client gets the last byte,
 //! so the spend is exact after `kill -9`.
 
 mod admission;

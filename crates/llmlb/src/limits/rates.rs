@@ -1,4 +1,4 @@
-//! What is left of the limits per minute, as responses report it.
+//! Rest of the limits per minute, as the header fields of responses report it.
 
 use std::fmt::Write;
 

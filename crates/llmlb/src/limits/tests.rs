@@ -333,7 +333,7 @@ fn share_of_the_limits_is_never_more_than_the_limits_together() {
     );
 }
 
-/// What was left at the last contact is divided, so that all servers together keep the limit.
+/// The rest of the limit at the last contact is divided, so that all servers together keep the limit.
 #[test]
 fn share_after_a_contact_is_a_part_of_what_was_left() {
     let state = state();

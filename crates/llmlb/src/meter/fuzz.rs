@@ -218,7 +218,7 @@ pub fn websocket(data: &[u8]) {
     let messages = text_messages(data);
     let plain = read(&[&messages
         .iter()
-        .flat_map(|text| one_frame(text))
+        .flat_map(|text| text_frame(text))
         .collect::<Vec<_>>()]);
     // The bytes may end with a violation of the protocol, which marks the usage as estimated.
     let numbers = |usage: TokenUsage| TokenUsage {
@@ -276,7 +276,7 @@ fn text_messages(mut data: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Returns a text message in one frame.
-fn one_frame(text: &[u8]) -> Vec<u8> {
+fn text_frame(text: &[u8]) -> Vec<u8> {
     let length = (text.len() as u64).to_be_bytes();
     [&[0x81, 127], &length[..], text].concat()
 }

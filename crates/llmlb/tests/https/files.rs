@@ -198,7 +198,7 @@ fn expired_certificate_is_served_with_a_warning() {
 }
 
 #[test]
-fn one_setting_without_the_other_is_rejected() {
+fn certificate_without_a_key_or_key_without_a_certificate_is_rejected() {
     let sandbox = testkit::sandbox!();
     for (setting, flags) in [
         ("server.tls_cert", "--tls-cert a.pem"),
