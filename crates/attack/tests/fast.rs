@@ -1,4 +1,5 @@
-//! Runs the fast attacks against a debug build of llmlb. No attack may succeed. (L5, L6, L8, L9, L11)
+//! Runs the fast attacks against a debug build of llmlb. No attack may succeed. (promises L5, L6,
+//! L8, L9, L11)
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]

@@ -2,7 +2,7 @@
 //! reserve that neither can use.
 //!
 //! The reserve is for the server itself. While clients hold every other descriptor, the server can
-//! still open the next staging entry, one batch and one connection to the receiver. (L11)
+//! still open the next staging entry, one batch and one connection to the receiver. (promise L11)
 
 use crate::config::{MOST_CONNECTIONS, ServerConfig};
 use crate::sys;

@@ -1,5 +1,5 @@
 //! The file `issued-ids` of the data directory: which backend issued which id. It survives restarts
-//! and `kill -9` of the server (L6).
+//! and `kill -9` of the server (promise L6).
 //!
 //! ```text
 //! 8d3c..(32 digits) 5be1..(16 digits) 6a9f03c1 0c1d2e3f

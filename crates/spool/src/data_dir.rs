@@ -124,7 +124,7 @@ pub(crate) fn temporary_path(path: &Path) -> PathBuf {
 }
 
 /// Fails if the path exists and is not a regular file. Spool creates only regular files, so another
-/// program created the path, and it must be preserved. (S8)
+/// program created the path, and it must be preserved. (promise S8)
 fn check_replaceable(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(found) if !found.is_file() => Err(sys::not_a_file()),

@@ -1,4 +1,4 @@
-//! The one destination of a data directory: `destination.json`. (S11)
+//! The one destination of a data directory: `destination.json`. (promise S11)
 //!
 //! ```text
 //! {"version":1,"to":"https://billing.example/usage","since":"2026-11-16T12:00:00Z","crc":"xxxxxxxx"}

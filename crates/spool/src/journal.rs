@@ -143,7 +143,7 @@ impl JournalKind {
     }
 
     /// Returns the generations whose names are in use, also by something that is not a journal. A
-    /// new generation must not replace such a file. (S8)
+    /// new generation must not replace such a file. (promise S8)
     fn listed_generations(self, data: &DataDir) -> Result<Vec<u64>, Error> {
         let (dir, mut found) = (self.dir(data), Vec::new());
         let listed = data.disk.list(dir, &mut |name, _| {

@@ -1,5 +1,5 @@
 //! Processes that share a data directory and are killed at random, and the order of their system calls.
-//! (S1, S3, S5)
+//! (promises S1, S3, S5)
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]

@@ -181,8 +181,9 @@ impl Route {
 
 impl Average {
     /// True if a backend is not overloaded: its number of outstanding requests is at most a quarter
-    /// above the average for its weight, plus one request. Overloaded backends are selected only if
-    /// no other backend could be selected.
+    /// above the average for its weight, plus one request. Checked only for a request whose prompt
+    /// begins like one that a backend received before: that backend, and then the random draws, must
+    /// not be overloaded. If the draws find no backend, all are compared without this check.
     pub(super) fn allows(self, outstanding: u32, weight: u32) -> bool {
         let total = u64::from(self.weight);
         let average = u64::from(self.outstanding) * u64::from(weight);

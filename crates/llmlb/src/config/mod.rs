@@ -1,7 +1,8 @@
 //! The configuration: read once at the start, and validated as a whole.
 //!
 //! The environment overrides the file, and flags override both. All errors are reported at once,
-//! each with its file and line, variable or flag (L12). [`settings`] is the table of all settings;
+//! each with its file and line, variable or flag (promise L12). [`settings`] is the table of all
+//! settings;
 //! parsing, `llmlb check` and the table in `docs/configuration.md` are derived from it.
 
 mod aliases;
@@ -312,7 +313,7 @@ pub(crate) fn is_loopback(address: IpAddr) -> bool {
 }
 
 /// Rejects a listen address that is not loopback, unless clients need an API key or
-/// `server.allow_public` is set. By default only this machine can reach the server (L11).
+/// `server.allow_public` is set. By default only this machine can reach the server (promise L11).
 fn check_reach(
     server: &ServerConfig,
     layers: &mut Layers<'_>,

@@ -1,4 +1,4 @@
-//! One deliverer per data directory, also across machines (S11).
+//! One deliverer per data directory, also across machines (promise S11).
 //!
 //! On one machine the delivery lock of the data directory elects the deliverer. Machines that share
 //! the directory also need a lease (`fleet.store`): a run first acquires the lease, then the

@@ -153,7 +153,8 @@ fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Returns the fields that `Connection` names: they are not forwarded.
+/// Returns the fields that `Connection` names, which are not forwarded. `Content-Type` is not among
+/// them: it is forwarded also if `Connection` names it.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(header::CONNECTION)

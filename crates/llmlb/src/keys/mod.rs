@@ -1,5 +1,5 @@
 //! API keys of clients. Keys come from `llmlb.toml` and from `keys.json` in the data directory, which
-//! `llmlb key` changes while servers run (L11).
+//! `llmlb key` changes while servers run (promise L11).
 //!
 //! A secret is stored nowhere. `keys.json` has a keyed hash of it, HMAC-SHA-256 under a random key of
 //! that file. A fast hash suffices because secrets are random: 32 bytes cannot be

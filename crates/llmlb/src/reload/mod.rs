@@ -1,4 +1,4 @@
-//! Takes a changed configuration into a running server (L12), without dropping a request.
+//! Takes a changed configuration into a running server (promise L12), without dropping a request.
 //!
 //! `watch.rs` reads the file. A valid one is compared with the running configuration; new backends are probed,
 //! so that their models are known; then [`Pool::reconfigure`] replaces backends, aliases and settings at once.

@@ -1,4 +1,4 @@
-//! Unusual requests of real clients that reach the backend unchanged. (L5)
+//! Unusual requests of real clients that reach the backend unchanged. (promise L5)
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

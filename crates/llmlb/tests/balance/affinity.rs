@@ -1,4 +1,5 @@
-//! Requests whose prompts have the same beginning go to the same backend, which has it in its cache. (L7)
+//! Requests whose prompts have the same beginning go to the same backend, which has it in its
+//! cache. (promise L7)
 
 use std::collections::HashSet;
 use testkit::{

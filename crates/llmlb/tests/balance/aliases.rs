@@ -1,4 +1,4 @@
-//! Aliases of models, and `only_models`. (L6)
+//! Aliases of models, and `only_models`. (promise L6)
 
 use testkit::{
     FakeLlm, LlmlbServer,

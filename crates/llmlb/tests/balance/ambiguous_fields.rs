@@ -1,5 +1,5 @@
 //! Requests that two parsers could read differently: JSON fields that are repeated, or that differ only
-//! in case. Go's decoder uses the last of them. (L6, L11)
+//! in case. Go's decoder uses the last of them. (promises L6, L11)
 
 use testkit::{
     Connection, FakeLlm, LlmlbServer,

@@ -1,4 +1,4 @@
-//! Responses that two clients could parse differently. (L11)
+//! Responses that two clients could parse differently. (promise L11)
 
 use std::io::Write;
 use testkit::{

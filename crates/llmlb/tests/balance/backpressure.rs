@@ -1,4 +1,4 @@
-//! A peer that does not read stops the sender, and the server does not buffer the rest. (L10)
+//! A peer that does not read stops the sender, and the server does not buffer the rest. (promise L10)
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Limit on the memory of all request bodies together (`server.body_memory`). (L10, L11)
+//! Limit on the memory of all request bodies together (`server.body_memory`). (promises L10, L11)
 
 use std::io::Read;
 use testkit::{

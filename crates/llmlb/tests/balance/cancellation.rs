@@ -1,4 +1,4 @@
-//! Clients that cancel many requests. (L11)
+//! Clients that cancel many requests. (promise L11)
 
 use std::io::Read;
 use std::time::Duration;

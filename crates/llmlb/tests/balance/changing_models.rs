@@ -1,4 +1,4 @@
-//! Model lists that change while the backends run. (L6)
+//! Model lists that change while the backends run. (promise L6)
 
 use std::sync::{Arc, Mutex};
 use testkit::{

@@ -1,5 +1,5 @@
 //! A client that disconnects cancels its request at the backend. The tests print the time that it
-//! took. (L8)
+//! took. (promise L8)
 
 use std::io::Read;
 use std::net::{Shutdown, TcpStream};

@@ -1,5 +1,5 @@
 //! Limits on the connections of clients: their number, and the time for which they may be idle.
-//! (L11)
+//! (promise L11)
 
 use std::net::TcpStream;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! A prompt that crashes backends reaches only two of them. (L8)
+//! A prompt that crashes backends reaches only two of them. (promise L8)
 
 use std::net::TcpStream;
 use std::sync::{Arc, OnceLock};

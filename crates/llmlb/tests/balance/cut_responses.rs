@@ -1,4 +1,5 @@
-//! A response that the backend cuts is an error for the client, and its request is not retried. (L8)
+//! A response that the backend cuts is an error for the client, and its request is not retried.
+//! (promise L8)
 
 use std::io::Write;
 use std::sync::Mutex;

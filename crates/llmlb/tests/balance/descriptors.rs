@@ -1,5 +1,5 @@
 //! Clients that hold all file descriptors they can get. Requests are still recorded, and the records
-//! reach their receiver. (L9, L11)
+//! reach their receiver. (promises L9, L11)
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Ejection of backends. Responses that one client can provoke do not eject a backend. (L8)
+//! Ejection of backends. Responses that one client can provoke do not eject a backend. (promise L8)
 
 use std::io::Write;
 use std::net::TcpStream;

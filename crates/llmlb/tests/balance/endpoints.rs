@@ -1,5 +1,5 @@
 //! A backend that does not serve an endpoint gets no further requests to that endpoint while
-//! another backend may serve it. (L6)
+//! another backend may serve it. (promise L6)
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! A backend whose responses fail gets few requests while another backend succeeds. (L7, L8)
+//! A backend whose responses fail gets few requests while another backend succeeds. (promises L7, L8)
 
 use std::io::Read;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn backend_that_fails_fast_is_not_preferred() {
     ] {
         let bad = failing(status);
         let answers = send_200_requests(&bad);
-        // A 500 is retried on the other backend (L8); the other statuses reach the client.
+        // A 500 is retried on the other backend (promise L8); the other statuses reach the client.
         assert!(answers.iter().all(|answer| answer.status() == number));
         assert_eq!(answers.is_empty(), number == 500);
         assert!(count(&bad) < 30, "{status}: {}", count(&bad));

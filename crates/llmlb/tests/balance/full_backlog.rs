@@ -1,4 +1,4 @@
-//! A backend that accepts no connections and whose listen backlog is full. (L8)
+//! A backend that accepts no connections and whose listen backlog is full. (promise L8)
 
 use socket2::{Domain, Socket, Type};
 use testkit::{

@@ -1,4 +1,4 @@
-//! Backends whose responses are not valid HTTP. (L8)
+//! Backends whose responses are not valid HTTP. (promise L8)
 
 use std::io::Write;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Limits on the size of a request's head. (L11)
+//! Limits on the size of a request's head. (promise L11)
 
 use std::io::Write;
 use testkit::{

@@ -1,4 +1,4 @@
-//! Host names that a private server accepts, and web pages that may use it. (L11)
+//! Host names that a private server accepts, and web pages that may use it. (promise L11)
 
 use ::http::Method;
 use testkit::{

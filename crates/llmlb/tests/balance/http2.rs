@@ -1,4 +1,4 @@
-//! Clients that use HTTP/2 without TLS, on the same port as HTTP/1.1. (L5)
+//! Clients that use HTTP/2 without TLS, on the same port as HTTP/1.1. (promise L5)
 
 use std::sync::{Arc, Condvar, Mutex};
 

@@ -1,4 +1,5 @@
-//! Reuse of idle backend connections, also when the backend closes them as a request is sent. (L8)
+//! Reuse of idle backend connections, also when the backend closes them as a request is sent.
+//! (promise L8)
 
 use std::collections::HashSet;
 use std::io::{BufReader, Read, Write};

@@ -1,4 +1,4 @@
-//! Requests with an id that a backend issued go to that backend. (L6)
+//! Requests with an id that a backend issued go to that backend. (promise L6)
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Clients see the configured names or numbers of backends, and never their addresses. (L11)
+//! Clients see the configured names or numbers of backends, and never their addresses. (promise L11)
 
 use testkit::{
     backends::{ASK, CHAT, asked, backend, backend_at, ok, serve_file, served_by},

@@ -1,4 +1,4 @@
-//! Limits on the concurrent requests of a backend (`max_concurrent`). (L7)
+//! Limits on the concurrent requests of a backend (`max_concurrent`). (promise L7)
 
 use std::net::TcpStream;
 use std::sync::Arc;

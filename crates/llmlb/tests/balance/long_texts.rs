@@ -1,4 +1,4 @@
-//! Long texts of clients are truncated in the log and in responses. (L10, L13)
+//! Long texts of clients are truncated in the log and in responses. (promises L10, L13)
 
 use ::http::Method;
 use testkit::{

@@ -1,5 +1,5 @@
 //! Tests of `llmlb serve` with real processes, sockets and signals: failing backends and clients,
-//! limits, and everything that is forwarded. (L5, L6, L7, L8)
+//! limits, and everything that is forwarded. (promises L5, L6, L7, L8)
 //!
 //! `backend_process` starts backends in processes of their own. The other modules are tests, by topic.
 #![cfg(unix)]

@@ -1,4 +1,4 @@
-//! Memory of the server process. (L10, L11)
+//! Memory of the server process. (promises L10, L11)
 
 use std::fs;
 use testkit::{

@@ -1,4 +1,4 @@
-//! `server.body_memory` bounds the memory that clients can make the server use. (L11)
+//! `server.body_memory` bounds the memory that clients can make the server use. (promise L11)
 //!
 //! In each test clients hold as much as they can get, and the memory of the process is measured.
 

@@ -1,4 +1,4 @@
-//! Model lists that are large, or that change only in fields which do not matter. (L6, L11)
+//! Model lists that are large, or that change only in fields which do not matter. (promises L6, L11)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

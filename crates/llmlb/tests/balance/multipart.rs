@@ -1,4 +1,4 @@
-//! Multipart forms with files, which name the model in a field. (L5, L6)
+//! Multipart forms with files, which name the model in a field. (promises L5, L6)
 
 use testkit::{
     Answer, Connection, LlmlbServer,

@@ -1,4 +1,4 @@
-//! Backend processes that are killed or hang. (L8)
+//! Backend processes that are killed or hang. (promise L8)
 
 use std::thread;
 

@@ -1,4 +1,5 @@
-//! Clients behind a reverse proxy: their addresses, and that none of them counts as local. (L7, L11)
+//! Clients behind a reverse proxy: their addresses, and that none of them counts as local.
+//! (promises L7, L11)
 
 use std::sync::mpsc::channel;
 use testkit::{

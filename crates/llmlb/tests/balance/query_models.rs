@@ -1,4 +1,4 @@
-//! Models named in the query, as in WebSocket requests, which have no body. (L5, L6)
+//! Models named in the query, as in WebSocket requests, which have no body. (promises L5, L6)
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};

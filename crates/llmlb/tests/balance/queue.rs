@@ -1,4 +1,4 @@
-//! Requests that wait in the queue until a backend has a free slot. (L7)
+//! Requests that wait in the queue until a backend has a free slot. (promise L7)
 
 use std::net::TcpStream;
 use std::sync::Mutex;

@@ -1,4 +1,4 @@
-//! Backends that recover get requests again soon. The tests print the time that it took. (L8)
+//! Backends that recover get requests again soon. The tests print the time that it took. (promise L8)
 
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Request ids in requests to backends, responses and errors. (L8, L13)
+//! Request ids in requests to backends, responses and errors. (promises L8, L13)
 
 use std::io::Write;
 use testkit::{

@@ -1,4 +1,4 @@
-//! Responses in every form that HTTP allows. (L5)
+//! Responses in every form that HTTP allows. (promise L5)
 
 use std::collections::HashSet;
 use std::io::{BufRead, Read, Write};

@@ -1,4 +1,4 @@
-//! A failed request is retried on another backend, unless sending it twice could do harm. (L8)
+//! A failed request is retried on another backend, unless sending it twice could do harm. (promise L8)
 
 use std::io::Write;
 use std::net::TcpStream;

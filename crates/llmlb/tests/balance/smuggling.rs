@@ -1,4 +1,4 @@
-//! Requests that two servers could parse differently. (L11)
+//! Requests that two servers could parse differently. (promise L11)
 
 use std::io::Read;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Clients that send requests all the time while backends are killed, restarted or hang. (L8)
+//! Clients that send requests all the time while backends are killed, restarted or hang. (promise L8)
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

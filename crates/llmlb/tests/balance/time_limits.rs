@@ -1,4 +1,4 @@
-//! Time limits of backends and clients. (L8, L11)
+//! Time limits of backends and clients. (promises L8, L11)
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Backends behind TLS. (L5)
+//! Backends behind TLS. (promise L5)
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;

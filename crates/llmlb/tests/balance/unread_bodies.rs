@@ -1,4 +1,5 @@
-//! A backend connection is reused only if the backend is known to have consumed the request. (L8)
+//! A backend connection is reused only if the backend is known to have consumed the request.
+//! (promise L8)
 //!
 //! Some servers respond to a request without reading its body (cpp-httplib to a bad `Range` or
 //! `Accept`, many others to any error) and then parse the body as the next request. Its response

@@ -1,4 +1,4 @@
-//! Clients that do not read their responses do not hold a backend's slot forever. (L8, L11)
+//! Clients that do not read their responses do not hold a backend's slot forever. (promises L8, L11)
 
 use std::io::Write;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! Request bodies in chunks, with a length, streamed or buffered. (L5)
+//! Request bodies in chunks, with a length, streamed or buffered. (promise L5)
 
 use std::io::{Read, Write};
 use std::sync::Mutex;

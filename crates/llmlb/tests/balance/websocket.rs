@@ -1,4 +1,4 @@
-//! Upgraded connections: WebSockets. (L5)
+//! Upgraded connections: WebSockets. (promise L5)
 
 use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};

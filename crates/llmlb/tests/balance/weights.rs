@@ -1,4 +1,4 @@
-//! Shares of requests by the weights of backends. (L7)
+//! Shares of requests by the weights of backends. (promise L7)
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `llmlb check` reports problems of this machine too: directories, destination, own address. (L12)
+//! `llmlb check` reports problems of this machine too: directories, destination, own address.
+//! (promise L12)
 
 use testkit::backends::{backend, backend_of, ok};
 use testkit::{Sandbox, ScriptedServer};

@@ -1,4 +1,4 @@
-//! `llmlb check --schema`: the schema accepts valid files and rejects mistakes. (L12)
+//! `llmlb check --schema`: the schema accepts valid files and rejects mistakes. (promise L12)
 //!
 //! `check.py` validates TOML files with the Python package jsonschema, which `scripts/install-test-tools`
 //! installs.

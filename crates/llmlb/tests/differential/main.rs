@@ -1,5 +1,5 @@
 //! The usage record of a request has the endpoint and the model that independent servers parse from
-//! the same request: Werkzeug, Starlette, aiohttp, Express and Go. (L5, L9)
+//! the same request: Werkzeug, Starlette, aiohttp, Express and Go. (promises L5, L9)
 //!
 //! This is a small run of `scripts/differential`, which sends 10,000 requests. `run.py` is the
 //! driver, `generate.py` makes the requests, `readers` has the servers.

@@ -59,7 +59,8 @@ fn batch_of_poisoned_records_ends_in_failed_and_does_not_stop_delivery() {
 }
 
 /// Stages and delivers good records until no entry or batch waits. A batch of which no part is accepted stays
-/// pending until the receiver has accepted another batch. Each acceptance resolves one rejected batch. (S7)
+/// pending until the receiver has accepted another batch. Each acceptance resolves one rejected
+/// batch. (promise S7)
 fn deliver_rejected(world: &World) {
     for _ in 0..40 {
         if world.waiting() == 0 {

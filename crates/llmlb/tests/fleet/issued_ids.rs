@@ -1,5 +1,5 @@
 //! Servers that share a Redis route requests to the backend that issued an id, whichever server
-//! received it. (L6)
+//! received it. (promise L6)
 
 use std::net::TcpStream;
 

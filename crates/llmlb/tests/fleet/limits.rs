@@ -1,4 +1,4 @@
-//! Limits that two servers enforce together in Redis. (L11)
+//! Limits that two servers enforce together in Redis. (promise L11)
 
 use std::sync::Mutex;
 use std::thread;

@@ -1,5 +1,5 @@
 //! Several servers and commands that share a data directory, a real Redis as their lease store, and
-//! real signals. (S11, L6)
+//! real signals. (promises S11, L6)
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]

@@ -1,4 +1,4 @@
-//! `server.tls_client_ca`: requests need a client certificate. (L11)
+//! `server.tls_client_ca`: requests need a client certificate. (promise L11)
 
 use testkit::backends::{ASK, CHAT, code};
 use testkit::certificates::Authority;

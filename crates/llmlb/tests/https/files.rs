@@ -1,4 +1,5 @@
-//! Files that cannot be used: `serve` and `check` name the file, the problem and the command to type. (L11, L12)
+//! Files that cannot be used: `serve` and `check` name the file, the problem and the command to
+//! type. (promises L11, L12)
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

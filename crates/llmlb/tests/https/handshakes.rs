@@ -1,4 +1,4 @@
-//! Clients that do not complete a handshake: every such connection is bounded. (L11)
+//! Clients that do not complete a handshake: every such connection is bounded. (promise L11)
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

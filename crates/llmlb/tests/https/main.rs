@@ -1,5 +1,5 @@
 //! Tests of `llmlb serve` with TLS: real handshakes, certificates that openssl creates, and their renewal
-//! while the server runs. (L4, L5, L11)
+//! while the server runs. (promises L4, L5, L11)
 //!
 //! `tunnel` lets clients without TLS use a connection with TLS, so that the clients of the other tests are
 //! used here too. The other modules are tests, by topic.

@@ -1,4 +1,4 @@
-//! The certificate is replaced while the server runs. (L11, L12)
+//! The certificate is replaced while the server runs. (promises L11, L12)
 
 use std::fs;
 use std::path::Path;

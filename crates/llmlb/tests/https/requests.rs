@@ -1,4 +1,4 @@
-//! Requests over TLS: both versions of HTTP, streams, uploads and WebSockets. (L5)
+//! Requests over TLS: both versions of HTTP, streams, uploads and WebSockets. (promise L5)
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

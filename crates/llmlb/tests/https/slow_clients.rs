@@ -1,4 +1,4 @@
-//! Clients that do not read their responses over TLS. (L8, L11)
+//! Clients that do not read their responses over TLS. (promises L8, L11)
 
 use std::io::Write;
 use std::net::TcpStream;

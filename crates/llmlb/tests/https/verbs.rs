@@ -1,4 +1,5 @@
-//! `llmlb status` and `llmlb stop` with a server that serves https, and its drain. (L2, L3, L4)
+//! `llmlb status` and `llmlb stop` with a server that serves https, and its drain. (promises L2,
+//! L3, L4)
 
 use std::net::TcpStream;
 

@@ -1,4 +1,4 @@
-//! Hostile clients: huge, malformed, repeated and guessed API keys. (L11)
+//! Hostile clients: huge, malformed, repeated and guessed API keys. (promise L11)
 
 use testkit::backends::{ASK, CHAT, asked};
 use testkit::{Connection, LlmlbServer};

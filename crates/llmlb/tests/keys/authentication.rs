@@ -1,4 +1,4 @@
-//! Clients with and without API keys, and the errors in the format of each API. (L11)
+//! Clients with and without API keys, and the errors in the format of each API. (promise L11)
 
 use serde_json::{Value, json};
 use testkit::backends::{ASK, CHAT, asked};

@@ -1,5 +1,5 @@
 //! `llmlb key add`, `list`, `revoke` and `rotate`: their output, and changes that are made at the same time.
-//! (L11)
+//! (promise L11)
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;

@@ -1,5 +1,5 @@
 //! Tests of API keys with real processes: authentication of clients, `llmlb key`, and keys in
-//! `llmlb.toml`. (L11)
+//! `llmlb.toml`. (promise L11)
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
 

@@ -1,5 +1,5 @@
 //! API keys that may be used for some models only: requests for other models are rejected, and lists do not
-//! name them. (L11)
+//! name them. (promise L11)
 
 use testkit::backends::{CHAT, asked, backend_of, code, ok};
 

@@ -1,4 +1,4 @@
-//! Servers that other machines can reach need an API key or an explicit setting. (L11)
+//! Servers that other machines can reach need an API key or an explicit setting. (promise L11)
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! Secrets of API keys are in no log, record, error, file or request to a backend. (L11)
+//! Secrets of API keys are in no log, record, error, file or request to a backend. (promise L11)
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! API keys in WebSocket handshakes: a session needs a key that allows its model. (L11)
+//! API keys in WebSocket handshakes: a session needs a key that allows its model. (promise L11)
 
 use std::io::Write;
 use std::net::Shutdown;

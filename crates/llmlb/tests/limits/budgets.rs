@@ -1,4 +1,5 @@
-//! Budgets: the limiter and the usage records have the same number of tokens, also after `kill -9`. (L9, L11)
+//! Budgets: the limiter and the usage records have the same number of tokens, also after `kill
+//! -9`. (promises L9, L11)
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

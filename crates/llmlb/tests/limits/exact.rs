@@ -1,4 +1,4 @@
-//! 64 concurrent clients of one key get exactly as many requests as its limits allow. (L11)
+//! 64 concurrent clients of one key get exactly as many requests as its limits allow. (promise L11)
 
 use std::sync::Mutex;
 use std::thread;

@@ -1,4 +1,5 @@
-//! Limits of API keys on real servers: requests and tokens per minute, concurrency, budgets. (L9, L11)
+//! Limits of API keys on real servers: requests and tokens per minute, concurrency, budgets.
+//! (promises L9, L11)
 
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]

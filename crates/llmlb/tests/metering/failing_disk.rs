@@ -1,6 +1,6 @@
 //! System calls on the data directory fail. Status shows the failure, and the log has one line when it
 //! begins and one when it ends. The server recovers by itself as soon as the calls succeed. While syncs
-//! fail, a server with `usage.on_failure = "refuse"` refuses requests. (S9, L9)
+//! fail, a server with `usage.on_failure = "refuse"` refuses requests. (promises S9, L9)
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

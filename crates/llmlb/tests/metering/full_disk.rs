@@ -1,5 +1,5 @@
 //! Full disk: requests are served or refused, as `usage.on_failure` says. Lost records are counted and
-//! reported, and the server recovers by itself when there is space again. (S9, L9)
+//! reported, and the server recovers by itself when there is space again. (promises S9, L9)
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

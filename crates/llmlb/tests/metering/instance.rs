@@ -1,4 +1,4 @@
-//! Usage records name the server that served the request. (L9)
+//! Usage records name the server that served the request. (promise L9)
 
 use testkit::api_server::Reports;
 

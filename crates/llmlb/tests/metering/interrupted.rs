@@ -1,5 +1,5 @@
 //! Requests in flight when the server is killed have a record with the outcome `interrupted` after the next
-//! start. (L9)
+//! start. (promise L9)
 
 use std::collections::BTreeSet;
 use std::fs;

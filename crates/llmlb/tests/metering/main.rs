@@ -1,5 +1,5 @@
 //! Every request has one usage record, whatever its outcome: tests with real servers, real
-//! sockets, real disks. (L9)
+//! sockets, real disks. (promise L9)
 //!
 //! `records` reads the usage records of a sandbox, `requests` sends requests with an id, `stream` has a
 //! backend that sends the bytes of a script, `small_disk` has a disk that can be filled. The others are

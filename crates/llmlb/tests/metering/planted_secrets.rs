@@ -1,4 +1,5 @@
-//! Secrets of all kinds are planted, and none is in a log, an output, a file or a core dump. (L11)
+//! Secrets of all kinds are planted, and none is in a log, an output, a file or a core dump.
+//! (promise L11)
 
 use std::fs;
 use std::io::Read;

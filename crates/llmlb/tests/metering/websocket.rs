@@ -87,7 +87,7 @@ fn websocket_reset_by_the_client_is_recorded_as_cancelled() {
 }
 
 /// The last bytes of a WebSocket are not known in advance. The record is persisted before the client
-/// sees the end of the connection. (L9)
+/// sees the end of the connection. (promise L9)
 #[test]
 fn websocket_is_recorded_before_the_client_sees_its_end() {
     let sandbox = testkit::sandbox!();
@@ -420,7 +420,8 @@ fn session_of_the_responses_api_is_metered() {
     assert_eq!(record["reasoning_tokens"], 2, "{record:#}");
 }
 
-/// The usage of a session is in the list of requests in flight before the client has the bytes that report it. (L9)
+/// The usage of a session is in the list of requests in flight before the client has the bytes
+/// that report it. (promise L9)
 #[test]
 fn session_interrupted_by_kill_nine_has_the_usage_so_far() {
     let sandbox = testkit::sandbox!();

@@ -1,4 +1,4 @@
-//! Backends that a reload adds, removes, changes and adds again. (L12)
+//! Backends that a reload adds, removes, changes and adds again. (promise L12)
 
 use std::io::Read;
 

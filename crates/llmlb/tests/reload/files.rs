@@ -1,4 +1,5 @@
-//! Ways in which a configuration file changes: written in place, renamed, linked, deleted. (L12)
+//! Ways in which a configuration file changes: written in place, renamed, linked, deleted.
+//! (promise L12)
 
 use std::fs::{self, File};
 use std::io::Write;

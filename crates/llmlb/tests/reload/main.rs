@@ -1,4 +1,4 @@
-//! Changes of the configuration of a running server. (L12)
+//! Changes of the configuration of a running server. (promise L12)
 //!
 //! Real processes and files: each test changes `llmlb.toml` of its sandbox. `server.rs` has the server and
 //! waits for reloads; the other modules are tests, by topic.

@@ -1,4 +1,4 @@
-//! A changed file with errors is refused, and the running configuration stays. (L12)
+//! A changed file with errors is refused, and the running configuration stays. (promise L12)
 
 use testkit::backends::{ASK, CHAT, backend, ok};
 use testkit::until;

@@ -1,4 +1,4 @@
-//! A request is served by one configuration, the old or the new one, never by a mixture. (L12)
+//! A request is served by one configuration, the old or the new one, never by a mixture. (promise L12)
 
 use testkit::backends::{CHAT, asked, backend, ok, served_by};
 use testkit::{Connection, until};

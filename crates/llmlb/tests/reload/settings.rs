@@ -1,4 +1,4 @@
-//! Settings that a reload changes, and settings that need a restart. (L12)
+//! Settings that a reload changes, and settings that need a restart. (promise L12)
 
 use testkit::backends::{ASK, CHAT, asked, backend, code, ok};
 use testkit::{Connection, until};

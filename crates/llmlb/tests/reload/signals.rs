@@ -1,4 +1,5 @@
-//! SIGHUP reloads the configuration; with a controlling terminal it stops the server. (L4, L12)
+//! SIGHUP reloads the configuration; with a controlling terminal it stops the server. (promises
+//! L4, L12)
 
 use std::process::Command;
 

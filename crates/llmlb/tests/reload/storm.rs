@@ -1,4 +1,4 @@
-//! Many reloads under load fail no request and lose no usage record. (L12)
+//! Many reloads under load fail no request and lose no usage record. (promise L12)
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;

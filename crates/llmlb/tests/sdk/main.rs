@@ -1,5 +1,5 @@
 //! The official clients, unmodified, against a real server in front of backends that implement the
-//! same APIs as real ones. (L5, L6, L9, L14)
+//! same APIs as real ones. (promises L5, L6, L9, L14)
 //!
 //! Each client has a script with many checks, which prints the checks that failed. `world` is the
 //! server with its backends, `tools` finds Python and Node.

@@ -1,4 +1,5 @@
-//! Parts of requests and responses that are forwarded unchanged, and parts that are not. (L5, L11)
+//! Parts of requests and responses that are forwarded unchanged, and parts that are not. (promises
+//! L5, L11)
 
 use std::io::Write;
 use testkit::backends::CHAT;

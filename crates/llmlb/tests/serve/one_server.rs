@@ -1,4 +1,4 @@
-//! Only one server can run on a port. (L1)
+//! Only one server can run on a port. (promise L1)
 
 use std::fs;
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Access and connection limits of clients on other machines. (L3, L11)
+//! Access and connection limits of clients on other machines. (promises L3, L11)
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! Choice of the backend for a request. (L6, L7, L8)
+//! Choice of the backend for a request. (promises L6, L7, L8)
 
 use testkit::backends::{CHAT, ok};
 use testkit::{Connection, FakeLlm, free_port, until, wire};

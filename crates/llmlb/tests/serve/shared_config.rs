@@ -1,5 +1,5 @@
 //! A configuration file that another user could have written is refused: it could send any environment
-//! variable to a backend of that user's choice. (L11)
+//! variable to a backend of that user's choice. (promise L11)
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};

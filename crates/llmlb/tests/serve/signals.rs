@@ -1,4 +1,4 @@
-//! Effects of signals on a server. (L4)
+//! Effects of signals on a server. (promise L4)
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};

@@ -1,5 +1,5 @@
 //! `llmlb status --json` prints every field that the server reports, and docs/status-json.md names them all.
-//! (L3)
+//! (promise L3)
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! `llmlb stop` and the drain. (L2, L3, L4)
+//! `llmlb stop` and the drain. (promises L2, L3, L4)
 
 use crate::open_streams::{OpenStreams, assert_complete, refuses_connections};
 use testkit::{Connection, until};
@@ -195,7 +195,7 @@ fn stop_without_a_port_lists_the_running_servers() {
     assert_eq!(server.get("/healthz").status(), 200);
 }
 
-/// A `stop` that cannot stop a running server must fail and show the command that can. (L2)
+/// A `stop` that cannot stop a running server must fail and show the command that can. (promise L2)
 #[test]
 fn stop_fails_while_the_server_has_its_lock_in_another_directory() {
     let sandbox = testkit::sandbox!();

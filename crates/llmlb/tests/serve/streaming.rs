@@ -1,4 +1,5 @@
-//! Responses are forwarded without delay, and both sides learn how they ended. (L4, L5, L8, L10)
+//! Responses are forwarded without delay, and both sides learn how they ended. (promises L4, L5,
+//! L8, L10)
 
 use std::io::Read;
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! `llmlb usage deliver` without `--every`. (S6, S7, S11)
+//! `llmlb usage deliver` without `--every`. (promises S6, S7, S11)
 
 use std::net::TcpListener;
 
@@ -197,7 +197,7 @@ fn wrong_token_pauses_delivery_and_loses_no_record() {
 }
 
 /// A receiver that rejects every record was reached with a valid token, so that the hint names neither
-/// URL nor token. (S7)
+/// URL nor token. (promise S7)
 #[test]
 fn hint_for_a_receiver_that_rejects_every_record_names_format_and_size() {
     for status in [400, 413, 422] {

@@ -1,5 +1,5 @@
 //! Records that cannot be delivered are moved to `failed/` with a reason, shown, and can be resent.
-//! (S7, S8)
+//! (promises S7, S8)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! `llmlb usage pending` and `verify`, as text and as JSON. (S12)
+//! `llmlb usage pending` and `verify`, as text and as JSON. (promise S12)
 
 use std::fs;
 
@@ -116,7 +116,7 @@ fn verify_reports_a_changed_record() {
     );
 }
 
-/// A batch that cannot be read is listed and makes the command fail. (S9)
+/// A batch that cannot be read is listed and makes the command fail. (promise S9)
 #[test]
 fn pending_exits_1_if_a_batch_cannot_be_read() {
     let sandbox = UsageSandbox::new();

@@ -1,4 +1,4 @@
-//! `deliver --every`. (S11)
+//! `deliver --every`. (promise S11)
 #![cfg(unix)]
 
 use std::process::Command;

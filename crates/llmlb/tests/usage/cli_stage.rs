@@ -1,4 +1,4 @@
-//! `llmlb usage stage`, and files that other programs put into `_staging/`. (S1, S2)
+//! `llmlb usage stage`, and files that other programs put into `_staging/`. (promises S1, S2)
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

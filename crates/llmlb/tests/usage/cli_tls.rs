@@ -1,4 +1,4 @@
-//! Certificates of receivers are verified against the certificates that the system trusts. (S6)
+//! Certificates of receivers are verified against the certificates that the system trusts. (promise S6)
 #![cfg(target_os = "linux")]
 
 use std::process::{Command, Stdio};

@@ -1,4 +1,4 @@
-//! A data directory has one destination. (S11)
+//! A data directory has one destination. (promise S11)
 
 use std::process::Command;
 

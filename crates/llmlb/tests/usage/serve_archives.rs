@@ -139,7 +139,8 @@ fn server_of_a_user_without_a_home_names_the_setting_of_the_data_directory() {
         .until_output("warning: usage: no data directory: this user has no home");
 }
 
-/// The data directory and the receiver of the environment are for real usage, not for the demo. (L14)
+/// The data directory and the receiver of the environment are for real usage, not for the demo.
+/// (promise L14)
 #[test]
 fn demo_uses_neither_the_configured_data_directory_nor_the_receiver() {
     let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(200));

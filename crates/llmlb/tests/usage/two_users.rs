@@ -162,7 +162,7 @@ fn foreign_files(dir: &Path) -> Vec<PathBuf> {
     foreign.map(|(path, ..)| path).collect()
 }
 
-/// A file that cannot be read, as on a disk with errors, does not delay other records. (S9)
+/// A file that cannot be read, as on a disk with errors, does not delay other records. (promise S9)
 #[test]
 fn unreadable_entry_or_batch_is_reported_and_delays_no_other() {
     let receiver = UsageReceiver::always(200);

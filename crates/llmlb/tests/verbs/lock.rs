@@ -1,4 +1,4 @@
-//! Lock of a port that another process holds. (L1)
+//! Lock of a port that another process holds. (promise L1)
 
 use tenure::{Key, Store};
 

@@ -1,4 +1,4 @@
-//! `llmlb status`. (L3)
+//! `llmlb status`. (promise L3)
 
 use std::fs;
 

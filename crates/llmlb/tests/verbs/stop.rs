@@ -1,4 +1,4 @@
-//! `llmlb stop`. (L2)
+//! `llmlb stop`. (promise L2)
 
 use std::fs;
 

@@ -28,7 +28,7 @@ impl Reserve {
         let found = self.path.symlink_metadata();
         if found.is_ok_and(|found| !found.is_file()) {
             // Never replace a link, directory or device at this path, because spool did not create
-            // it. (S8)
+            // it. (promise S8)
             tracing::warn!(path = %self.path.display(), "cannot create the reserve for a full disk: another object than a regular file is at its path");
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! The staging lock, the deletion of consumed entries, and malformed files. (S3, S4, S8)
+//! The staging lock, the deletion of consumed entries, and malformed files. (promises S3, S4, S8)
 
 use std::fs;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Crashes at every disk operation lose no record and put none into two batches. (S2, S4, S5)
+//! Crashes at every disk operation lose no record and put none into two batches. (promises S2, S4, S5)
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

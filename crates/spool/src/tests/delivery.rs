@@ -1,4 +1,4 @@
-//! Delivery under faults of the destination, the disk and the clock. (S6, S7, S8, S10)
+//! Delivery under faults of the destination, the disk and the clock. (promises S6, S7, S8, S10)
 
 use std::collections::BTreeSet;
 use std::fs;

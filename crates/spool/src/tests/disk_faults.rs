@@ -1,6 +1,6 @@
 //! Disk operations that fail while the process continues, alone and together with other faults and
 //! crashes. No record is lost or in two batches, and the work resumes when the faults end.
-//! (S1, S2, S4, S5, S9)
+//! (promises S1, S2, S4, S5, S9)
 //!
 //! Most tests run one scenario many times, with faults and crashes at different disk operations.
 //! The scenario stages, archives and delivers records with the `Runner` that the commands `serve`

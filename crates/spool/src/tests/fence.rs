@@ -1,5 +1,5 @@
 //! A fence that is lost ends a run: nothing is changed or sent afterwards, and the next run continues.
-//! (S5, S11)
+//! (promises S5, S11)
 
 use std::fs::File;
 use std::io;

@@ -1,5 +1,5 @@
 //! On a disk that stays full whatever is deleted, acknowledged records are delivered exactly once, also
-//! after a crash at any operation. (S9)
+//! after a crash at any operation. (promise S9)
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Journals on a disk that fails during a rotation or loses data after a failed sync. (S2, S9, S12)
+//! Journals on a disk that fails during a rotation or loses data after a failed sync. (promises
+//! S2, S9, S12)
 
 use std::sync::Arc;
 

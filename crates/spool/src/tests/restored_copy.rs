@@ -1,4 +1,4 @@
-//! A backup copy of a data directory that is used after the original was consolidated. (S6)
+//! A backup copy of a data directory that is used after the original was consolidated. (promise S6)
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,6 +1,6 @@
 //! A snapshot whose batches are partly written when the process crashes, and one of whose entries is
 //! damaged or unreadable afterwards. No record is billed twice, and the records of the other entries
-//! are billed once. (S5, S9, S12)
+//! are billed once. (promises S5, S9, S12)
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
 //! Subdirectories on different file systems: files are copied where they cannot be renamed, and exist
-//! once after a crash at any operation of the copy. (S8)
+//! once after a crash at any operation of the copy. (promise S8)
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};

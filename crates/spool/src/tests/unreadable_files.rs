@@ -1,4 +1,4 @@
-//! Files that cannot be read stay, are reported and retried, and block no other file. (S8, S9)
+//! Files that cannot be read stay, are reported and retried, and block no other file. (promises S8, S9)
 
 use std::collections::BTreeSet;
 use std::fs;

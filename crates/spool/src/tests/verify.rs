@@ -1,4 +1,5 @@
-//! `verify` names every file with a flipped byte, and the lines of missing and repeated records. (S12)
+//! `verify` names every file with a flipped byte, and the lines of missing and repeated records.
+//! (promise S12)
 
 use std::fs;
 use std::path::{Path, PathBuf};

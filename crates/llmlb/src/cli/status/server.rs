@@ -30,8 +30,9 @@ pub(super) enum ServerState {
     Unreadable(String),
     /// The file belongs to this other user, and no process is seen to hold its lock.
     OtherUser(String),
-    /// The file or its directory belongs to this other user, and the kernel does not show whether a
-    /// server holds the lock, for this reason.
+    /// It is unknown whether a server holds the lock: the file or its directory belongs to another
+    /// user, `user`, and `why` says what hides the state of the lock, such as a PID namespace or a
+    /// directory that may not be searched.
     Unknown {
         user: String,
         why: String,

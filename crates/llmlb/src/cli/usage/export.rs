@@ -96,6 +96,7 @@ pub(super) fn export(args: &Export, data: &DataDir) -> Result<u8, Failure> {
     } else {
         failure
             .hint("delivered batches are deleted: the receiver has their records")
+            .hint("batches that a limit of archive/ or failed/ deleted are lost")
             .hint(format!(
                 "the sums of all records are complete: {}",
                 data.command("--by team,served_model")

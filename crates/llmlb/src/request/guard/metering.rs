@@ -105,8 +105,8 @@ impl Metering {
         self.tap.as_mut().map(UsageTap::finish).unwrap_or_default()
     }
 
-    /// Returns the usage of a request on this API, reported or estimated. `is_delivered` is true if a
-    /// backend received the request.
+    /// Returns the usage of a request on this API, reported or estimated. `is_delivered` is true if
+    /// the request, or a part of it, was sent to a backend.
     pub(super) fn measure(&self, api: Api, is_delivered: bool) -> TokenUsage {
         if let Some(session) = &self.session {
             return session.usage();

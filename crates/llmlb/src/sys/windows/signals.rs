@@ -46,7 +46,8 @@ impl Signals {
         });
     }
 
-    /// Waits for the next event.
+    /// Waits for the next reason to stop: Ctrl-C, Ctrl-Break, the closed console, the shutdown of the
+    /// system, or `llmlb stop`.
     pub(crate) async fn next(&mut self) -> SignalEvent {
         let name = tokio::select! {
             _ = self.ctrl_c.recv() => "Ctrl-C",

@@ -1,5 +1,6 @@
 //! Many clients of which some disconnect, backends that cut responses, and a server that is killed
-//! several times: in the end the receiver's totals are the tokens that the backends produced. (L9)
+//! several times: in the end the receiver's totals are the tokens that the backends produced.
+//! (promise L9)
 
 mod client;
 mod report;

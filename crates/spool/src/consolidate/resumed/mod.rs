@@ -40,12 +40,12 @@ pub(super) struct EarlierBatches {
     /// Batches whose files have left the data directory, such as delivered ones, sorted by their
     /// first lines. Lines of these batches do not go into new batches.
     gone: Vec<GoneBatch>,
-    /// Batches whose files exist but cannot be read now, sorted by their first lines, which are
-    /// known from the file names.
+    /// Batches whose files exist but cannot be read now, for example after a disk error, sorted by
+    /// their first lines, which are known from the file names.
     unreadable: Vec<UnreadableBatch>,
     /// Index in `unreadable` of the first batch whose first line was not found in the entries yet.
-    /// If the entries turn out not to have that line, the records of the batch stay unknown, and
-    /// consolidation fails.
+    /// Only that line of such a batch is known, from the file name. If no entry has it, the records
+    /// of the batch stay unknown, and consolidation fails.
     next_unreadable: usize,
     /// Entries of the snapshot, as they are after the crash.
     entries: Vec<ResumedEntry>,

@@ -64,9 +64,10 @@ const KILL_ATTEMPTS: u32 = 100;
 struct Settings {
     /// Socket to the wrapper.
     socket: RawFd,
-    /// Deadline of the lease at the start of the watchdog, on the boot clock.
+    /// Time at which the command must have ended unless the lease is extended, on the boot clock. It
+    /// is earlier than the deadline of the lease: a busy machine takes time to end many processes.
     deadline: Duration,
-    /// Time between SIGTERM to the command and the deadline of the lease.
+    /// Time between SIGTERM to the command and `deadline`.
     notice: Duration,
     /// Signals that the command must ignore, because the caller of the wrapper ignores them.
     ignored: u64,

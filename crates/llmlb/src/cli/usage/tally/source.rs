@@ -53,7 +53,7 @@ pub(super) fn tally(
             if zone.is_utc() {
                 "hours".to_owned()
             } else {
-                format!("days and hours of {name}")
+                format!("days and hours in the time zone {name}")
             }
         ),
     );
