@@ -71,7 +71,8 @@ fn hold(server: &LlmlbServer) -> Result<Vec<TcpStream>, Box<dyn Error>> {
 /// a usage record.
 fn unrecorded(target: &Target) -> Outcome {
     let llm = FakeLlm::start("m", |_| {
-        // The delay is long enough that every client uses a backend connection of its own.
+        // Delay every response, so that all requests are in flight at the same time and each client
+        // uses a backend connection of its own.
         Reply::json(200, chat_completion("ok", 100, 50)).after(Duration::from_millis(150))
     })?;
     let sandbox = target.sandbox()?;

@@ -64,7 +64,8 @@ fn hidden(target: &Target, path: &str, body: &str) -> Outcome {
     let key = format!("Bearer {}", added.stdout.trim());
     let server = sandbox.server().backend(&llm.url()).start()?;
     let request = if body.is_empty() {
-        // Not labelled as JSON, so that the body is not read.
+        // The body is labelled as text: a server that reads only JSON bodies would not find the
+        // model in it.
         Request::new("POST", path)
             .field("content-type", "text/plain")
             .body(r#"{"model":"dear","input":"x"}"#)

@@ -22,7 +22,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns the selected attacks.
+    /// Returns the attacks that `only` and `fast` select.
     pub fn attacks(&self) -> Vec<Attack> {
         let mut attacks = attacks();
         let is_beginning = self.only.starts_with(|char: char| char.is_ascii_digit());

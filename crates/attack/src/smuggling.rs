@@ -34,10 +34,11 @@ type Carrier = Box<dyn Fn(SocketAddr) -> io::Result<Option<u16>> + Send + Sync>;
 /// Effect for which the attack counts as successful.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Judged {
-    /// Neither may a response reach another client, nor may the hidden request be executed.
+    /// The attack succeeds if a response reaches another client, or if the hidden request is
+    /// executed.
     Execution,
-    /// Only a response that reaches another client counts, since the fake backend executes the hidden request
-    /// in any case.
+    /// The attack succeeds only if a response reaches another client. The fake backend executes the
+    /// hidden request in any case, so its execution proves nothing.
     Crossing,
 }
 
@@ -193,7 +194,7 @@ fn chunked_rest() -> String {
     )
 }
 
-/// Returns the hidden request.
+/// Returns the request that the attacks hide in the body of another request.
 fn hidden() -> Vec<u8> {
     Request::chat("m", "hidden").field(HIDDEN, "1").to_bytes()
 }

@@ -84,7 +84,7 @@ impl Batch {
         &self.parts
     }
 
-    /// Records of the batch.
+    /// Records of the batch, in the order of their entries and lines.
     pub fn records(&self) -> &[Record] {
         &self.records
     }
@@ -183,7 +183,9 @@ impl Batch {
             ));
         }
         if batch.records.is_empty() || count(&batch.parts) != Some(batch.records.len() as u64) {
-            return Err(BatchDamage::new("its entries do not add up to its records"));
+            return Err(BatchDamage::new(
+                "it names more or fewer lines than it has records",
+            ));
         }
         // A batch is always written as the same bytes. The comparison covers the checksums of the
         // records, the count and the text around the records.

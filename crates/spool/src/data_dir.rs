@@ -15,17 +15,17 @@ pub(crate) struct DataDir {
     /// Disk through which files in the directories are read and written. Tests use disks that fail
     /// or crash.
     pub(crate) disk: Arc<dyn Disk>,
-    /// Entries, until they are consolidated.
+    /// Directory of the entries that are not consolidated yet.
     pub(crate) staging: PathBuf,
-    /// Batches that are pending.
+    /// Directory of the pending batches.
     pub(crate) spool: PathBuf,
-    /// Journal of the outcomes of batches.
+    /// Directory of the journal of batch outcomes.
     pub(crate) sent: PathBuf,
-    /// Batches that were archived because no destination is configured.
+    /// Directory of the batches that were archived because no destination is configured.
     pub(crate) archive: PathBuf,
-    /// Totals by day, and the journal of the consolidated entries.
+    /// Directory of the totals by day and by hour, and of the journal of consolidated entries.
     pub(crate) usage: PathBuf,
-    /// Damaged files and rejected batches, each with a file that names the reason.
+    /// Directory of damaged files and rejected batches, each with a file that names the reason.
     pub(crate) failed: PathBuf,
 }
 

@@ -40,7 +40,7 @@ struct DestinationFile {
     since: Moment,
 }
 
-/// Result of a change of the destination.
+/// Result of changing the destination of a data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChangedDestination {

@@ -21,7 +21,7 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn append(&self, file: &File, bytes: &[u8]) -> io::Result<()>;
     /// Syncs a file's content.
     fn sync(&self, file: &File) -> io::Result<()>;
-    /// Syncs the names in a directory.
+    /// Syncs a directory, so that the names of its files survive a power failure.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Renames a file and replaces the file at the new path, if there is one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -66,12 +66,12 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn process(&self) -> usize {
         0
     }
-    /// Called in front of a write of a lock record, which tenure does without this trait. A test
-    /// can inject a crash here.
+    /// Called before a lock record is written, which tenure does without this trait. A test can
+    /// inject a crash here.
     fn before_record(&self) -> io::Result<()> {
         Ok(())
     }
-    /// Called in front of each batch that is sent. A fence that was lost fails here.
+    /// Called before each batch is sent. A disk with a fence fails here if the fence was lost.
     fn before_send(&self) -> io::Result<()> {
         Ok(())
     }

@@ -30,11 +30,11 @@ pub(crate) struct EntryReader<R> {
     lines: Lines<R>,
     /// Number of lines that were read.
     place: u64,
-    /// The highest number of a record so far.
+    /// Highest record number that was read so far. Later lines must have higher numbers.
     highest: u64,
 }
 
-/// A line of an entry.
+/// One line of an entry's file: its bytes, its place in the file, and the result of parsing it.
 pub(crate) struct EntryLine<'a> {
     /// Position of the line in the file, counted from 1.
     pub(crate) place: u64,

@@ -1,10 +1,10 @@
 //! The records of a span of time that are still on disk: staged, pending, archived and failed ones, each
 //! once, while other processes work.
 //!
-//! Delivered batches are deleted, and limits delete files of `archive/` and `failed/`. So the number of
-//! records in the totals is compared with the number that was found, hour by hour: an export that lacks
-//! records says so. The totals are read first. Records that are deleted during the export are missing,
-//! too.
+//! Delivered batches are deleted, and limits delete files of `archive/` and `failed/`, so an export may
+//! lack records of its span. To report this, it compares the number of records in the totals with the
+//! number that it found, hour by hour. The totals are read first, so that records that are deleted
+//! during the export are reported as missing, too.
 //!
 //! No lock is taken, because an export may take long and must not delay delivery. Files that move are
 //! found by a second listing, and a record that was found twice is recognized by its id.
@@ -35,7 +35,7 @@ const MAX_LISTINGS: usize = 4;
 /// multiple of it.
 const QUARTER: Duration = Duration::from_secs(15 * 60);
 
-/// Result of an export.
+/// Numbers of exported and of missing records, and the errors of files that could not be read.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Exported {
@@ -254,7 +254,8 @@ impl Export<'_> {
     fn add(&mut self, record: &Record) -> ControlFlow<()> {
         let time = Moment::from_id(record.id());
         let hour = totals::hour_of(record.id(), self.now);
-        // The JSON of a staged record is not parsed before it is consolidated.
+        // Parse the record's JSON, and skip the record if it is invalid: a trusted producer may
+        // have staged it unparsed, and consolidation will move it to `failed/`.
         let is_counted = is_in(hour, self.counted);
         if !is_counted || record.fields(|_| false).is_err() || !self.seen.insert(record.id()) {
             return ControlFlow::Continue(());

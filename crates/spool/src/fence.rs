@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::disk::Disk;
 
-/// Check in front of every change of a data directory and of every batch that is sent.
+/// Check that runs before every change of a data directory and before every batch is sent.
 ///
 /// After the right has ended, nothing is changed or sent: the run ends as by a crash at this
 /// operation, with [`RunError::Fenced`](crate::RunError::Fenced), and the next run of any process
@@ -81,7 +81,7 @@ pub(crate) fn is_fenced(error: &io::Error) -> bool {
         .is_some_and(<dyn std::error::Error + Send + Sync>::is::<FenceLost>)
 }
 
-/// A disk that checks a fence in front of every change.
+/// A disk that checks a fence before every change.
 #[derive(Debug)]
 pub(crate) struct FencedDisk {
     disk: Arc<dyn Disk>,

@@ -92,8 +92,9 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     if !file.is_in_reserve(disk)? {
         return disk.remove(path);
     }
-    // The disk may have an older version of the file. That version would count again once the newer
-    // version is removed from the reserve. A failed write may have left a temporary file as well.
+    // Remove the file from the disk too: the disk may have an older version, which would count
+    // again once the newer version is removed from the reserve. Also remove the temporary file that
+    // a failed write may have left.
     for path in [path, &data_dir::temporary_path(path)] {
         match disk.remove(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -107,8 +108,8 @@ pub(crate) fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
         .change(disk, |contents| drop(contents.remove(&file.key)))
 }
 
-/// Renames a file and replaces a file at the new path. If one of them is in the reserve, or the
-/// disk is full, the file is stored in the reserve under its new name.
+/// Renames a file and replaces a file at the new path. If either file is in the reserve, or the
+/// disk is full, the renamed file is stored in the reserve under its new name.
 pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> {
     let [source, target] = [from, to].map(ReserveFile::new);
     let store_in_reserve = || {

@@ -26,7 +26,7 @@ use crate::quarantine::{move_aside, set_aside};
 const VERSION: u32 = 1;
 /// Damage of a file that has the name of a journal but is not one.
 pub(crate) const NO_HEAD: &str = "its first line is not the head of a journal";
-/// Maximum length of the first line of a file.
+/// Maximum length of the first line of a journal file, in bytes.
 const MAX_HEAD_BYTES: u64 = 256 * 1024;
 
 /// Kind of a journal. A data directory has one journal of each kind.
@@ -238,7 +238,8 @@ impl JournalKind {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file.map_err(failed)?,
             };
-            // Lines whose sync has failed do not count.
+            // Do not read the lines whose sync has failed: they are not part of the journal,
+            // although they may be readable.
             let end = durable_length(&*data.disk, &path).unwrap_or(u64::MAX);
             let mut reader = BufReader::new(file.take(end));
             let (mut text, mut line) = (Vec::new(), 0);
@@ -257,7 +258,10 @@ impl JournalKind {
                     // newline. Report the line as damaged: an incomplete line, which its writer may
                     // still be writing, is skipped without a report.
                     Some((_, text)) if line::checked(text).is_ok() => {
-                        each(&position, JournalLine::Damaged("its end is damaged"));
+                        each(
+                            &position,
+                            JournalLine::Damaged("the newline at its end is damaged"),
+                        );
                         break;
                     }
                     _ => break,
@@ -472,8 +476,8 @@ impl Journal {
     pub(crate) fn add<T: Serialize>(&mut self, event: &T) -> Result<(), Error> {
         let name = self.kind.file_name(self.generation);
         if restore_durable(&*self.disk, &self.dir, &name)? {
-            // A copy has replaced the file that is open here. The flag makes `reopen` open the
-            // copy.
+            // A copy has replaced the journal file, and `self.file` is still the replaced file.
+            // Setting `is_read_only` makes `reopen` open the copy.
             self.is_read_only = true;
             self.length = self.synced;
         }

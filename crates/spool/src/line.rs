@@ -128,7 +128,8 @@ pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
         .strip_prefix(b",\"crc\":\"")
         .and_then(|rest| rest.strip_suffix(b"\"}"))
         .ok_or("it has no checksum")?;
-    // The digits are compared as text: a capital letter in their place is damage, too.
+    // The digits of the checksum are compared as text, so that a capital letter in their place
+    // counts as damage, too.
     if self::digits(crc32fast::hash(text)) != digits {
         return Err("its checksum does not match");
     }

@@ -57,9 +57,9 @@ pub(crate) fn move_aside(
     move_file(disk, path, &failed.join(name))
 }
 
-/// Returns `name`, numbered if necessary, as a name that no file in `failed/` has, and `false`. If
-/// a file with such a name has this checksum already, returns that name and `true`. Files in
-/// `failed/` are never replaced.
+/// Returns the name under which a file can be moved to `failed/`, and `false`: `name`, with a
+/// number added if another file has that name. Files in `failed/` are never replaced. If a file
+/// with such a name and the same checksum is there already, returns its name and `true`.
 fn free_name(
     disk: &dyn Disk,
     failed: &Path,

@@ -172,7 +172,7 @@ impl Runner {
         self.run_by(&RealClock, options, delivery, destination, watch)
     }
 
-    /// Runs once with this clock.
+    /// Runs once, as [`Self::run`] does, with this clock.
     pub(crate) fn run_by(
         &mut self,
         clock: &dyn Clock,

@@ -80,8 +80,8 @@ mod tests {
         // A run of ten minutes in a schedule of one hour leaves a wait of 50 minutes.
         let now = start + hour / 6;
         assert_eq!(schedule.tick_at(now), tick(hour * 5 / 6, 0));
-        // After a run of two and a half hours that started at the first hour, two run times have
-        // passed.
+        // The schedule has one run per hour. A run that takes two and a half hours passes two run
+        // times, which are skipped.
         let now = start + hour + hour * 5 / 2;
         assert_eq!(schedule.tick_at(now), tick(hour / 2, 2));
         // Later run times are still whole intervals after the first run, although two were skipped.

@@ -143,7 +143,8 @@ fn acknowledged_records_are_batched_once_under_kill_nine() {
             continue;
         }
         let acks = fs::read_to_string(file.path()).unwrap();
-        // The last line may be torn by the kill.
+        // The kill may have torn the last line of the file of acknowledged ids. A line without a
+        // newline is ignored.
         for id in acks
             .split_inclusive('\n')
             .filter_map(|line| line.strip_suffix('\n'))

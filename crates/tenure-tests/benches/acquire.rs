@@ -6,8 +6,9 @@
 //! - `fd-lock`: open, lock, unlock, close, without a lock record
 //! - `pid-file`: read the pid, create, lock, write, unlink: the usual algorithm
 //!
-//! Then the cost of a refusal, and the time from a release until a waiting process has the key.
-//! `cargo bench -p tenure-tests` prints all of it; scripts/bench-tenure adds whole processes.
+//! The cost of a refusal is measured too, and the time from a release until a waiting process has
+//! the key. `cargo bench -p tenure-tests` prints all of these times. scripts/bench-tenure also
+//! measures `tenure run` as a whole process.
 
 #![expect(
     clippy::unwrap_used,

@@ -28,7 +28,7 @@ pub struct BootRace {
     pub rounds: u64,
 }
 
-/// Result of all rounds.
+/// Counts over all rounds of a race.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootReport {
     /// Rounds with two or more owners.

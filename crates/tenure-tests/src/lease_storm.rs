@@ -91,7 +91,7 @@ pub struct RunningStorm {
 /// Findings after a storm.
 #[derive(Clone, Debug)]
 pub struct StormFindings {
-    /// Findings of the witness.
+    /// Verdict on the intervals that the owners noted: overlaps, and tokens out of order.
     pub verdict: Verdict,
     /// Counts of the fenced resource.
     pub resource: ResourceReport,

@@ -6,7 +6,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A lease of the naive algorithm.
+/// A lease in Redis with the faults of the naive algorithm: no renewal, and no comparison of the
+/// owner on deletion.
 #[derive(Debug)]
 pub struct NaiveLease {
     connection: TcpStream,

@@ -98,7 +98,7 @@ impl Claim {
     }
 
     /// Time for which a lease is valid unless it is renewed, from 1 second to 24 hours. Default: 15
-    /// seconds. It is renewed three times as often.
+    /// seconds. The lease is renewed each time a third of it has passed.
     ///
     /// After a crash of the owner the key stays held for up to this time. An owner that cannot reach
     /// the store for about this time loses the lease. Stores of lock files ignore the setting: there

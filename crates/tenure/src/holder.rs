@@ -225,7 +225,8 @@ pub enum State {
     Unreadable(String),
     /// The file belongs to the named user, and the kernel shows that no process holds it.
     OtherUser(String),
-    /// The kernel does not show this process whether the key is owned. The key cannot be acquired.
+    /// The lock file or its directory belongs to another user, and the kernel does not show this
+    /// process whether the key is owned. Acquiring the key is refused until that is known.
     Unknown {
         /// User who owns the lock file. If this process may not search the lock directory: user who
         /// owns the directory.

@@ -66,7 +66,7 @@ impl Ownership {
     }
 }
 
-/// Check for a loss of the key that another thread can make.
+/// Check that the key is not lost, for threads that do not have the tenure.
 #[derive(Debug)]
 pub(crate) enum AnyLossCheck {
     File(LossCheck),
@@ -219,8 +219,8 @@ impl Tenure {
         Ok(Running { child, job })
     }
 
-    /// Names a command that runs under this tenure in the lock record. [`spawn`](Self::spawn) does it
-    /// by itself.
+    /// Writes the command that runs under this tenure into the lock record. [`spawn`](Self::spawn)
+    /// does this by itself.
     pub fn name_command(&mut self, pid: u32, program: &Path) {
         self.record.command = Some(record::RecordedCommand {
             pid,

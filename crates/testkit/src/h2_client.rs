@@ -96,7 +96,7 @@ pub async fn send(client: &Client, request: Request<()>, body: &str) -> Response
     response
 }
 
-/// Waits for the response and its end.
+/// Receives a response up to its end, or up to the error that ends it.
 pub async fn answer(response: ResponseFuture) -> Answer {
     let (head, mut stream) = response.await.expect("an answer").into_parts();
     let mut body = Vec::new();

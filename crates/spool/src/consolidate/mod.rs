@@ -61,8 +61,9 @@ pub struct Options {
     pub grouping: Grouping,
 }
 
-/// Maximum length of the entries in a snapshot while the disk is full. Consolidation may then read
-/// the snapshot several times, since the reserve has room for few batches at a time.
+/// Maximum total length in bytes of the entries in one snapshot while the disk is full. The
+/// reserve, space preallocated for a full disk, has room for few batches. Consolidation therefore
+/// stops often and reads the whole snapshot again. The limit keeps these repeated reads short.
 const MAX_BYTES_IF_FULL: u64 = 1 << 20;
 
 impl Default for Options {
@@ -77,7 +78,7 @@ impl Default for Options {
     }
 }
 
-/// Counts of one consolidation.
+/// Numbers of entries, records and batches of one consolidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Consolidated {
@@ -250,7 +251,7 @@ struct ConsolidationRun<'a> {
     done: Consolidated,
 }
 
-/// Limits of a new snapshot.
+/// Maximum size of a new snapshot. It is smaller while the disk is full.
 struct SnapshotLimits {
     bytes: u64,
     /// Maximum number of record ids in the snapshot. If the disk becomes full, the ids of the
@@ -323,9 +324,9 @@ impl ConsolidationRun<'_> {
         Ok(())
     }
 
-    /// Returns the journal for a snapshot, and `true` if it was opened. The state has no journal
-    /// until the snapshot is finished: after an error the journal in memory may know more than the
-    /// file has.
+    /// Returns the journal for consolidating a snapshot, and `true` if it was read from its files
+    /// now. The caller puts it back into the state only when the snapshot is finished: after an
+    /// error the journal in memory may have events that the files lack.
     fn open_journal(&mut self, snapshot: Uuid) -> Result<(EntryJournal, bool), Error> {
         let journal = self.state.journal.take();
         match journal.and_then(|journal| journal.reuse_for(snapshot)) {

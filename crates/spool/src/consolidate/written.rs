@@ -182,7 +182,12 @@ impl ConsolidationRun<'_> {
                 let _ = progress.totals.add(&record);
             } else {
                 let why = "the record's batch was delivered while the entry was read";
-                tracing::warn!(entry = name, line, why, "a record is missing in the totals");
+                tracing::warn!(
+                    entry = name,
+                    line,
+                    why,
+                    "the totals lack a record that its entry has lost"
+                );
             }
             earlier.add_missing_line(progress.place, line, consolidated);
             journal.add_record(batched.fingerprint, consolidated);

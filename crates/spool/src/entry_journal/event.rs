@@ -28,9 +28,9 @@ pub(crate) struct ConsolidatedEntry {
     /// Lines without a valid record, in ranges: the first and the last of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) aside: Vec<[u64; 2]>,
-    /// Number of records in batches.
+    /// Number of the entry's records that are in batches, including those in `unknown`.
     pub(crate) records: u64,
-    /// Fingerprints of the records in batches.
+    /// Fingerprints of the entry's records that are in batches, except for those in `unknown`.
     pub(crate) ids: Vec<RecordFingerprint>,
     /// Ranges of lines that are in batches, although the ids of their records are not known: the
     /// batch was delivered before a crash, and the entry was damaged or missing afterwards. These
@@ -44,9 +44,10 @@ pub(crate) struct ConsolidatedEntry {
     /// Ranges of lines that a later snapshot consolidates, because the entry could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) later: Vec<[u64; 2]>,
-    /// `None` in the event of an entry. In events that were flushed from the reserve (space
-    /// preallocated for a full disk): numbers to add to the sums, which the last of these events
-    /// has for all entries that were consolidated while the disk was full.
+    /// Numbers that this event adds to the sums of the journal. `None` in the event of a single
+    /// entry, whose own fields are counted. Events that were flushed from the reserve (space
+    /// preallocated for a full disk) have it: the last of them counts all entries that were
+    /// consolidated while the disk was full, the others count none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sums: Option<EntrySums>,
     /// Id of the last snapshot that was consolidated while the disk was full. The journal may lack
@@ -65,10 +66,10 @@ pub(crate) struct EntrySums {
     pub(crate) records: u64,
     /// Records that were skipped, because they had been consolidated before.
     pub(crate) repeated: u64,
-    /// Lines without a valid record.
+    /// Number of lines without a valid record.
     pub(crate) aside: u64,
-    /// Records by the day of the totals that include them. It lacks records that earlier versions
-    /// consolidated, which did not write this field.
+    /// Number of records by the day whose totals include them. Records that earlier versions
+    /// consolidated are missing here, because those versions did not write this field.
     #[serde(default, skip_serializing_if = "RecordsPerDay::is_empty")]
     pub(crate) days: RecordsPerDay,
 }

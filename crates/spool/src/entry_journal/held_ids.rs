@@ -176,9 +176,9 @@ impl HeldIds {
         Ok(lines)
     }
 
-    /// Returns the entry name of the journal event with group `number` of the ids in the reserve.
-    /// No file has this name. After an interrupted flush, the name shows that the journal already
-    /// has the event.
+    /// Returns the entry name of the journal event that has group `number` of the ids in the
+    /// reserve. No file has this name. It contains the position and the number of the ids, so that
+    /// a flush that was interrupted can skip the events that the journal already has.
     fn line_name(&self, number: usize, ids: usize) -> String {
         format!("{ENTRY}-{}-{number}-{ids}", self.ids.start)
     }

@@ -89,7 +89,7 @@ pub(crate) struct EntryJournal {
     /// Open file of the entry journal. `None`: the disk is too full to open the journal, and events
     /// of entries go to the reserve.
     journal: Option<Journal>,
-    /// Snapshot whose entries are being added.
+    /// Id of the snapshot whose consolidated entries are being added to the journal.
     snapshot: Uuid,
     /// Numbers of entries and records in all events. The first line of the next journal file gets
     /// these sums.
@@ -201,7 +201,8 @@ impl EntryJournal {
     }
 
     /// Adds an event that was read from the journal to the sums and the known ids in memory. Ids of
-    /// the current snapshot do not count as known yet.
+    /// the current snapshot do not count as known yet: after a crash, its records must not be taken
+    /// for repeated ones.
     fn add_read(&mut self, consolidated: ConsolidatedEntry) {
         self.sums.add(&consolidated);
         self.ids += consolidated.ids.len() as u64;
@@ -218,7 +219,8 @@ impl EntryJournal {
         }
     }
 
-    /// Frees memory, and reopens the journal for reading only until the next entry is written.
+    /// Frees the memory of the exact ids, and reopens the journal for reading only. The next entry
+    /// that is written opens it for writing again.
     pub(crate) fn stop_writing(&mut self) -> Result<(), Error> {
         self.exact = None;
         self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)

@@ -29,7 +29,7 @@ impl Address {
         if text.contains('#') {
             return Err(invalid("it has a fragment (#)"));
         }
-        let uri: Uri = text.parse().map_err(|_| invalid("it is not valid"))?;
+        let uri: Uri = text.parse().map_err(|_| invalid("it is not a valid URL"))?;
         let authority = uri.authority().ok_or_else(|| invalid("it has no host"))?;
         if authority.as_str().contains('@') {
             return Err(invalid(

@@ -24,9 +24,9 @@ pub(super) struct UploadStatus {
 }
 
 impl UploadStatus {
-    /// Marks the upload as complete. Must be called in front of each request: otherwise an
-    /// incomplete upload of an earlier request would count for this one, and an accepted batch
-    /// would not count as delivered.
+    /// Marks the upload as complete. Must be called before each request: otherwise an incomplete
+    /// upload of an earlier request would count for this one, and an accepted batch would not count
+    /// as delivered.
     pub(super) fn reset(&self) {
         self.is_incomplete.store(false, Ordering::Relaxed);
     }

@@ -66,9 +66,11 @@ impl CloudEvents {
     /// Both must never change: receivers treat an event with another source as another event.
     pub fn new(source: &str, kind: &str) -> Result<Self, HttpError> {
         if source.is_empty() || kind.is_empty() {
-            return Err(HttpError::new("events need a source and a type"));
+            return Err(HttpError::new(
+                "CloudEvents need a source and a type, which must not be empty",
+            ));
         }
-        // The specification requires a URI reference. Only its characters are checked.
+        // CloudEvents require that `source` is a URI reference. Only its characters are checked.
         let is_uri = |byte: u8| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte);
         if !source.bytes().all(is_uri) {
             let reason = "the source of the events has characters that a URI cannot have";

@@ -1,9 +1,9 @@
 //! Outcomes of batches, stored in the reserve (preallocated space) while the disk is too full to
 //! add them to the journal.
 //!
-//! The reserve holds only sums of records, so that any number of batches can leave a full disk. A
-//! batch is listed by name while a crash could bring it back: its file may still exist, or its
-//! snapshot is unfinished and would write it again.
+//! The reserve stores outcomes as sums of records, so that any number of batches can leave a full
+//! disk. It also lists by name the batches that a crash could bring back: their files may still
+//! exist, or their snapshot is unfinished and would write them again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,9 +22,9 @@ use crate::snapshot::Snapshot;
 use crate::time::{Moment, new_id};
 
 const NOTE: &str = "outcomes";
-/// Number of batch names in the reserve from which names that are no longer needed are dropped.
+/// Number of batch names in the reserve at which the names that are no longer needed are dropped.
 const MAX_NAMES: usize = 16;
-/// Maximum number of bytes of one name in the reserve.
+/// Maximum number of bytes of one batch in the reserve: its name, its outcome and its parts.
 const BYTES_PER_NAME: u64 = 400;
 
 /// Outcomes of batches that are in the reserve and not in the journal yet.
@@ -45,9 +45,10 @@ pub(crate) struct HeldOutcome {
     /// Id of the snapshot that the batch belongs to, if consolidation had not finished that
     /// snapshot. After a crash, the resumed consolidation must not write the batch again.
     pub(crate) set: Option<Uuid>,
-    /// Lines of entries that the batch contains, as in the journal event, if `set` names a
-    /// snapshot. A resumed consolidation skips these lines. Empty in a reserve that an earlier
-    /// version wrote: then the batch name gives the first line.
+    /// Lines of entries that the batch contains, in the form of the journal event. Needed only if
+    /// `set` names a snapshot, whose resumed consolidation skips these lines; otherwise empty. Also
+    /// empty in a reserve that an earlier version wrote: the batch name then gives only the first
+    /// line.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<Part>,
 }

@@ -80,7 +80,7 @@ pub(crate) struct OutcomeSums {
     pub(crate) discarded: u64,
 }
 
-/// The journal as the deliverer writes it, with its content in memory.
+/// The journal of batch outcomes, as the deliverer writes it, with its content in memory.
 #[derive(Debug)]
 pub(super) struct Ledger {
     /// Open file of the batch journal. `None` if the disk is too full to create or rotate the
@@ -230,7 +230,7 @@ impl Ledger {
         self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)
     }
 
-    /// Adds an event to the journal. Synced when this returns.
+    /// Adds an event to the journal of batch outcomes, and syncs it.
     pub(super) fn add(&mut self, event: &BatchEvent) -> Result<(), Error> {
         let has_unfinished_snapshot = self.has_unfinished_snapshot();
         let Some(journal) = &mut self.journal else {

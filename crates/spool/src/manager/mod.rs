@@ -97,7 +97,7 @@ impl SpoolManager {
         Self::on(Arc::new(FencedDisk::new(self.disk, fence)), &data)
     }
 
-    /// Fails if the fence was lost. Called in front of each batch that is sent.
+    /// Fails if the fence was lost. Called before each batch is sent.
     pub(crate) fn check_fence(&self) -> Result<(), Error> {
         let checked = self.disk.before_send();
         checked.map_err(|error| Error::new("deliver from", self.data.root(), error))
@@ -171,7 +171,8 @@ impl SpoolManager {
         self.remove(&self.data.failed.join(Reason::file_name(name)))
     }
 
-    /// Drops the journal from memory if another process has written to it.
+    /// Drops the journal of batch outcomes from memory if another process has written to it, so
+    /// that the next use reads it again.
     pub(crate) fn refresh(&self) {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         if ledger.as_ref().is_some_and(|ledger| !ledger.is_current()) {

@@ -24,7 +24,8 @@ pub(crate) struct DeliveryState {
     pub(crate) attempts: u32,
     /// Number of runs in which the batch failed.
     pub(crate) rounds: u32,
-    /// Last run in which the batch failed.
+    /// Id of the last run in which the batch failed. Several failed attempts in one run count as
+    /// one.
     pub(crate) run: Option<Uuid>,
     /// True if an attempt has begun and its end is not stored. After a crash, the destination may
     /// have the batch.

@@ -1,4 +1,4 @@
-//! Creation of the reserve.
+//! Creation of the reserve, the file whose space is allocated for a full disk.
 
 use std::fs::File;
 use std::io;

@@ -68,7 +68,8 @@ impl OpenReserve {
 }
 
 impl IdRange {
-    /// Drops the oldest ids, so that `more` ids fit.
+    /// Returns the range without its oldest ids, as far as `more` new ids would exceed the capacity
+    /// of the ring.
     pub(crate) fn without_oldest(self, capacity: u64, more: u64) -> Self {
         let surplus = (self.count + more).saturating_sub(capacity).min(self.count);
         Self {

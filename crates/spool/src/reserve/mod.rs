@@ -41,7 +41,8 @@ const MAX_MARGIN: u64 = 64 * 1024;
 /// Maximum wait for another process that changes the reserve.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The reserve of a data directory. Its file may be missing.
+/// The reserve of a data directory: a file whose space is allocated in advance, for writes while
+/// the disk is full. The file may be missing.
 #[derive(Clone, Debug)]
 pub(crate) struct Reserve {
     path: PathBuf,

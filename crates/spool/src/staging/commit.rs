@@ -32,12 +32,12 @@ impl CommitGroup {
         let _ = self.done.set(());
     }
 
-    /// Waits until the sync has ended.
+    /// Waits until the sync of this group has ended and its producers were woken.
     pub(super) fn wait_until_done(&self) {
         self.done.wait();
     }
 
-    /// Waits for the result of the sync.
+    /// Waits for the sync of this group, and returns its result.
     pub(super) fn wait_for_result(&self) -> Result<(), Error> {
         self.result.wait().clone()
     }

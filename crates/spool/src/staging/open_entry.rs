@@ -139,7 +139,7 @@ impl OpenEntry {
         }
     }
 
-    /// Returns the extent that a sync which begins now covers.
+    /// Returns the part of the entry that a sync which begins now covers.
     pub(super) fn sync_extent(&self) -> SyncExtent {
         SyncExtent {
             bytes: self.bytes,

@@ -276,7 +276,8 @@ fn entry_is_sealed_when_it_is_full_or_old() {
     }
 }
 
-/// Returns the number of distinct records.
+/// Returns the number of different records in a staging directory: a record that was staged twice
+/// counts once.
 fn distinct_records(dir: &Path) -> usize {
     let mut records = records(dir);
     records.sort();

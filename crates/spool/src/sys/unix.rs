@@ -95,7 +95,7 @@ pub(crate) fn write_at(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, at)
 }
 
-/// Syncs the names in a directory.
+/// Syncs a directory, so that the names of its files survive a power failure.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NONBLOCK;
     let dir = File::options()

@@ -39,7 +39,8 @@ impl HourSpan {
         }
     }
 
-    /// True if the file of the day has the sums that are reported for the day.
+    /// True if the sums of this day can be read from the file of the day: all of its hours are in
+    /// the span, and sums by hour are not requested.
     pub(super) fn is_by_day(&self, day: &str) -> bool {
         !self.by_hour && self.has_all_of(day)
     }

@@ -65,8 +65,8 @@ impl<'a> StagedRecords<'a> {
         }
     }
 
-    /// Adds the records that the totals do not have. `problems` receives the errors of entries that
-    /// cannot be read.
+    /// Adds the staged records that the totals lack to `rows`, the sums of the tally. `problems`
+    /// receives the errors of entries that cannot be read.
     pub(super) fn add_to(
         &mut self,
         rows: &mut Rows,

@@ -468,7 +468,8 @@ fn singles() -> Vec<(usize, Operation, Fault)> {
 /// Returns all pairs of events at adjacent operations. The first event changes the operations after it,
 /// so the second operation is taken from a run with the first event alone.
 fn adjacent_pairs() -> Vec<Events> {
-    // A crash at a read has the same effect as a crash at the next operation that is not a read.
+    // Crashes at reads are left out: a crash at a read has the same effect as one at the next
+    // operation that is not a read.
     let crashes = |kind: Operation| CRASHES.into_iter().filter(move |_| !kind.is_read());
     let events = |kind| {
         let faults = faults(kind).map(Event::Fault);

@@ -143,8 +143,8 @@ fn run_changes_and_sends_nothing_after_its_fence_is_lost_at_any_operation() {
         let run = fenced.run(&options, &delivery, Destination::To(&sink), &watch);
         let is_lost = changes.is_lost.load(Ordering::Relaxed);
         let is_last = changes.count.load(Ordering::Relaxed) == lost_after;
-        // A run checks its fence in front of changes only. If the fence is lost at the last change,
-        // the run may succeed.
+        // A run checks its fence before each change. If the fence is lost at the last change, no
+        // check follows, and the run may succeed.
         assert!(
             matches!(run, Err(RunError::Fenced)) == is_lost || is_last && run.is_ok(),
             "{case}: {run:?}"

@@ -29,8 +29,9 @@ fn event(number: u64) -> Value {
     json!({ "number": number })
 }
 
-/// An event can be added after a failed rotation of the journal: the deliverer does not rotate the
-/// journal while a snapshot is unfinished, and then adds the event without a second attempt.
+/// An event that is added after a failed rotation of the journal must be counted, either at the
+/// first attempt or after the journal is opened again. The deliverer adds such an event while a
+/// snapshot is unfinished, because it does not rotate the journal then.
 #[test]
 fn event_added_after_a_failed_rotation_is_counted() {
     for late in [false, true] {

@@ -47,7 +47,7 @@ pub(crate) struct ExactSums {
     sums: BTreeMap<Vec<Option<String>>, ExactSum>,
 }
 
-/// The form in which exact sums are stored.
+/// Exact sums in the form in which a file of totals stores them.
 #[derive(Serialize, Deserialize)]
 struct Section {
     fields: Vec<String>,
@@ -98,7 +98,7 @@ impl From<ExactSums> for Section {
 }
 
 impl ExactSums {
-    /// Returns sums of no records by these fields.
+    /// Returns empty sums, which are grouped by these fields.
     pub(super) fn by(fields: &Arc<[String]>) -> Self {
         Self {
             fields: Arc::clone(fields),
@@ -155,9 +155,10 @@ impl ExactSums {
         }
     }
 
-    /// Adds what these sums lack of the sums of the groups, if they lack records of the period:
-    /// another program has added records to the groups alone. `groups` yields the value of the first
-    /// field and the sum of each group. The missing part has a value in the first field alone.
+    /// Completes exact sums that lack records of the period, because another program added records
+    /// to the groups alone. `records` is the number of records in the groups. `groups` yields the
+    /// value of the first exact field and the sum of each group. The missing part is added to sums
+    /// that have a value in the first field alone.
     pub(super) fn completed<'a>(
         mut self,
         records: u64,

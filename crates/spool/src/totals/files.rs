@@ -119,9 +119,9 @@ impl<'a> TotalsFiles<'a> {
                 self.write(&hour, all)?;
                 self.sync()?;
             }
-            // The deletion must be on disk before the next snapshot is added. Otherwise, after a
-            // crash, the file of the hour names the next snapshot, and the snapshot in the deleted
-            // file would be added again.
+            // Sync the deletion before the next snapshot is added. Otherwise a power failure could
+            // restore this file after the next snapshot has replaced its id in the file of the
+            // hour, and the records in this file would be added a second time.
             let path = self.data.usage.join(format!("{period}.json"));
             match files::remove(self.disk, &path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {

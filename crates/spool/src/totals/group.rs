@@ -56,8 +56,9 @@ impl Group {
             .and_then(|(_, value)| value)
     }
 
-    /// Puts the fields into the order of this grouping, if both have the same fields. Otherwise the
-    /// same group, read from a file with another order, would get a second row.
+    /// Puts the fields of this group into the order of the grouping, if the group has exactly the
+    /// fields of the grouping. Otherwise the same group, read from a file with another order, would
+    /// get a second row.
     fn arranged(self, grouping: &Grouping) -> Self {
         let fields = grouping.fields();
         let is_same = fields.len() == self.fields.len()
@@ -115,7 +116,9 @@ impl Groups {
     pub(super) fn set_exact(&mut self, grouping: &Grouping, section: Option<ExactSums>) {
         let wanted = grouping.exact_fields();
         if wanted.is_empty() {
-            // Keep the sums of another grouping, which lack the records that this one adds.
+            // This grouping has no exact fields. Keep the exact sums that another grouping wrote,
+            // although they lack the records that are added now: a later run with that grouping
+            // completes them.
             self.exact = section.unwrap_or_default();
             return;
         }
@@ -231,7 +234,8 @@ mod tests {
         let mut groups = Groups::default();
         for (fields, number) in [
             (&[("customer", Some("a")), ("region", None)][..], 1),
-            // These fields are those of the first row in another order, so both rows are one group.
+            // This row has the fields of the row above in another order, so both rows are one
+            // group.
             (&[("region", None), ("customer", Some("a"))][..], 2),
             (&[("customer", Some("a"))][..], 4),
             (&[("customer", Some("a")), ("plan", None)][..], 8),

@@ -32,7 +32,7 @@ pub(crate) enum DayCheck {
 /// Rebuilds the files of days that are missing, damaged or lack records from the files of their
 /// hours. A rebuilt file names `snapshot` as the last one that was added. If that snapshot has
 /// records, [`Totals::fold`](super::Totals::fold) must have added them to the files of the hours
-/// before. Returns the error of a file that cannot be read now, if there is one.
+/// beforehand. Returns the error of a file that cannot be read now, if there is one.
 pub(crate) fn repair(
     disk: &dyn Disk,
     data: &DataDir,

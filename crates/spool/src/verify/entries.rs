@@ -210,7 +210,7 @@ impl Verification<'_> {
                 Ok(Line::Sealed { records }) => sealed = Some(records),
                 Ok(Line::Entry { .. }) => {}
                 Err(_) if has_damaged_end(line.text) => {
-                    fault("its end is damaged".to_owned());
+                    fault("the newline at its end is damaged".to_owned());
                 }
                 // A torn line at the end of an open entry is no fault: its writer is still writing
                 // the line, or has died.

@@ -18,8 +18,9 @@ const DEFAULT_TTL: Duration = Duration::from_secs(15);
 /// Maximum time between SIGTERM to the command and the end of its lease. The command gets this time
 /// to exit by itself.
 const MAX_NOTICE: Duration = Duration::from_secs(5);
-/// Bounds of the time that the watchdog has to end the command after the loss of its lease: half of
-/// the margin by which the lease counts as lost before the store grants it to another owner.
+/// Minimum and maximum of the time that the watchdog has to end the command after the loss of its
+/// lease. The time is a twentieth of the TTL: half of the margin between that loss and the time at
+/// which the store grants the lease to another owner.
 const MIN_PATIENCE: Duration = Duration::from_millis(50);
 const MAX_PATIENCE: Duration = Duration::from_secs(1);
 

@@ -141,7 +141,8 @@ fn exit_code_is_returned_even_if_the_caller_ignores_sigchld() {
 /// `prefix` runs the command with or without `tenure`.
 #[cfg(target_os = "linux")]
 fn signal_masks(sandbox: &Sandbox, ignored: &str, prefix: &str) -> Vec<(String, u64)> {
-    // The C library reserves these two signals, and its `posix_spawn` leaves them ignored.
+    // Signals 32 and 33, which the C library reserves for itself. Its `posix_spawn` leaves them
+    // ignored, so they are not compared.
     const INTERNAL: u64 = 0b11 << 31;
     let script = format!("trap '' {ignored}; exec {prefix} grep ^Sig /proc/self/status");
     let launch = sandbox.program("sh").arg("-c").arg(script);

@@ -122,8 +122,8 @@ fn holder_with_another_start_time_than_recorded_is_not_signalled() {
     let sandbox = Sandbox::new();
     let mut record = record_of_a_dead_owner(&sandbox, 2);
     let mut holder = sandbox.hold_by_flock("x");
-    // Start times are counted in ticks: the holder may have started in the same tick as the dead
-    // owner.
+    // Record an earlier start time than the holder's. The holder may have started in the same clock
+    // tick as the dead owner, and then the recorded time would be right.
     let start = sandbox.record("x").unwrap()["process"]["start"]
         .as_u64()
         .unwrap();

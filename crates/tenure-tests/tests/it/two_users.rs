@@ -391,8 +391,8 @@ fn user_is_refused_where_the_lock_table_has_other_inode_numbers() {
         program = users.program.display(),
         user = "setpriv --reuid=65534 --regid=65534 --clear-groups",
     );
-    // The table is complete in the initial PID namespace, so only the inode numbers are the
-    // obstacle.
+    // In the initial PID namespace `/proc/locks` lists every lock, so only its other inode numbers
+    // can hide the owner's lock.
     let mut shell = RunAs::root().command("sh");
     let outcome = shell.args(["-c", &script]).output().unwrap();
     if outcome.status.code() == Some(9) {

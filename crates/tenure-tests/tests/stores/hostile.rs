@@ -1,5 +1,5 @@
-//! Tests with content in a store that another program wrote: it must neither crash this library nor
-//! reach a terminal.
+//! Tests of stores whose content was written by another program. Such content must not crash this
+//! library, and its control characters must not reach a terminal.
 
 use tenure::{Error, Status, Store};
 

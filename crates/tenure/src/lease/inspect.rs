@@ -17,7 +17,7 @@ pub(crate) const STOP_EVENT: &str = "lease";
 /// Interval between two looks at a lease while its owner is asked to stop.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
-/// Returns the status of a key.
+/// Returns the status of a key in a lease store.
 pub(crate) fn status(store: &LeaseStore, key: &Key) -> Result<Status, Error> {
     let entry = read(store, key)?;
     Ok(to_status(store, key, entry))

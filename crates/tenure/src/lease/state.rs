@@ -33,8 +33,8 @@ struct Shared {
     /// Nanoseconds of the boot clock at which the lease counts as lost, or [`LOST`].
     deadline: AtomicU64,
     stop_requested: AtomicBool,
-    /// Mutex without data, for the condition variable. The two values above are changed while it is
-    /// locked, so that a thread that is about to wait does not miss a change.
+    /// Mutex without data, for the condition variable. `deadline` and `stop_requested` are changed
+    /// while the mutex is locked, so that a thread that is about to wait does not miss a change.
     changes: Mutex<()>,
     changed: Condvar,
 }

@@ -54,7 +54,7 @@ pub(super) fn list(call: &mut Call<'_>) {
     call.json(200, &list);
 }
 
-/// Serves requests for one file.
+/// Serves the requests for one uploaded file, which have its id in their path.
 pub(super) fn kept(call: &mut Call<'_>, method: &str, id: &str, rest: &[&str]) {
     let files = call.state.files.lock().expect("the map");
     let found = files

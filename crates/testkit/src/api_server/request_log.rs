@@ -8,7 +8,7 @@ use super::call::Call;
 use crate::message::Head;
 use crate::server::Received;
 
-/// A request as it was received.
+/// A request that the fake server received, as its log stores it.
 pub(super) struct LoggedRequest {
     line: String,
     headers: Vec<(String, String)>,
@@ -46,7 +46,7 @@ pub(super) fn answer(call: &mut Call<'_>, name: &str) {
     call.json(200, &list.into());
 }
 
-/// Returns the fields with names in lower case.
+/// Returns the header fields of a request, with their names in lower case.
 fn headers(head: &Head) -> Vec<(String, String)> {
     let fields = head.fields.iter();
     let lower = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.clone()));

@@ -42,7 +42,7 @@ pub(super) fn create(call: &mut Call<'_>) {
     }
 }
 
-/// Serves requests for one stored response.
+/// Serves the requests for one stored response, which have its id in their path.
 pub(super) fn kept(call: &mut Call<'_>, method: &str, id: &str, rest: &[&str]) {
     let found = call
         .state

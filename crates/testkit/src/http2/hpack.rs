@@ -44,7 +44,7 @@ pub(super) fn status(mut block: &[u8]) -> Option<u16> {
         block = rest;
     }
     let (&first, rest) = block.split_first()?;
-    // The static table contains these statuses as whole fields, at indexes 8 to 14.
+    // Statuses that the static table of HPACK contains as whole fields, at indexes 8 to 14.
     let indexed = [200, 204, 206, 304, 400, 404, 500];
     if (0x88..=0x8e).contains(&first) {
         return indexed.get(usize::from(first - 0x88)).copied();

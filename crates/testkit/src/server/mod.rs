@@ -71,7 +71,8 @@ impl Received {
     }
 }
 
-/// Script that may write to the connection itself; the steps of its reply follow.
+/// Function that is called for each request. It may write to the connection itself. Then the steps
+/// of the reply that it returns are performed.
 pub(crate) type Script = dyn Fn(&Received, &mut TcpStream) -> Reply + Send + Sync;
 pub(crate) type BodyRule = dyn Fn(&Head) -> BodyHandling + Send + Sync;
 
@@ -203,8 +204,7 @@ impl ScriptedServer {
         let accepting = self.accepting.lock();
         let accepting = accepting.unwrap_or_else(PoisonError::into_inner).take();
         if let Some(accepting) = accepting {
-            // This connection wakes the accepting thread, which then finds `is_stopped` set and
-            // ends.
+            // Connecting wakes the accepting thread, which then finds `is_stopped` set and ends.
             drop(TcpStream::connect(self.address));
             let _ = accepting.join();
         }

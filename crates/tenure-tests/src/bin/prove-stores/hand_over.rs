@@ -73,8 +73,8 @@ fn measure(
     let mut present = owner(&location, key)?;
     for _ in 0..rounds {
         let mut next = waiting(&location, key)?;
-        // A random pause puts the act at any point between two renewals of the lease. The time to a
-        // takeover depends on the age of the last renewal.
+        // A random pause lets `act` end the ownership at any point between two renewals of the
+        // lease, because the time to a takeover depends on the age of the last renewal.
         thread::sleep(Duration::from_millis(random.below(700)));
         let began = Instant::now();
         act(&mut present);

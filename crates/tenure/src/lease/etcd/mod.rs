@@ -294,12 +294,14 @@ async fn forward_deletions(mut stream: WatchStream, sender: mpsc::Sender<Result<
     loop {
         let message = match stream.message().await {
             Ok(Some(response)) if response.canceled() => Err(StoreError::transient(format!(
-                "the server canceled the watch: {}",
+                "the etcd server canceled the watch for a release of the key: {}",
                 crate::text::sanitize_name(response.cancel_reason().to_owned())
             ))),
             Ok(Some(response)) if response.events().is_empty() => continue,
             Ok(Some(_)) => Ok(()),
-            Ok(None) => Err(StoreError::transient("the server ended the watch")),
+            Ok(None) => Err(StoreError::transient(
+                "the etcd server ended the watch for a release of the key",
+            )),
             Err(error) => Err(to_store_error(&error)),
         };
         let ended = message.is_err();
@@ -321,9 +323,9 @@ impl Waiter for Deletion {
         match self.events.recv_timeout(limit) {
             Ok(event) => event,
             Err(RecvTimeoutError::Timeout) => Ok(()),
-            Err(RecvTimeoutError::Disconnected) => {
-                Err(StoreError::transient("the watch has ended"))
-            }
+            Err(RecvTimeoutError::Disconnected) => Err(StoreError::transient(
+                "the watch for a release of the key has ended",
+            )),
         }
     }
 }
