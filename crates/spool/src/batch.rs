@@ -20,9 +20,9 @@ use crate::line::{self, digits};
 use crate::record::{self, Record, parse_id};
 
 pub(crate) const VERSION: u32 = 1;
-/// Maximum length of the records in a batch of several records. A batch must fit into memory and
-/// into the reserve. The value is part of the format: after an upgrade, a new release must divide
-/// an unfinished snapshot into the same batches.
+/// Maximum total length in bytes of the records in a batch that has several. A batch must fit into
+/// memory and into the reserve. The value is part of the format: after an upgrade, a new release
+/// must divide an unfinished snapshot into the same batches.
 pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 
 /// Consecutive records of one entry that are in a batch, by their numbers in the entry.
@@ -161,8 +161,8 @@ impl Batch {
         let whole = line::checked(bytes.strip_suffix(b"\n").unwrap_or_default());
         let lines = BatchLines::new(bytes);
         if let Err(why) = whole {
-            // The checksum of the file does not match. The checksums of the records may locate the
-            // damage.
+            // The checksum of the file does not match. Report the first record that does not match
+            // its own checksum, if there is one.
             return Err(lines
                 .first_damaged()
                 .unwrap_or_else(|| BatchDamage::new(why)));
@@ -187,8 +187,8 @@ impl Batch {
                 "it names more or fewer lines than it has records",
             ));
         }
-        // A batch is always written as the same bytes. The comparison covers the checksums of the
-        // records, the count and the text around the records.
+        // A batch is always written as the same bytes. Encoding it again and comparing the bytes
+        // checks the checksums of the records, their count and the text around them.
         if batch.encode() != bytes {
             return Err(lines.first_damaged().unwrap_or_else(|| {
                 BatchDamage::new(

@@ -4,9 +4,9 @@
 //! {"version":1,"to":"https://billing.example/usage","since":"2026-11-16T12:00:00Z","crc":"xxxxxxxx"}
 //! ```
 //!
-//! The first run that has a destination writes it. Runs with another one, or with none, are refused
-//! from then on, so that no process archives or delivers what was staged for another receiver.
-//! Archiving writes nothing: a directory without a destination can still be given one.
+//! The first run that has a destination writes the file. Later runs with another destination, or
+//! with none, are refused, so that no process archives or delivers what was staged for another
+//! receiver. Archiving writes no file: a directory without a destination can still be given one.
 
 use std::io;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! The only reader of the entry format. Consolidation, recovery, the report and `verify` use it, so
 //! that all of them find the same records.
 //!
-//! Reading an entry of another version is an error, as an I/O error is. Such an entry stays in
-//! place.
+//! An entry of another version is not read: the reader returns an error, as it does for an I/O
+//! error, and the entry stays in place.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -170,7 +170,7 @@ pub(crate) fn probe(
     let Some(mut entry) = EntryReader::open(disk, &path)? else {
         return Ok(None);
     };
-    // Reading the first line checks the version of the entry.
+    // Read the first line, which checks the version of the entry.
     entry.next()?;
     let rest = entry.lines.skip_to_end();
     rest.map(Some).map_err(|error| Error::read(&path, error))

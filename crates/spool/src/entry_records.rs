@@ -29,7 +29,7 @@ pub(crate) struct EntryRecords<'a> {
     is_whole: bool,
     /// Ranges of record numbers without a valid record: the first and the last of each.
     aside: Vec<[u64; 2]>,
-    /// Damaged lines that are not in `failed/` yet.
+    /// Damaged lines of the entry that are not in `failed/` yet.
     quarantine: QuarantineBuffer,
 }
 

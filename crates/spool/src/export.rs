@@ -43,7 +43,7 @@ pub struct Exported {
     pub records: u64,
     /// Hours and days in UTC whose totals have more records than were found on disk.
     pub missing: Vec<MissingRecords>,
-    /// Files that cannot be read. Their records are missing.
+    /// Errors of files that cannot be read. The export lacks their records.
     pub problems: Vec<Error>,
 }
 
@@ -202,7 +202,7 @@ impl Export<'_> {
         Ok(files)
     }
 
-    /// Exports the records of a file. A file that is gone was moved or deleted.
+    /// Exports the records of a file. Skips a file that was moved or deleted since it was listed.
     fn read(&mut self, file: &SourceFile) -> Result<ControlFlow<()>, Error> {
         let Some(entry) = file.entry else {
             return self.read_batch(&file.path);
@@ -211,7 +211,7 @@ impl Export<'_> {
             let single = SingleRecordFile::read(&*self.data.disk, &file.path, entry.id)?;
             return Ok(match single {
                 Some(SingleRecordFile::Record(record)) => self.add(&record),
-                // Consolidation will move a file that is not a record to `failed/`.
+                // Skip a file that is not a record: consolidation will move it to `failed/`.
                 _ => ControlFlow::Continue(()),
             });
         }

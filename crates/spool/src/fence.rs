@@ -62,7 +62,7 @@ impl fmt::Debug for Fence {
     }
 }
 
-/// Source of the I/O error of an operation that a fence rejected.
+/// Inner error of the I/O error with which a fence rejects an operation.
 #[derive(Debug)]
 struct FenceLost;
 

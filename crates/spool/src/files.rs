@@ -191,7 +191,8 @@ pub(crate) fn flush(disk: &dyn Disk, dirs: &[&Path]) -> Result<(), Error> {
     Ok(())
 }
 
-/// A file of a data directory, as the reserve names it.
+/// A file of a data directory, and its name in the reserve, the space that is preallocated for a
+/// full disk.
 struct ReserveFile {
     reserve: Reserve,
     /// Directory and file name, such as `spool/{batch}.json`: the name of the file in the reserve.

@@ -136,8 +136,8 @@ pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
     std::str::from_utf8(text).map_err(|_| "not UTF-8")
 }
 
-/// Parses the text in front of a checksum. Only spool writes it, always in the same form, so that
-/// no JSON parser is needed.
+/// Parses a line of an entry, given without its checksum. Only spool writes such lines, always in
+/// the same form, so that no JSON parser is needed.
 fn parse(text: &str) -> Option<Line> {
     if let Some(rest) = text.strip_prefix(r#"{"id":""#) {
         let (id, rest) = rest.split_once(r#"","record":"#)?;

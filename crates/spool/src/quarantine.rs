@@ -1,5 +1,5 @@
-//! Quarantine: damaged files, lines and records go to `failed/` with a reason, and are never
-//! deleted.
+//! Quarantine: damaged files, lines and records go to `failed/` with a reason. They stay there
+//! until a limit of `failed/` or a person deletes them.
 
 use std::io::{self, Read as _};
 use std::path::Path;

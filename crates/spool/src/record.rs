@@ -149,8 +149,8 @@ pub(crate) fn parse_id(text: &str) -> Result<Uuid, BadRecord> {
 /// Parses a JSON object that receivers can parse, and returns the fields that `is_wanted` selects.
 fn read_fields(json: &str, is_wanted: impl Fn(&str) -> bool) -> Result<Fields<'_>, BadRecord> {
     let fields = Fields::read(json, is_wanted).map_err(|error| bad(error.to_string()))?;
-    // `Fields` does not decode the strings in values. A receiver does, and many parsers reject the
-    // whole batch if a string in it is not Unicode.
+    // Check that the strings in values are Unicode, since `Fields` does not decode them. A receiver
+    // does, and many parsers reject the whole batch because of one such string.
     match lone_surrogate(json) {
         Some(escape) => Err(bad(format!("lone surrogate {escape} in a string"))),
         None => Ok(fields),

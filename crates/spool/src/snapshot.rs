@@ -7,8 +7,8 @@
 //!
 //! While the disk is full, the snapshot file is stored in the reserve, `_staging/.reserve`, whose
 //! space is allocated in advance. If the disk is too full for the journal as well, the write that
-//! adds the journal's events to the reserve also adds the id of the written snapshot. This id
-//! replaces the rename.
+//! adds the journal's events to the reserve also adds the id of the written snapshot. This id has
+//! the same meaning as the rename that otherwise marks the snapshot as written.
 //!
 //! The lock record names the entries as well, but only for people: the lock record is overwritten
 //! in place, so that a crash can leave it incomplete.

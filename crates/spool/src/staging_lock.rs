@@ -338,7 +338,8 @@ impl StagingLock {
         self.before_record_write()?;
         if let Some(tenure) = &mut self.tenure {
             match tenure.set_field(CONSUMED, names).map_err(LockError::Lock) {
-                // Recovery uses the snapshot file. The lock record only informs people.
+                // Continue on a full disk: recovery uses the snapshot file, and the lock record
+                // only informs people.
                 Err(error) if error.is_full() => {
                     tracing::debug!(%error, "disk full: the lock record does not name the entries that are being consolidated");
                 }

@@ -103,7 +103,7 @@ impl<'de> Deserialize<'de> for Moment {
 
 /// Returns a new id, which sorts after the ones that were made earlier.
 pub(crate) fn new_id() -> Uuid {
-    // `Uuid::now_v7` panics on a clock that is set to a time before 1970.
+    // Do not call `Uuid::now_v7`, which panics if the clock is set to a time before 1970.
     if SystemTime::now() < SystemTime::UNIX_EPOCH {
         return Uuid::new_v7(uuid::Timestamp::from_unix(uuid::NoContext, 0, 0));
     }

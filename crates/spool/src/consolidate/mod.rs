@@ -54,7 +54,8 @@ pub struct Options {
     pub batch_size: usize,
     /// Maximum number of entries in a snapshot.
     pub max_entries: usize,
-    /// Maximum length of the entries in a snapshot together. A single entry may exceed it.
+    /// Maximum total length in bytes of the entries in a snapshot. A snapshot of a single entry may
+    /// exceed it.
     pub max_bytes: u64,
     /// Fields of records by which totals are grouped, summed and counted. Without any, the totals are
     /// numbers of records.
@@ -82,19 +83,20 @@ impl Default for Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Consolidated {
-    /// Entries that were read and deleted.
+    /// Number of entries that were read and deleted.
     pub entries: usize,
-    /// Records of the consolidated entries that are in batches, also in batches that were written
-    /// before a crash.
+    /// Number of records of the consolidated entries that are in batches, including batches that
+    /// were written before a crash.
     pub records: usize,
-    /// Batches that were written now. A batch from before a crash does not count.
+    /// Number of batches that this consolidation has written. Batches that were written before a
+    /// crash do not count.
     pub batches: usize,
-    /// Records that were skipped, because they had been consolidated before.
+    /// Number of records that were skipped, because they had been consolidated before.
     pub repeated: usize,
     /// Number of damaged or missing lines, rejected records and foreign files. Those that exist
     /// were moved to `failed/`.
     pub aside: u64,
-    /// Entries that cannot be read, or have a newer version. They stay in place.
+    /// Number of entries that cannot be read, or have a newer version. They stay in place.
     pub unreadable: usize,
 }
 
@@ -156,7 +158,7 @@ impl ConsolidatorState {
         self.backlog.list(data)
     }
 
-    /// Sets the error of the totals, and logs its beginning and its end.
+    /// Stores the error of a file of totals, and logs when the error begins and when it ends.
     fn set_unreadable_totals(&mut self, unreadable: Option<Error>) {
         match (&self.unreadable_totals, &unreadable) {
             (None, Some(error)) => {
@@ -371,7 +373,8 @@ impl ConsolidationRun<'_> {
             let Some(name) = self.seal_if_open(listed, &mut full) else {
                 continue;
             };
-            // A rename during the listing may list an entry under both of its names.
+            // If an entry is renamed during the listing, the listing may have it under both of its
+            // names. Choose it once.
             if chosen.last() == Some(&name) {
                 continue;
             }

@@ -44,7 +44,7 @@ pub(super) struct SnapshotProgress {
     parts: Vec<Part>,
     /// Records of the current batch.
     records: Vec<Record>,
-    /// Length of the records of the current batch in bytes, which must not exceed
+    /// Total length in bytes of the records in the current batch. It must not exceed
     /// [`batch::MAX_BYTES`] unless the batch has a single record.
     bytes: usize,
     totals: Totals,
@@ -196,8 +196,8 @@ impl ConsolidationRun<'_> {
         Ok(())
     }
 
-    /// Writes the totals, and repairs days whose totals are missing. `is_opened`: the journal was
-    /// read now, so that all days are checked.
+    /// Writes the totals, and repairs days whose totals are missing. `is_opened` is true if the
+    /// journal was read from its files now: then all days are checked.
     pub(super) fn write_totals(
         &mut self,
         progress: &mut SnapshotProgress,

@@ -19,7 +19,7 @@ const FAILURES_TO_STOP: u32 = 6;
 /// up to half of the limit. Without the limit, `Retry-After: 0` would cause retries in a tight
 /// loop.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
-/// Pause after a response that accepts no batch at all, such as 401.
+/// Pause after a response which shows that the destination accepts no batch at all, such as 401.
 const MISCONFIGURED_PAUSE: Duration = Duration::from_secs(30);
 
 /// Result of one attempt to deliver a batch.
@@ -243,7 +243,8 @@ impl Courier<'_> {
         Ok(NextStep::Stop)
     }
 
-    /// Stores when the batch is tried again, or fails it after too many rounds.
+    /// Stores the time of the next attempt to deliver the batch. Moves the batch to `failed/`
+    /// instead if it has failed in too many runs and for too long.
     fn schedule_retry(
         &mut self,
         name: &str,

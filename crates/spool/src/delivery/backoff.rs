@@ -5,9 +5,9 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_secs(1);
 
-/// Returns the wait after so many failures. Its upper bound doubles with every failure, up to
-/// `max`. The wait is between half of that bound and all of it, so that clients that failed
-/// together do not retry together.
+/// Returns the wait after this number of failures. The upper bound of the wait doubles with every
+/// failure, up to `max`. The wait is between half of that bound and all of it, so that clients that
+/// failed together do not retry together.
 pub(super) fn backoff(failures: u32, max: Duration) -> Duration {
     let doublings = failures.saturating_sub(1).min(30);
     let bound = FIRST.saturating_mul(1 << doublings).min(max);

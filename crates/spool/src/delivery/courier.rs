@@ -229,8 +229,8 @@ impl Courier<'_> {
         }
     }
 
-    /// Number of attempts for a batch. Batches with an unreadable or uncertain state count as
-    /// tried.
+    /// Returns the number of attempts to deliver a batch. It is at least 1 if the state of the
+    /// batch cannot be read, the outcome of an attempt is unknown, or the batch is being split.
     fn attempts(&self, name: &str) -> u32 {
         self.store.state(name).map_or(1, |state| {
             let min_attempts = u32::from(state.is_unknown() || state.splitting);

@@ -74,7 +74,7 @@ impl Courier<'_> {
                 return Ok(NextStep::Continue);
             }
             // At most one batch per run fails as ambiguous. Otherwise a destination that rejects
-            // everything would empty the spool.
+            // everything could move every pending batch to `failed/` in one run.
             return self.pause_for_rejections(&rejected.message);
         }
         if rejected.kind == RejectionKind::TooLarge

@@ -108,7 +108,7 @@ pub(crate) struct EntryJournal {
     /// Entries of this snapshot that were in the journal before a crash, by name. They are read
     /// again, and until then their ids do not count as known.
     already_journaled: HashMap<String, ConsolidatedEntry>,
-    /// Names of the entries of this snapshot that were read.
+    /// Names of the entries of this snapshot that were read so far.
     read_entries: HashSet<String>,
     /// Entries that were read, but whose records are not all in batches yet.
     pending: Vec<ConsolidatedEntry>,

@@ -49,7 +49,8 @@ fn pieces(secret: &str) -> impl Iterator<Item = &str> {
     std::iter::once(secret).chain(long)
 }
 
-/// Removes the escapes of JSON and URLs. The result is only compared, never shown.
+/// Removes the escapes of JSON and URLs from a text, so that an escaped secret is found in it. The
+/// result is never shown.
 fn unescape(text: &str) -> String {
     let text = text.replace('\\', "");
     let mut unescaped = String::new();

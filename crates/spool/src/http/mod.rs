@@ -210,7 +210,8 @@ impl Http {
                 format!("no response within {} s", limit.as_secs_f32())
             }
             ureq::Error::HostNotFound => "host not found".to_owned(),
-            // A plain HTTP server responds to a TLS handshake with text, which is not a TLS message.
+            // The server does not speak TLS: a plain HTTP server responds to a TLS handshake with
+            // text, which is not a TLS message.
             ureq::Error::Rustls(rustls::Error::InvalidMessage(_)) => {
                 "the server does not speak TLS; use http:// instead of https://?".to_owned()
             }
@@ -272,7 +273,7 @@ impl Client {
         let mut config = Agent::config_builder()
             .tls_config(tls)
             .http_status_as_error(false)
-            // A redirect could send the token to another host.
+            // Do not follow redirects: a redirect could send the token to another host.
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(options.user_agent.as_str())

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Maximum wait. Larger values could overflow when they are added to a time.
+/// Maximum wait that is read from `Retry-After`. Larger values could overflow when they are added
+/// to a time.
 const MAX_WAIT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// Returns the wait from `now` on. Dates in the past give zero. Text that is neither a number nor a

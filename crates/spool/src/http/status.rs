@@ -23,7 +23,7 @@ pub(super) fn classify(status: u16, conflict_is_failure: bool) -> StatusClass {
         400 | 422 => StatusClass::Rejected,
         413 => StatusClass::TooLarge,
         // Some gateways respond 503, as others 502 or 504, when the receiver closes the connection
-        // after it has read the batch.
+        // after it has read the batch. So the receiver may have the batch.
         500..=599 => StatusClass::Later { unknown: true },
         // A receiver that responds 408 or 429 has not processed the request, so it cannot have the
         // batch.

@@ -103,7 +103,7 @@ impl HeldOutcomes {
         format!("reserve-{}", self.id)
     }
 
-    /// Adds the outcome of a batch. Synced when this returns.
+    /// Adds the outcome of a batch to the reserve, and syncs the reserve.
     pub(super) fn add(
         disk: &dyn Disk,
         data: &DataDir,

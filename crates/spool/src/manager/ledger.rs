@@ -75,7 +75,7 @@ pub(crate) struct OutcomeSums {
     pub(crate) delivered: u64,
     pub(crate) archived: u64,
     pub(crate) batches_delivered: u64,
-    /// Records of failed batches that were deleted. Earlier versions deleted none.
+    /// Number of records in failed batches that were deleted. Earlier versions deleted none.
     #[serde(default)]
     pub(crate) discarded: u64,
 }

@@ -211,8 +211,8 @@ impl SpoolManager {
         Ok(ledger)
     }
 
-    /// Adds an event to the journal, or to the reserve if the disk is full. Synced when this
-    /// returns.
+    /// Adds an event to the journal of batch outcomes, or to the reserve if the disk is full.
+    /// Synced when this returns.
     fn add_event(&self, batch: &Batch, outcome: BatchOutcome, message: &str) -> Result<(), Error> {
         let at = Moment::from(std::time::SystemTime::now());
         let event = BatchEvent::new(batch, outcome, at, message);
@@ -284,7 +284,8 @@ impl SpoolManager {
         exists.map_err(|error| Error::read(path, error))
     }
 
-    /// Reads the file of a batch. Returns an empty vector for a file that is too large for a batch.
+    /// Reads the file of a batch. Returns an empty vector, which counts as damaged, for a file that
+    /// is too large for a batch.
     fn content(&self, path: &Path) -> Result<Vec<u8>, Error> {
         let read = read_bounded(&*self.disk, path);
         Ok(read

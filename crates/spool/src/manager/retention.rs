@@ -174,7 +174,8 @@ impl SpoolManager {
     fn is_ours(&self, dir: KeptIn, name: &str) -> bool {
         match dir {
             KeptIn::Archive => batch::is_batch_name(name),
-            // Every file that spool puts into `failed/` has a reason file beside it.
+            // Every file that spool puts into `failed/` has a reason file beside it. A file without
+            // one is foreign.
             KeptIn::Failed => {
                 let reason = self.data.failed.join(Reason::file_name(name));
                 super::look::is_failed(name) && self.exists(&reason).unwrap_or(false)
@@ -202,8 +203,8 @@ impl SpoolManager {
             let Ok(batch) = check(name, &bytes) else {
                 return Ok(Deletion::Refused);
             };
-            // The journal has the event already if a process crashed between the event and the
-            // deletion. A second event would count the records twice.
+            // Add no second event, which would count the records twice: if a process crashed
+            // between the event and the deletion, the journal has the event already.
             if self.outcome(name)? != Some(BatchOutcome::Discarded) {
                 self.add_event(&batch, BatchOutcome::Discarded, "")?;
             }

@@ -55,8 +55,8 @@ impl Reserve {
             // or removes that file.
             if self.exists() {
                 return match disk.remove(half) {
-                    // Another process has removed the unfinished file: on Windows `is_same_file`
-                    // cannot detect that.
+                    // Another process has removed the unfinished file already. On Windows
+                    // `is_same_file` cannot detect that.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
                     removed => removed,
                 };

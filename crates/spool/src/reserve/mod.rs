@@ -128,14 +128,15 @@ impl ReserveLayout {
 }
 
 impl Reserve {
-    /// Names the reserve file in this staging directory, without creating or opening it.
+    /// Returns the reserve of this staging directory, without creating or opening its file.
     pub(crate) fn new(staging: &Path) -> Self {
         Self {
             path: staging.join(FILE),
         }
     }
 
-    /// Names the reserve file of the data directory of which `dir` is a subdirectory.
+    /// Returns the reserve of the data directory of which `dir` is a subdirectory, without opening
+    /// it.
     pub(crate) fn beside(dir: &Path) -> Self {
         let root = dir.parent().unwrap_or(Path::new(""));
         Self::new(&root.join(STAGING))

@@ -160,7 +160,7 @@ impl OpenEntry {
         self.unsynced.len()
     }
 
-    /// Takes the records that are acknowledged and not synced.
+    /// Removes and returns the records that are acknowledged and not synced.
     pub(super) fn take_unsynced(&mut self) -> Vec<Record> {
         let lines = std::mem::take(&mut self.unsynced);
         let lines = lines.split(|byte| *byte == b'\n');

@@ -54,8 +54,8 @@ fn give_to_owner_of_parent(made: &File, path: &Path) -> io::Result<()> {
         return Ok(());
     }
     match fchown(made.as_fd(), Some(parent.uid()), Some(parent.gid())) {
-        // The root of a container may lack the permission, or the owner may have no id there. Then
-        // only root can use the file.
+        // Ignore the error: the root of a container may lack the permission, or the owner may have
+        // no id there. Then only root can use the file.
         Err(error) if is_owner_change_denied(&error) => Ok(()),
         changed => changed,
     }

@@ -48,7 +48,8 @@ pub struct Tally {
     /// End of the span, which is not part of it: the requested time, rounded up to the hour or the
     /// day as `from` is rounded down.
     pub until: Option<SystemTime>,
-    /// Files of totals and staged entries that cannot be read. Their records are missing.
+    /// Errors of files of totals and of staged entries that cannot be read. The tally lacks their
+    /// records.
     pub problems: Vec<Error>,
 }
 
@@ -179,7 +180,8 @@ fn tally_span(data: &DataDir, grouping: &Grouping, span: &HourSpan) -> Result<Ta
 /// Returns the snapshot that is being consolidated.
 fn current_snapshot(data: &DataDir) -> Result<Option<Snapshot>, Error> {
     match Snapshot::read(&*data.disk, &data.staging) {
-        // The next consolidation discards a damaged snapshot and freezes a new one.
+        // A damaged snapshot counts as no snapshot: the next consolidation discards it and freezes
+        // a new one.
         Err(error) if error.is_damage() => Ok(None),
         snapshot => snapshot,
     }

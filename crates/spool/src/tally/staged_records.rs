@@ -144,15 +144,16 @@ impl<'a> StagedRecords<'a> {
         let staging = &self.data.staging;
         let mut lines = EntryReader::open(&*self.data.disk, &name.path_in(staging))?;
         if lines.is_none() && name.kind == EntryKind::Open {
-            // The entry may have been sealed, and thereby renamed, since it was listed.
+            // Try the name of the sealed entry: the entry may have been sealed, and thereby
+            // renamed, since it was listed.
             let sealed = EntryName {
                 kind: EntryKind::Sealed,
                 ..name
             };
             lines = EntryReader::open(&*self.data.disk, &sealed.path_in(staging))?;
         }
-        // An entry that is gone was consolidated. The totals have changed, and the tally starts
-        // again.
+        // Skip an entry that is gone: it was consolidated, so the totals have changed, and the
+        // tally starts again.
         let Some(mut lines) = lines else {
             return Ok(());
         };

@@ -93,7 +93,8 @@ impl Scenario {
         if self.disk.has_crashed() {
             self.kill();
             if self.disk.restart() || self.drops_unsynced_pages {
-                // Records that are not synced may be lost in a power failure.
+                // Do not expect the unsynced records of ended processes any more: a power failure,
+                // or a failed sync that drops pages, may have lost them.
                 self.orphans.clear();
             }
         }
@@ -345,8 +346,8 @@ fn problem(run: &Result<Run, RunError>) -> Option<String> {
     trouble.or(unreadable).or(no_reserve).or(pending)
 }
 
-/// Runs the scenario with these crashes and faults, and checks the records. Returns the disk
-/// operations.
+/// Runs the scenario with these crashes and faults, and checks the records. Returns the kinds of
+/// the disk operations.
 fn run(events: Vec<(usize, Event)>) -> Vec<Operation> {
     let case = format!("{events:?}");
     let mut scenario = Scenario::new(events);

@@ -25,7 +25,7 @@ fn count_all(test_dir: &TestDataDir) -> u64 {
     records(&tally(test_dir.path(), None, None).unwrap())
 }
 
-/// Returns the number of records. Panics if the tally reports problems.
+/// Returns the number of records that a tally counts. Panics if the tally reports problems.
 fn records(tally: &Tally) -> u64 {
     assert!(tally.problems.is_empty(), "{:?}", tally.problems);
     let tokens: u64 = tally.rows.iter().map(|row| row.total).sum();

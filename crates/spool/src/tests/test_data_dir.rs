@@ -218,7 +218,8 @@ pub(super) fn record() -> Record {
     Record::parse(r#"{"tokens":1}"#).unwrap()
 }
 
-/// The reserve, the pause of the receiver, and lock files that are kept after release.
+/// Names of files that are not deleted: the reserve, the pause of the receiver, and lock files that
+/// are kept after release.
 const PERMANENT_FILES: [&str; 4] = [
     ".reserve",
     ".pause.json",

@@ -5,9 +5,9 @@
 //! fields have, such as the customer who pays. These sums are a section of their own in the file of
 //! the period, so that they are replaced together with the groups.
 //!
-//! A program that does not know the section drops it, or adds records to the groups alone. The
-//! section has the number of records of the period, so that this is detected; the missing part is
-//! then taken from the groups.
+//! A program that does not know the section of exact sums drops it, or adds records to the groups
+//! alone. The section has the number of records of the period, so that this is detected; the
+//! missing part is then taken from the groups.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -21,8 +21,8 @@ const MAX_GROUPS: usize = 4096;
 /// which values its records had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
-    /// Values, one for each of `fields`. Derived comparison starts here, so that the groups of one
-    /// grouping sort by their values.
+    /// Values, one for each of `fields`. The derived comparison begins with this field, so that the
+    /// groups of one grouping sort by their values.
     values: Vec<Option<String>>,
     fields: Arc<[String]>,
 }
@@ -99,7 +99,7 @@ impl Groups {
         }
     }
 
-    /// Adds the sums of other groups to the sums of the same groups here.
+    /// Adds each sum of `others` to the sum of the same group in this set.
     pub(crate) fn add_all(&mut self, grouping: &Grouping, others: &Self) {
         for (group, sum) in &others.rows {
             self.sum_mut(grouping, group.clone()).add(sum);

@@ -42,8 +42,8 @@ impl Verification<'_> {
                 let Some(batch) = self.read_batch(&path, &name) else {
                     continue;
                 };
-                // After a crash a batch may still exist although the journal has its outcome. The
-                // journal already counts the records of that batch.
+                // Skip a batch whose outcome is in the journal, which counts its records already.
+                // After a crash the file of such a batch may still exist.
                 if let Some(
                     BatchOutcome::Delivered
                     | BatchOutcome::Split
@@ -85,8 +85,8 @@ impl Verification<'_> {
                     | BatchOutcome::Archived
                     | BatchOutcome::Discarded,
                 ) => {}
-                // After a crash a batch may still be in `archive/` although it was moved back to
-                // `spool/`.
+                // A crash may have interrupted the move of this batch back to `spool/`. If `spool/`
+                // lacks the batch, its file in `archive/` counts as pending.
                 Some(BatchOutcome::Unarchived) => {
                     let pending = self.data.spool.join(&name);
                     if self.exists(&pending) {

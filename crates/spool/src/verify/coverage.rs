@@ -220,8 +220,8 @@ impl Coverage {
             if entry.is_unfinished {
                 continue;
             }
-            // The journal of batches may have only the sums of entries older than `sent_since`, so
-            // their lines cannot be proven missing.
+            // Do not report missing lines of entries older than `sent_since`: the journal of
+            // batches may have only the sums of their batches, so the lines may be in one of those.
             let is_provable = match (self.sent_since, entry.at) {
                 (None, _) => true,
                 (Some(since), Some(at)) => at >= since,

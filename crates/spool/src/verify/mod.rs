@@ -30,17 +30,19 @@ const MAX_REPETITIONS: usize = 4;
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Books {
-    /// All records that were ever staged and are accounted for, each counted once.
+    /// Number of all records that were ever staged and are accounted for, each counted once.
     pub staged: u64,
-    /// Records that their destination has accepted.
+    /// Number of records that their destination has accepted.
     pub delivered: u64,
-    /// Records that had no destination: those in `archive/`, and those that were deleted from it.
+    /// Number of records that had no destination: those in `archive/`, and those that were deleted
+    /// from it.
     pub archived: u64,
-    /// Records that are staged or in batches that are not delivered yet.
+    /// Number of records that are staged, or in batches that are not delivered yet.
     pub pending: u64,
-    /// Records of rejected batches, and damaged lines that are kept in `failed/`.
+    /// Number of records of rejected batches and of damaged lines that are kept in `failed/`.
     pub failed: u64,
-    /// Repetitions: records that were staged again with the same id. Each record counts once.
+    /// Number of repetitions: records that were staged again with the same id. Each record counts
+    /// once.
     pub repeated: u64,
     /// Problems that were found. Without any, the books balance.
     pub problems: Vec<Problem>,

@@ -14,7 +14,7 @@ use crate::stop::Stopped;
 /// Value of the field `stop_event` in the lock record of an owner that honours stop requests in the
 /// store.
 pub(crate) const STOP_EVENT: &str = "lease";
-/// Interval between two looks at a lease while its owner is asked to stop.
+/// Interval between two reads of a lease while its owner is asked to stop.
 const STOP_POLL: Duration = Duration::from_millis(100);
 
 /// Returns the status of a key in a lease store.
