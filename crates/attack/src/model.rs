@@ -182,7 +182,7 @@ fn form_models(request: &Received, boundary: &[u8]) -> Vec<String> {
     parts.filter_map(model).collect()
 }
 
-/// Parses line by line and accepts LF, as Werkzeug and Go do.
+/// Finds the model as Werkzeug and Go do: parses line by line and accepts LF.
 fn lf_model(request: &Received) -> Option<String> {
     let text = request.text().replace("\r\n", "\n");
     let mut parts = text.split("--x\n").skip(1);
@@ -193,7 +193,7 @@ fn lf_model(request: &Received) -> Option<String> {
     })
 }
 
-/// Decodes `name*=`, as Werkzeug and aiohttp do, and uses the first field.
+/// Finds the model as Werkzeug and aiohttp do: decodes `name*=` and uses the first field.
 fn extended_name_model(request: &Received) -> Option<String> {
     first_model(
         &request
@@ -202,12 +202,13 @@ fn extended_name_model(request: &Received) -> Option<String> {
     )
 }
 
-/// Unfolds part headers, as Python's email package does, and uses the first field.
+/// Finds the model as Python's email package does: unfolds part headers and uses the first field.
 fn folded_model(request: &Received) -> Option<String> {
     first_model(&request.text().replace("\r\n name=", "name="))
 }
 
-/// Accepts a first boundary within a line, as Werkzeug does, and uses the first field.
+/// Finds the model as Werkzeug does: accepts a first boundary within a line and uses the first
+/// field.
 fn preamble_model(request: &Received) -> Option<String> {
     first_model(&request.text())
 }

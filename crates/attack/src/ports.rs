@@ -260,7 +260,7 @@ fn one_backend(target: &Target) -> Outcome {
         if !is_full {
             return Err("the ports were not exhausted".into());
         }
-        // Requests without a model go to the first backend that can serve them.
+        // The victim's request names no model, so it goes to the first backend that can serve it.
         let mut victim = Http1::connect_from(source(0), server.address)?;
         victim.send(Request::get("/v1/files/f").to_bytes())?;
         let status = victim.response()?.status();

@@ -112,7 +112,7 @@ pub fn judge(dir: &Path) -> Verdict {
             continue;
         }
         let bytes = std::fs::read(&path).expect("the interval log is readable");
-        // A killed process may have left a partial entry.
+        // A killed process may have left a partial entry, which is ignored.
         intervals.extend(bytes.chunks_exact(24).map(parse));
     }
     compare(intervals)

@@ -399,7 +399,8 @@ impl OwnProcess {
     pub(crate) fn get() -> Self {
         static ME: OnceLock<OwnProcess> = OnceLock::new();
         let me = ME.get_or_init(Self::read);
-        // A forked child inherits the cached value of its parent, but is another process.
+        // A forked child inherits the cached value of its parent, but is another process, so its
+        // value is read anew.
         if me.pid == std::process::id() {
             me.clone()
         } else {

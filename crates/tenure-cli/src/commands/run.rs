@@ -103,7 +103,8 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
 /// Returns the refusal for a key that another process holds.
 fn held(error: &tenure::Error, args: &Run, stop: &str, place: &Place) -> Failure {
     // A stop command from a lock record is shown only for owners of this user: the text of another
-    // user's record is not trusted. A lease is stopped by this user's own command line.
+    // user's record is not trusted. For a lease, the stop command with this user's own arguments is
+    // shown.
     let stop = match error.holder() {
         Some(holder) if holder.proof() == Proof::Lease => Some(stop),
         Some(holder) if holder.is_own_user() => {

@@ -75,7 +75,8 @@ pub(crate) fn supervise(
         let Some(deadline) = lease.deadline() else {
             return Ok(Ending::LeaseLost);
         };
-        // Windows has no signal that asks a program to exit.
+        // End the command after a stop request, because Windows has no signal that asks a program
+        // to exit.
         if lease.is_stop_requested() {
             return Ok(Ending::Exited(1));
         }

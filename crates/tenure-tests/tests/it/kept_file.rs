@@ -213,7 +213,7 @@ fn file_that_root_creates_belongs_to_the_owner_of_the_directory() {
     let answer = user.answer();
     assert!(answer.starts_with("held "), "{answer}");
     user.kill();
-    // Conversely, root accepts a lock file of the directory's owner.
+    // Root accepts a lock file that belongs to the owner of the directory.
     drop(Owner::holding(OWNER, fixture.dir(), key));
     drop(
         Store::in_dir(fixture.dir())

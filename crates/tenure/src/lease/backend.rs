@@ -3,8 +3,8 @@
 use std::fmt::{self, Debug};
 use std::time::Duration;
 
-/// Largest part of the TTL that one request may take. Three requests then fit into a TTL, so that a
-/// single lost packet does not cost the lease.
+/// Number of requests that must fit into one TTL: one request may take at most this part of it, so
+/// that a single lost packet does not cost the lease.
 const REQUESTS_PER_TTL: u32 = 3;
 /// Maximum time for one request, however long the TTL is.
 const MAX_REQUEST: Duration = Duration::from_secs(5);
@@ -105,9 +105,9 @@ pub(crate) enum Attempt {
     Acquired(Grant),
     /// Another owner has the lease.
     Held(Entry),
-    /// Another owner had the lease at its last renewal, and the store does not show whether it still
-    /// renews it. The same attempt must be made again after `retry`, for at most one TTL
-    /// (DynamoDB).
+    /// Another owner has the lease or has stopped renewing it, and the store does not show which
+    /// (DynamoDB). The same attempt must be made again after `retry`, for at most one TTL, until
+    /// that is known.
     #[cfg_attr(
         not(feature = "dynamodb"),
         expect(dead_code, reason = "only DynamoDB does not expire leases by itself")

@@ -574,8 +574,8 @@ fn entry(item: &Item) -> Option<Entry> {
     Some(Entry {
         owner: match item.get("owner")? {
             AttributeValue::S(owner) => owner.clone(),
-            // Another program wrote the item, because its owner is not a text. The key counts as
-            // held.
+            // The owner in the item is not a text, so another program wrote the item. The key
+            // counts as held.
             _ => String::new(),
         },
         token: number(item, "token").unwrap_or(0),

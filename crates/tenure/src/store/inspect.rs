@@ -266,8 +266,8 @@ fn inspect_in(directory: &LockDirectory, key: &Key, name: &OsStr) -> Result<Insp
         {
             LockState::Held { acquirer } => acquirer,
             LockState::Free | LockState::Unknown(_) => {
-                // No process holds this file. The owner of the key may have lost an earlier file
-                // and still have the deletion guard.
+                // No process holds this file. Search for an owner that has lost an earlier file of
+                // the key and still has the deletion guard.
                 let state = match deletion_guard::owner(directory, name) {
                     Some(owner) => State::Held(owner_without_file(&path, key, owner)),
                     None => unheld_state(&file, &path)?,

@@ -84,7 +84,7 @@ impl Store {
     /// - `etcd://HOST:PORT[,HOST:PORT..][/PREFIX]`, with TLS `etcds://`
     /// - `dynamodb://TABLE?region=REGION`
     ///
-    /// docs/stores.md in the repository lists the options of each, and what each store promises.
+    /// docs/stores.md in the repository lists the options of each store, and what it promises.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -271,8 +271,9 @@ fn remove_locked_file(
     file: &LockFile,
     give_up_at: Instant,
 ) -> io::Result<bool> {
-    // The kernel releases the lock of a killed process a moment before it closes the process's
-    // deletion guard. Without the wait, the stale file of a killed owner would not be removed.
+    // Wait for the deletion guard: the kernel releases the lock of a killed process a moment before
+    // it closes the process's guard. Without the wait, the stale file of a killed owner would not
+    // be removed.
     while deletion_guard::owner(directory, name).is_some() {
         if Instant::now() >= give_up_at {
             return Ok(false);

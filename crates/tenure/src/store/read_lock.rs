@@ -90,7 +90,7 @@ fn acquire_in(directory: &Directory, key: &Key, name: &OsStr) -> Result<Option<L
         let failed = |error| Error::io("lock", &path, error);
         if file.try_lock_shared().map_err(failed)? {
             // The owner of the key may have removed the file after this process opened it and
-            // before this process locked it. Its lock would then exclude no owner.
+            // before this process locked it. A lock on the removed file would exclude no owner.
             if !file.is_at(directory, name).map_err(failed)? {
                 continue;
             }

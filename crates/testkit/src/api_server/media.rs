@@ -22,8 +22,8 @@ pub(super) fn embeddings(call: &mut Call<'_>) {
     }
     let count = params["input"].as_array().map_or(1, Vec::len);
     let count = u8::try_from(count).expect("few inputs");
-    // Multiples of 1/8 are exact as 32-bit floats and as decimal text, so both encodings have equal
-    // values.
+    // Multiples of 1/8 are exact as 32-bit floats and as decimal text, so an embedding has the same
+    // values as Base64 and as JSON numbers.
     let vector = |index: u8| (0..8_u8).map(move |at| f32::from(at) / 8.0 + f32::from(index));
     let data: Vec<_> = (0..count)
         .map(|index| {

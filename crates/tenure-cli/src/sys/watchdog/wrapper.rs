@@ -62,7 +62,7 @@ pub(crate) fn supervise(
     })
 }
 
-/// Returns both ends of the connection to the watchdog, and starts the thread that sends orders
+/// Returns both sides of the connection to the watchdog, and starts the thread that sends orders
 /// into it. The socket buffers the orders until the watchdog reads them.
 fn connect(
     lease: &LeaseState,
@@ -124,7 +124,7 @@ impl Drop for Family {
     }
 }
 
-/// Starts the watchdog with its end of the connection. The watchdog then starts the command.
+/// Starts the watchdog with its side of the connection. The watchdog then starts the command.
 fn start_watchdog(
     family: &mut Family,
     theirs: UnixStream,
@@ -160,8 +160,8 @@ fn start_watchdog(
     let spawned = command.spawn();
     family.is_running = spawned.is_ok();
     family.watchdog = Some(spawned?);
-    // `command` holds the wrapper's copy of the watchdog's end and is dropped here: the connection
-    // must be closed when the watchdog ends.
+    // `command` holds a copy of the watchdog's side of the connection. It is dropped here:
+    // otherwise the connection would stay open after the watchdog has ended.
     Ok(())
 }
 

@@ -41,8 +41,8 @@ pub(super) fn to_store_error(error: &etcd_client::Error) -> StoreError {
         };
     };
     let code = i32::from(status.code());
-    // The causes of an error describe the connection. The error of a server's response has no
-    // causes.
+    // The causes of an error describe the connection. An error that the server sent has no causes,
+    // and its message is used.
     let why = match status.source() {
         Some(cause) => describe_sources(cause),
         None => crate::text::sanitize_name(status.message().to_owned()),

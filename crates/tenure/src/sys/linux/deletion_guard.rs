@@ -136,9 +136,9 @@ fn bind(address: &SocketAddrUnix, writers: Writers) -> io::Result<Binding> {
             Peer::NotListening => thread::sleep(BIND_PAUSE),
         }
     }
-    // The name is bound but no process listens. Either an owner shut the socket down while a child
-    // has a copy, or a process is about to listen. Such a process checks the path of its lock file
-    // after it listens, and finds the file replaced.
+    // The name is bound but no process listens, so the name proves no owner. Either an owner shut
+    // the socket down while a child has a copy, or a process is about to listen. Such a process
+    // checks the path of its lock file after it listens, and finds the file replaced.
     Ok(Binding::Unavailable)
 }
 

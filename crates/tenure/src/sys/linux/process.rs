@@ -44,6 +44,7 @@ pub(crate) fn user_of(pid: u32) -> Option<u32> {
         return Some(owner);
     }
     // `/proc/PID` belongs to root for processes that may not be inspected, whatever their user.
+    // Read the user from `status` instead.
     let status = proc::read_small(&format!("/proc/{pid}/status"))?;
     let ids = str::from_utf8(&status)
         .ok()?
