@@ -21,8 +21,9 @@ use crate::record::{self, Record, parse_id};
 
 pub(crate) const VERSION: u32 = 1;
 /// Maximum total length in bytes of the records in a batch that has several. A batch must fit into
-/// memory and into the reserve. The value is part of the format: after an upgrade, a new release
-/// must divide an unfinished snapshot into the same batches.
+/// memory and into the reserve, space that is preallocated for a full disk. The value is part of
+/// the format: after an upgrade, a new release must divide an unfinished snapshot into the same
+/// batches.
 pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 
 /// Consecutive records of one entry that are in a batch, by their numbers in the entry.

@@ -1,4 +1,5 @@
-//! Directories of a data directory, and file operations that use the disk alone, not the reserve.
+//! Directories of a data directory, and file operations that use the disk alone, not the reserve
+//! (space preallocated for a full disk).
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -16,8 +16,9 @@ use crate::disk::Disk;
 /// operation, with [`RunError::Fenced`](crate::RunError::Fenced), and the next run of any process
 /// continues its work.
 ///
-/// The check is called often, so it must be cheap. It cannot stop an operation that has begun. The
-/// owner of the right therefore also holds the locks of the data directory until its run has ended.
+/// The check is called often, so it must be cheap. A check cannot stop an operation that has begun.
+/// The owner of the right therefore also holds the locks of the data directory until its run has
+/// ended.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,9 @@
 //! Files of the data directory that are written as a whole: on the disk or, while the disk is full,
 //! in the reserve.
 //!
-//! A file in the reserve takes precedence over a file with the same name on the disk, which is
-//! older. [`flush`] writes the files in the reserve to the disk and removes them from the reserve.
+//! A file in the reserve (space preallocated for a full disk) takes precedence over a file with the
+//! same name on the disk, which is older. [`flush`] writes the files in the reserve to the disk and
+//! removes them from the reserve.
 
 use std::io;
 use std::path::Path;
@@ -23,8 +24,8 @@ pub(crate) fn write_atomically(
     write_for(disk, dir, name, bytes, ReserveUse::NewFile)
 }
 
-/// Writes a batch as [`write_atomically`] does, but leaves room in the reserve for what delivery
-/// stores later, such as the note that the batch was delivered.
+/// Writes a batch as [`write_atomically`] does. On a full disk, leaves room in the reserve for what
+/// delivery stores later, such as the note that the batch was delivered.
 pub(crate) fn write_batch(
     disk: &dyn Disk,
     dir: &Path,

@@ -131,7 +131,7 @@ impl Record {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// CRC-32 of the text. It distinguishes records with the same id.
+    /// CRC-32 of the record's text. It distinguishes records with the same id.
     pub(crate) fn checksum(&self) -> u32 {
         crc32fast::hash(self.json.as_bytes())
     }

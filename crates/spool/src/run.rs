@@ -214,9 +214,9 @@ impl Runner {
         let _lock = DeliveryLock::acquire_after_readers(&self.data, &inputs.watch.cancel)?;
         self.store.check_fence()?;
         destination::claim(&*self.disk, &self.data, inputs.destination.name())?;
-        // Ignore an error of creating the reserve, because the disk may be full. The reserve is
-        // created again after delivery has freed space, and only the error of that attempt is
-        // reported.
+        // Ignore an error of creating the reserve (space preallocated for a full disk), because the
+        // disk may be full now. The reserve is created again after delivery has freed space, and
+        // only the error of that attempt is reported.
         let _ = self.create_reserve();
         reserve::remove_old(&*self.disk, &DataDir::new(&self.data));
         self.store.refresh();

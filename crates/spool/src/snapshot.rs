@@ -165,8 +165,8 @@ impl Snapshot {
     }
 }
 
-/// Stores in the reserve that a snapshot is written, so that after a crash only its entries are
-/// left to delete.
+/// Stores in the reserve (space preallocated for a full disk) that a snapshot is written, so that
+/// after a crash only its entries are left to delete.
 pub(crate) fn note_written(contents: &mut ReserveContents, snapshot: Uuid) {
     contents.set_note(WRITTEN_NOTE, &Some(snapshot));
 }

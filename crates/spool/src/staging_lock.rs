@@ -148,9 +148,9 @@ impl StagingLock {
             // people.
             lock.record.consumed_ids.clone_from(&snapshot.entries);
         } else if !lock.record.consumed_ids.is_empty() {
-            // Without a snapshot file, only the lock record names entries. Missing entries were
-            // consolidated: their owner ended after it deleted the snapshot and before it updated
-            // its lock record.
+            // Without a snapshot file, only the lock record names entries. Leave out entries that
+            // are missing: they were consolidated by an owner that ended after it deleted the
+            // snapshot and before it updated its lock record.
             let mut names = lock.record.consumed_ids.clone();
             names.retain(|name| lock.disk.exists(&staging.join(name)).unwrap_or(true));
             if names.is_empty() {
@@ -261,8 +261,8 @@ impl StagingLock {
         }
     }
 
-    /// Marks all batches of the snapshot as written, in memory only. The reserve already has that
-    /// mark on the disk.
+    /// Marks all batches of the snapshot as written, in memory only. On a full disk the reserve
+    /// stores that mark, which is synced already.
     pub(crate) fn note_written_in_reserve(&mut self) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.is_written = true;

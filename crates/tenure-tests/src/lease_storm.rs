@@ -252,7 +252,7 @@ impl Drop for RunningStorm {
     }
 }
 
-/// Ownership of the key by one of the behaviours.
+/// Ownership of the key, by a tenure of this library or by a naive lease.
 enum Ownership {
     Tenure(Box<Tenure>),
     Naive(NaiveLease),

@@ -307,8 +307,8 @@ impl Stop {
                 }
                 Some(now) if is_new_owner(now, holder) => return Ok(true),
                 Some(_) if left.is_zero() => return Ok(false),
-                // The process has exited, but a child that inherited the lock is running. Waiting
-                // for the process would return at once and this loop would spin.
+                // The process has exited, but a child that inherited the lock is running. Sleep,
+                // because waiting for the process would return at once and this loop would spin.
                 Some(_) if gone => std::thread::sleep(POLL_INTERVAL.min(left)),
                 Some(_) => {}
             }

@@ -86,7 +86,8 @@ pub fn close(stream: &TcpStream) {
 #[track_caller]
 pub fn serve(sandbox: &Sandbox, backends: &[&FakeLlm], settings: &[(&str, &str)]) -> LlmlbServer {
     let addresses = || backends.iter().map(|one| one.address);
-    // Each set of backends has a file of its own: an earlier server of the sandbox would load a changed file.
+    // Each set of backends has a configuration file of its own: an earlier server of the sandbox would
+    // load a file that changes.
     let ports: Vec<_> = addresses().map(|one| one.port().to_string()).collect();
     let file = format!("backends-{}.toml", ports.join("-"));
     sandbox.file(&file, named_by_address(addresses()));

@@ -162,9 +162,9 @@ impl HeldIds {
         let line = |(number, ids): (usize, &[RecordFingerprint])| ConsolidatedEntry {
             ids: ids.to_vec(),
             sums: Some(EntrySums::default()),
-            // A full disk may interrupt a flush, and more ids may join an event that the journal
-            // already has. The number of ids in the event's name makes the next flush write the
-            // longer event, too.
+            // A flush may be interrupted after it has written this group, and more ids may join the
+            // group before the next flush. The number of ids in the event's name then differs, so
+            // the next flush writes the longer event, too.
             ..ConsolidatedEntry::new(self.id, &self.line_name(number, ids.len()))
         };
         let mut lines: Vec<_> = ids.chunks(IDS_PER_LINE).enumerate().map(line).collect();

@@ -115,7 +115,7 @@ pub(crate) struct EntryJournal {
     /// Entries whose records are in batches, but that could not be written to the journal because
     /// the disk is full.
     unwritten: Vec<ConsolidatedEntry>,
-    /// Record ids and sums in the reserve when the reserve was last read or written.
+    /// Record ids and sums that the reserve for a full disk had when it was last read or written.
     held: HeldIds,
     /// Entry names of the events that were already flushed from the reserve to the journal. A flush
     /// that was interrupted does not write these events again.
@@ -219,8 +219,8 @@ impl EntryJournal {
         }
     }
 
-    /// Frees the memory of the exact ids, and reopens the journal for reading only. The next entry
-    /// that is written opens it for writing again.
+    /// Frees the memory of the exact set of known ids, of which only the filters stay, and reopens
+    /// the journal for reading only. The next entry that is written opens it for writing again.
     pub(crate) fn stop_writing(&mut self) -> Result<(), Error> {
         self.exact = None;
         self.journal.as_mut().map_or(Ok(()), Journal::stop_writing)
@@ -409,8 +409,8 @@ impl EntryJournal {
         Ok(true)
     }
 
-    /// Flushes the ids in the reserve to the journal, as far as the disk has room. The reserve is
-    /// cleared when all are written.
+    /// Flushes the ids in the reserve (space preallocated for a full disk) to the journal, as far
+    /// as the disk has room. Clears the reserve when the journal has all of them.
     pub(crate) fn flush_reserve(&mut self) -> Result<(), Error> {
         self.clear_flushed()?;
         if self.held.is_empty() {
@@ -432,7 +432,7 @@ impl EntryJournal {
         self.clear_flushed()
     }
 
-    /// Clears the reserve if the journal has all of its ids.
+    /// Clears the reserve (space preallocated for a full disk) if the journal has all of its ids.
     fn clear_flushed(&mut self) -> Result<(), Error> {
         if self.held.is_flushed(&self.flushed) {
             self.held = HeldIds::clear(&self.reserve, &*self.disk)?;

@@ -19,7 +19,7 @@ pub(crate) enum EarlierBatch {
     /// The batch is pending, failed or archived.
     Present(Batch),
     /// The batch has no file in the data directory any more, for example because it was delivered.
-    /// Its outcome is in the journal or in the reserve.
+    /// Its outcome is in the journal or, if the disk was full, in the reserve.
     Gone {
         /// File name.
         name: String,
@@ -31,7 +31,7 @@ pub(crate) enum EarlierBatch {
         records: u64,
         /// Time of the batch's last event in the journal. If the event is older than the snapshot,
         /// the batch may have been made of earlier entries with the same names. `None` if the
-        /// outcome is in the reserve, which names the snapshot.
+        /// outcome is in the reserve because the disk was full: the reserve names the snapshot.
         at: Option<SystemTime>,
     },
     /// The file of the batch exists and cannot be read now.
@@ -98,8 +98,8 @@ impl SpoolManager {
         }
         for (name, event) in ledger::last_events(&self.data, &is_of_snapshot)? {
             // Skip a split batch: its halves are batches of their own, and its lines would be in
-            // two batches. An event without entries comes from the reserve, and its lines are
-            // unknown.
+            // two batches. An event without entries was stored in the reserve while the disk was
+            // full, and its lines are unknown.
             let is_whole = event.outcome != BatchOutcome::Split && !event.entries.is_empty();
             if is_whole && !found.contains(&name) {
                 each(EarlierBatch::Gone {

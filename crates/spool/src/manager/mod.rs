@@ -224,8 +224,8 @@ impl SpoolManager {
             HeldOutcomes::add(&*self.disk, &self.data, ledger.index(), batch, &event)
         };
         if !HeldOutcomes::read(&self.data, ledger.index())?.is_empty() {
-            // Outcomes in the reserve take precedence over those in the journal. So a newer outcome
-            // must go to the reserve as well.
+            // Outcomes in the reserve, which a full disk kept out of the journal, take precedence
+            // over those in the journal. So a newer outcome must go to the reserve as well.
             return hold(ledger);
         }
         match ledger.add(&event) {
@@ -243,8 +243,8 @@ impl SpoolManager {
         Ok(held.outcome(name).or_else(|| ledger.outcome(name)))
     }
 
-    /// Writes outcomes and batches in the reserve to the disk. The caller must hold the delivery
-    /// lock.
+    /// Writes the outcomes and batches that a full disk has kept in the reserve to the disk. The
+    /// caller must hold the delivery lock.
     pub(crate) fn flush_reserve(&self) -> Result<(), Error> {
         let held = Reserve::new(&self.data.staging).read(&*self.disk);
         if held.is_ok_and(|held| held.is_empty()) {

@@ -69,7 +69,8 @@ pub enum Durability {
     Process,
 }
 
-/// Minimum time between two attempts to create the reserve.
+/// Minimum time between two attempts to create the reserve, space that is preallocated for a full
+/// disk.
 const RESERVE_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
 /// Maximum number of bytes of records that are acknowledged and not yet synced. Above it, staging
@@ -140,8 +141,8 @@ struct StagingState {
     /// Error because of which acknowledged records may not be on the disk, or entries are not
     /// sealed.
     trouble: Option<Error>,
-    /// Time of the last failed attempt to create the reserve. The next attempt waits for
-    /// [`RESERVE_PAUSE`].
+    /// Time of the last failed attempt to create the reserve, space that is preallocated for a full
+    /// disk. The next attempt waits for [`RESERVE_PAUSE`].
     reserve_failed_at: Option<Instant>,
     is_closed: bool,
 }
@@ -169,8 +170,8 @@ impl Staging {
         if limits.reserve > 0
             && let Err(error) = reserve.create(&*disk, limits.reserve)
         {
-            // Opening does not fail without a reserve. Staging a record creates the reserve once
-            // the disk has space, and fails until then.
+            // Opening does not fail if the reserve for a full disk is missing. Staging a record
+            // creates the reserve once the disk has space, and fails until then.
             tracing::warn!(%error, "no reserve for a full disk: staging fails until the reserve can be created");
         }
         let shared = Arc::new(Shared {
@@ -330,8 +331,8 @@ impl Shared {
             // meanwhile join this commit group, so that one sync is enough for all of them.
             state = self.wait_while_syncing(state);
             // Sync only if the group still waits for the next sync. Otherwise the entry was
-            // abandoned after an error, or handed over to the background thread. Both complete the
-            // group, and a sync here would sync another entry.
+            // abandoned after an error, or handed over to the background thread. The group is
+            // completed there, and a sync here would sync another entry.
             if Arc::ptr_eq(&commit, &state.next) {
                 state = self.sync(state);
                 self.retire_if_full(&mut state);

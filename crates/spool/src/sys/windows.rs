@@ -57,7 +57,7 @@ pub(crate) fn sync_dir(_dir: &Path) -> io::Result<()> {
 }
 
 /// True if the path exists. The standard library has no identity of files on Windows. At worst two
-/// processes create the reserve one after the other.
+/// processes create the reserve file one after the other.
 pub(crate) fn is_same_file(_file: &File, path: &Path) -> io::Result<bool> {
     path.try_exists()
 }

@@ -136,7 +136,7 @@ fn new_process() -> usize {
 #[derive(Debug, Default)]
 struct State {
     events: Vec<(usize, Event)>,
-    /// Kind of operation of which every one fails, and the error number that it returns.
+    /// Kind of the operations that all fail, and the error number that they return.
     failing: Option<(Operation, i32)>,
     /// Kinds of all operations so far.
     operations: Vec<Operation>,

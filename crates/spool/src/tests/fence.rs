@@ -17,7 +17,7 @@ use crate::manager::{DeliveryState, SpoolManager};
 use crate::run::{Destination, Runner};
 use crate::{change_destination, claim_destination, consolidate, destination};
 
-/// Length of the reserve. The test writes it often, so it is small.
+/// Length of the reserve file. The test writes it often, so it is small.
 const RESERVE: usize = 70_000;
 
 /// Changes of the disk and sent batches. The fence is lost after a given number of them, and later

@@ -135,9 +135,9 @@ impl<'a> TotalsFiles<'a> {
     }
 
     /// Adds the snapshot's groups of a day to the file of the day, unless the file has the
-    /// snapshot. Returns true if the file is new. A new file starts with the sum of the files of
-    /// the day's hours, to which the snapshot was added before. Only the groups of hours before
-    /// `oldest` are added then: such hours have no files.
+    /// snapshot. Returns true if the file is new. A new file begins with the sum of the files of
+    /// the day's hours, which have the snapshot already. So only the groups of hours before
+    /// `oldest`, which have no files, are added to a new file.
     pub(super) fn fold_day(
         &self,
         day: &str,

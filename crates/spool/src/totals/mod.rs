@@ -114,8 +114,9 @@ impl Totals {
                 is_new |= files.fold_hour(&hour.hour(), groups, &mut unreadable)?;
             }
             let folded = files.fold_day(&day, &hours, oldest);
-            // A day whose file cannot be read is later rebuilt from its hours, which have this
-            // snapshot. Records that are too old for a file by hour exist only in the day's file.
+            // Fail if the file of the day cannot be read and the snapshot has records that are too
+            // old for a file by hour: they exist only in the day's file. Otherwise the day is
+            // rebuilt later from its hours, which have this snapshot.
             let is_too_old = hours.iter().any(|(hour, _)| *hour < oldest);
             is_new |= if is_too_old {
                 folded?

@@ -43,8 +43,8 @@ pub(super) struct Coverage {
     pub(super) is_damaged: bool,
 }
 
-/// Lines of one entry that must be in batches, and lines that are in batches. If a file name was
-/// staged again later, the lines of all entries with that name.
+/// Lines of one entry that must be in batches, and lines that are in batches. If a later entry had
+/// the same file name, the lines of all entries with that name.
 #[derive(Default)]
 struct EntryCoverage {
     /// Number of lines of the entry that went into batches, by the journal of consolidated entries.

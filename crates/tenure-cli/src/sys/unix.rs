@@ -76,8 +76,9 @@ pub(crate) fn ignore_broken_pipes() {
     PIPE_IGNORED.store(before == libc::SIG_IGN, Ordering::Relaxed);
 }
 
-/// Opens `/dev/null` under the numbers of standard descriptors that are closed. A connection under
-/// such a number would receive messages. The command does not inherit these descriptors.
+/// Opens `/dev/null` under the numbers of standard descriptors that are closed. Otherwise a
+/// connection could get such a number and receive messages. The command does not inherit these
+/// descriptors.
 pub(crate) fn open_standard_descriptors() -> io::Result<()> {
     for number in 0..=2 {
         // SAFETY: plain numbers and a constant text. `open` returns the lowest free number, and no

@@ -28,7 +28,8 @@ pub(crate) struct Relay(());
 
 impl Relay {
     pub(crate) fn install() -> Self {
-        // A handler is used, because the command would inherit the setting that ignores Ctrl-C.
+        // A handler is installed instead of ignoring Ctrl-C, because the command would inherit that
+        // it is ignored.
         unsafe { SetConsoleCtrlHandler(Some(stay), 1) };
         Self(())
     }

@@ -80,7 +80,8 @@ impl Sandbox {
         launch
     }
 
-    /// Starts an owner of a name that sleeps, and waits until its lock record is complete.
+    /// Starts an owner that holds the key with this name and sleeps, and waits until its lock
+    /// record is complete.
     pub(crate) fn hold(&self, name: &str) -> Owner {
         self.hold_with(name, self.tenure(&format!("run {name} --")).args(sleeper()))
     }

@@ -517,7 +517,8 @@ fn wrapper_ends_the_descendants_of_a_command_that_exited_if_the_watchdog_is_stop
     assert_alone(next);
 }
 
-// A connection with the number of a standard stream would receive messages and output.
+// A connection under the descriptor number of a closed standard stream would receive messages and
+// output.
 #[test]
 fn closed_standard_streams_are_closed_for_the_command_and_no_socket_of_the_wrapper() {
     let Some(sandbox) = LeaseSandbox::new() else {

@@ -41,7 +41,8 @@ pub(crate) fn garbage_in_the_store_is_neither_fatal_nor_printed(store: &StoreUnd
     assert!(!fine.lost());
 }
 
-/// Makes a claim on a key and inspects it. The outcome may be an error, in clean text.
+/// Makes a claim on a key and inspects it. The outcome may be an error, whose text must be safe to
+/// print.
 fn probe(store: &Store, key: &str) {
     let claim = store.claim(&name(key)).ttl(TTL);
     match claim.acquire_within(TTL / 2, |holder| assert_clean(&holder.to_string())) {

@@ -166,8 +166,9 @@ fn check_locked(
     Ok(target.holder_elsewhere()?.map(Step::Busy))
 }
 
-/// Undoes an attempt, also for copies of the descriptors in a forked child. A file that the attempt
-/// created is removed if it is still at the path: while it is locked, no other process can own it.
+/// Undoes an attempt to acquire a lock, also for copies of the descriptors in a forked child. A
+/// file that the attempt created is removed if it is still at the path: while it is locked, no
+/// other process can own it.
 fn back_out(target: &LockTarget, file: &LockFile, guard: Option<DeletionGuard>) {
     let (directory, name) = (&target.directory, target.name.as_os_str());
     let mut guard = guard.unwrap_or_default();

@@ -24,7 +24,8 @@ impl Gzip {
             bytes: self.begin(),
             free: 0,
         };
-        // Three bits begin a block: further blocks follow, and this one uses the fixed codes.
+        // The first three bits of a block state that further blocks follow and that this block uses
+        // the fixed codes.
         out.push(0, 1);
         out.push(0b10, 2);
         for byte in bytes {

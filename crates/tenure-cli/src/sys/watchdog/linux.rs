@@ -76,8 +76,8 @@ impl Descendants {
         Self
     }
 
-    /// True if there are descendants although this process has no children. On Linux there are
-    /// none: every orphan becomes a child of this process.
+    /// Always false: on Linux every orphan becomes a child of this process, so there are no
+    /// descendants if this process has no children.
     pub(super) fn has_others(self) -> bool {
         false
     }

@@ -29,7 +29,7 @@ pub(crate) enum Order {
 pub(super) enum Report {
     /// The command runs with this pid.
     Started(u32),
-    /// The command could not be started; the number of the error (`errno`).
+    /// The command could not be started. The value is the error number (`errno`).
     NotStarted(i32),
     /// The lease was not renewed in time, and SIGTERM was sent to the command and its descendants.
     Expiring,

@@ -216,7 +216,7 @@ fn visible(pid: u32) -> Option<u32> {
 
 /// Returns the process that `/proc/locks` lists for the exclusive lock on a file, 0 if it is not
 /// visible in this PID namespace. `None` does not prove that the lock is free: file systems with
-/// subvolumes or layers have other inode numbers here than in `stat`.
+/// subvolumes or layers have other inode numbers in the list than in `stat`.
 fn table_entry(id: FileId) -> Option<u32> {
     proc::read_table("/proc/locks").and_then(|table| find_entry(&table, id, &[EXCLUSIVE]))
 }

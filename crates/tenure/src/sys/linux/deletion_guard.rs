@@ -82,7 +82,7 @@ impl DeletionGuard {
     }
 
     /// True if the guard excludes every other process in this network namespace that opens the
-    /// directory, by any path. Only the socket named by inode does.
+    /// directory, by any path. Only a guard with the socket named by inode does so.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.by_inode.is_some()
     }

@@ -243,14 +243,16 @@ impl Directory {
         Ok(rustix::fs::statat(&self.fd, "..", AtFlags::empty())?)
     }
 
-    /// Prevents systemd-tmpfiles from deleting the directory's files while it is open, because
-    /// tmpfiles skips locked directories. Best effort: the lock fails if a cleaner is at work.
+    /// Prevents systemd-tmpfiles from deleting the directory's files while the directory is open,
+    /// because tmpfiles skips locked directories. Best effort: the lock fails if a cleaner is at
+    /// work.
     pub(crate) fn pin_against_tmpfiles(&self) {
         let _ = rustix::fs::flock(&self.fd, FlockOperation::NonBlockingLockShared);
     }
 
     /// True if the file system is shared with other machines. A lock on such a file system lasts
-    /// only as long as the client's lease, and a removed file may still be open on another machine.
+    /// only as long as the file server keeps this machine's lease, and a removed file may still be
+    /// open on another machine.
     pub(crate) fn is_network(&self) -> bool {
         rustix::fs::fstatfs(&self.fd).is_ok_and(|stat| is_network_file_system(&stat))
     }

@@ -201,8 +201,8 @@ impl Directory {
                 })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Lookup::Missing),
-            // Windows reports "access denied" both for a directory and for a file that is being
-            // removed, so the kind of the object at the path decides.
+            // Read the kind of the object at the path, because Windows reports "access denied" both
+            // for a directory and for a file that is being removed.
             Err(error) => match unusable_path(&path) {
                 Some(why) => Ok(Lookup::Unusable(why)),
                 None if is_transient(&error) => Ok(Lookup::Missing),
