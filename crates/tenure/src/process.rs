@@ -140,7 +140,7 @@ mod tests {
         let pid = std::process::id();
         let this = Identity::from_pid(pid).unwrap();
         assert!(!this.has_ended(pid));
-        // The same pid of this boot belongs to another process now.
+        // In this boot, another process has the same pid now.
         let earlier = Identity {
             start: this.start.wrapping_sub(1),
             ..this.clone()

@@ -130,8 +130,9 @@ impl ExactSums {
         self.add_sum(&values, ExactSum { records: 1, total });
     }
 
-    /// Adds other sums. Sums by other fields are not added: the number of records then differs from
-    /// that of the groups, and [`Self::completed`] takes the missing part from the groups.
+    /// Adds other exact sums if they have the same fields. Otherwise they are left out: the number
+    /// of records then differs from that of the groups, and [`Self::completed`] takes the missing
+    /// part from the groups.
     pub(super) fn add(&mut self, other: &Self) {
         if self.is_empty() {
             self.fields = Arc::clone(&other.fields);
