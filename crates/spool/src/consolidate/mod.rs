@@ -88,8 +88,7 @@ pub struct Consolidated {
     /// Number of records of the consolidated entries that are in batches, including batches that
     /// were written before a crash.
     pub records: usize,
-    /// Number of batches that this consolidation has written. Batches that were written before a
-    /// crash do not count.
+    /// Number of batches that were written now, not before a crash.
     pub batches: usize,
     /// Number of records that were skipped, because they had been consolidated before.
     pub repeated: usize,
@@ -271,9 +270,7 @@ impl SnapshotLimits {
         let reserve = Reserve::new(&data.staging);
         let (ids, is_reserve_in_use) = HeldIds::room(disk, &reserve)?;
         let batches = HeldOutcomes::max_batches_per_snapshot(disk, &reserve)?;
-        // Lower the size limit of the snapshot while the disk is full. The reserve has room for few
-        // batches at a time: whenever it is full, consolidation stops, and the next run reads the
-        // whole snapshot again.
+        // Lower the size limit of the snapshot while the disk is full: see [`MAX_BYTES_IF_FULL`].
         let bytes = if is_reserve_in_use {
             options.max_bytes.min(MAX_BYTES_IF_FULL)
         } else {
@@ -373,8 +370,7 @@ impl ConsolidationRun<'_> {
             let Some(name) = self.seal_if_open(listed, &mut full) else {
                 continue;
             };
-            // If an entry is renamed during the listing, the listing may have it under both of its
-            // names. Choose it once.
+            // A listing may have both names of an entry that is renamed meanwhile. Choose it once.
             if chosen.last() == Some(&name) {
                 continue;
             }
