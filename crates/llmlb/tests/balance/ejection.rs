@@ -140,7 +140,7 @@ fn cut_responses_to_three_prompts_eject_a_backend() {
         send_and_read(&server, number);
         ejected(&server) == [true, false]
     });
-    let log = server.process.stderr();
+    let log = server.process.until_output(" ejected for ");
     let line = log.lines().find(|line| line.contains(" ejected for "));
     assert!(line.unwrap().ends_with("the last one cut"), "{log}");
 }

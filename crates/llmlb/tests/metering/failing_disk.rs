@@ -83,6 +83,7 @@ fn failed_background_sync_is_reported_and_refuses_requests_if_so_configured() {
         let expected = if on_failure == "refuse" { 503 } else { 200 };
         assert_eq!(post("while it fails"), expected, "{on_failure}");
         let warning = "cannot sync or seal staged records";
+        server.process.until_output(warning);
         let log = server.process.stderr();
         assert_eq!(log.matches(warning).count(), 1, "{log}");
         drop(failing);

@@ -39,14 +39,16 @@ fn sighup_reloads_and_is_answered_in_the_log() {
     assert_eq!(running.server.post(CHAT, ASK).status(), 200);
 }
 
-/// `script` runs the server with a controlling terminal.
+/// `script` runs the server with a controlling terminal, and `env` with SIGHUP at its default, because it is
+/// ignored where the tests run under `nohup`.
 #[test]
 fn sighup_drains_and_exits_with_a_controlling_terminal() {
     let a = backend(ok);
     let sandbox = testkit::sandbox!();
     sandbox.file("llmlb.toml", table("a", &a, ""));
     let line = format!("exec {} serve -p 0", sandbox.llmlb().display());
-    let mut command = sandbox.command_of("script", &["-qec", &line, "/dev/null"]);
+    let words = ["--default-signal=HUP", "script", "-qec", &line, "/dev/null"];
+    let mut command = sandbox.command_of("env", &words);
     let process = sandbox.start(&mut command);
     process.until_output("listening on");
     let status = sandbox.run("status --json").json();

@@ -174,11 +174,8 @@ fn wrong_token_pauses_delivery_and_loses_no_record() {
     assert!(ran.stderr.contains(message), "{ran:?}");
     let retry = format!("`llmlb usage deliver --to {} --now`", receiver.url);
     assert!(ran.stderr.contains(&retry), "{ran:?}");
-    assert_eq!(
-        receiver.batches().len(),
-        1,
-        "the other batches were not sent"
-    );
+    let sent = receiver.batches().len();
+    assert_eq!(sent, 1, "the other batches were not sent: {ran:?}");
     let ran = sandbox.usage(&["pending"]);
     let paused = format!("delivery to {} paused until 20", receiver.url);
     assert!(ran.stdout.contains(&paused), "{ran:?}");
