@@ -19,7 +19,6 @@ fn commands(name: &str) -> String {
     rest.split_once("```").unwrap().0.to_owned()
 }
 
-#[cfg(unix)]
 #[test]
 fn bill_per_team_is_made_with_the_commands_of_the_page() {
     let sandbox = UsageSandbox::new();

@@ -10,6 +10,8 @@
 mod support;
 
 mod cli_arguments;
+// The commands of the page are those of a Unix shell.
+#[cfg(unix)]
 mod cli_bill;
 mod cli_cloudevents;
 mod cli_data_dir;
