@@ -15,6 +15,12 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// backends, so that clients can tell the two apart.
 pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static("x-llmlb-error");
 
+/// Returns the media type of a Content-Type, without its parameters.
+pub(crate) fn media_type(content_type: &str) -> &str {
+    let end = memchr::memchr(b';', content_type.as_bytes());
+    content_type[..end.unwrap_or(content_type.len())].trim()
+}
+
 /// Treatment of a client's header field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderAction {

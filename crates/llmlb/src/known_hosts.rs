@@ -67,10 +67,9 @@ enum Host<'a> {
 
 impl<'a> Host<'a> {
     fn parse(host: &'a str) -> Self {
-        let bare = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-            Some((address, _)) => address,
-            None => host.split(':').next().unwrap_or(host),
-        };
+        let in_brackets = host.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let without_port = || &host[..memchr::memchr(b':', host.as_bytes()).unwrap_or(host.len())];
+        let bare = in_brackets.map_or_else(without_port, |(address, _)| address);
         let bare = bare.strip_suffix('.').unwrap_or(bare);
         match bare.parse::<IpAddr>() {
             Ok(address) => Self::Address(address.to_canonical()),

@@ -64,8 +64,8 @@ impl<'a> PreparedLine<'a> {
             to.extend(part);
         }
         let start = to.len();
-        // Writing to memory does not fail.
-        let _ = write!(to, r#","n":{number}"#);
+        to.extend(br#","n":"#);
+        to.extend(itoa::Buffer::new().format(number).as_bytes());
         let mut checksum = self.checksum;
         checksum.update(&to[start..]);
         end(to, checksum.finalize());

@@ -7,6 +7,7 @@
 )]
 
 use super::KeyTable;
+use super::SecretMemo;
 use super::file::StoredKeys;
 
 /// A file that is accepted has the same meaning after it is rewritten. A server with it needs keys, and no text
@@ -33,5 +34,9 @@ pub fn keys_file(data: &[u8]) {
     let table = KeyTable::new(Vec::new(), Some(keys)).expect("the system has random bytes");
     assert_eq!(table.is_required(), !is_empty);
     assert_eq!(table.report().count, active);
-    assert!(table.find(b"sk-0123456789abcdef").is_err());
+    assert!(
+        table
+            .find(b"sk-0123456789abcdef", &SecretMemo::default())
+            .is_err()
+    );
 }

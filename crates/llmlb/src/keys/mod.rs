@@ -12,6 +12,7 @@ mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod hasher;
+mod memo;
 mod secret;
 mod store;
 mod table;
@@ -26,6 +27,7 @@ use jiff::Timestamp;
 use crate::config::{KeyLimits, KeyRights, is_among};
 
 pub(crate) use file::StoredKey;
+pub(crate) use memo::SecretMemo;
 pub(crate) use secret::NewSecret;
 pub(crate) use store::{KeyFileError, KeyStore};
 pub(crate) use table::{KeyReport, KeyTable, RejectedSecret};

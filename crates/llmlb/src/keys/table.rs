@@ -2,6 +2,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -11,7 +12,11 @@ use jiff::Timestamp;
 use super::ApiKey;
 use super::file::StoredKeys;
 use super::hasher::{Hasher, KeyedHash, NoRandomness, PREFIX, random_bytes};
+use super::memo::{FoundKey, SecretMemo};
 use crate::config::{ConfiguredKey, ConfiguredSecret, MAX_SECRET, SecretHash};
+
+/// Number of the next snapshot of this process.
+static NEXT_VERSION: AtomicU64 = AtomicU64::new(0);
 
 /// All keys of a server. Requests read a snapshot that changes as a whole.
 #[derive(Debug)]
@@ -34,6 +39,8 @@ struct Sources {
 
 #[derive(Debug)]
 struct Snapshot {
+    /// Number of the snapshot. No other snapshot of this process has it.
+    version: u64,
     /// True if clients need a key.
     is_required: bool,
     hasher: Hasher,
@@ -98,28 +105,27 @@ impl KeyTable {
         self.current.load().is_required
     }
 
-    /// Returns the key with this secret.
-    pub(crate) fn find(&self, secret: &[u8]) -> Result<Arc<ApiKey>, RejectedSecret> {
-        // Longer texts are not hashed, because clients choose the length.
-        if secret.len() > MAX_SECRET || !secret.iter().all(u8::is_ascii_graphic) {
-            return Err(RejectedSecret::Unknown);
-        }
+    /// Returns the key with this secret. `memo` has the last secret of the client's connection.
+    pub(crate) fn find(
+        &self,
+        secret: &[u8],
+        memo: &SecretMemo,
+    ) -> Result<Arc<ApiKey>, RejectedSecret> {
         let snapshot = self.current.load();
-        let hasher = &snapshot.hasher;
-        let found = snapshot.get(&hasher.hash(secret)).or_else(|| {
-            let digest = snapshot.has_digests.then(|| SecretHash::new(secret))?;
-            snapshot.get(&hasher.hash_of_digest(digest))
-        });
-        let found = found.ok_or(RejectedSecret::Unknown)?;
-        let key = Arc::clone(&found.key);
-        let ends = [found.until, key.expires];
-        if ends.iter().any(Option::is_some) {
+        let found = if let Some(found) = memo.get(secret, snapshot.version) {
+            found
+        } else {
+            let found = snapshot.find(secret).ok_or(RejectedSecret::Unknown)?;
+            memo.set(secret, snapshot.version, &found);
+            found
+        };
+        if found.ends.iter().any(Option::is_some) {
             let now = Timestamp::now();
-            if ends.iter().flatten().any(|end| *end <= now) {
-                return Err(RejectedSecret::Expired(key));
+            if found.ends.iter().flatten().any(|end| *end <= now) {
+                return Err(RejectedSecret::Expired(found.key));
             }
         }
-        Ok(key)
+        Ok(found.key)
     }
 
     /// Replaces the keys of the configuration file.
@@ -182,6 +188,7 @@ impl Sources {
             || !self.configured.is_empty()
             || stored.is_some_and(|stored| !stored.keys.is_empty());
         let mut snapshot = Snapshot {
+            version: NEXT_VERSION.fetch_add(1, Ordering::Relaxed),
             is_required,
             hasher,
             secrets: HashMap::default(),
@@ -223,6 +230,22 @@ impl Sources {
 }
 
 impl Snapshot {
+    /// Returns the key with this secret, expired or not.
+    fn find(&self, secret: &[u8]) -> Option<FoundKey> {
+        // Longer texts are not hashed, because clients choose the length.
+        if secret.len() > MAX_SECRET || !secret.iter().all(u8::is_ascii_graphic) {
+            return None;
+        }
+        let found = self.get(&self.hasher.hash(secret)).or_else(|| {
+            let digest = self.has_digests.then(|| SecretHash::new(secret))?;
+            self.get(&self.hasher.hash_of_digest(digest))
+        })?;
+        Some(FoundKey {
+            key: Arc::clone(&found.key),
+            ends: [found.until, found.key.expires],
+        })
+    }
+
     /// Returns the secret with this hash.
     fn get(&self, hash: &KeyedHash) -> Option<&Secret> {
         let found = self.secrets.get(&hash.prefix())?;
@@ -272,7 +295,7 @@ mod tests {
     }
 
     fn found(table: &KeyTable, secret: &str) -> String {
-        match table.find(secret.as_bytes()) {
+        match table.find(secret.as_bytes(), &SecretMemo::default()) {
             Ok(key) => key.name.to_string(),
             Err(RejectedSecret::Unknown) => "unknown".to_owned(),
             Err(RejectedSecret::Expired(key)) => format!("{} expired", key.name),
@@ -307,7 +330,7 @@ mod tests {
         assert_eq!(found(&table, "text"), "other");
         let bytes = [&[0][..], &digest.0].concat();
         for forged in [&digest.0[..], &bytes, b"a-random-secre"] {
-            let rejected = table.find(forged).unwrap_err();
+            let rejected = table.find(forged, &SecretMemo::default()).unwrap_err();
             assert!(matches!(rejected, RejectedSecret::Unknown));
         }
     }

@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
     use crate::config::KeyRights;
-    use crate::keys::{NewSecret, StoredKey};
+    use crate::keys::{NewSecret, SecretMemo, StoredKey};
 
     fn add(store: &KeyStore, name: &str) -> NewSecret {
         let secret = NewSecret::generate().unwrap();
@@ -138,7 +138,11 @@ mod tests {
         watcher.check();
         assert!(!table.is_required());
         let secret = add(&store, "a");
-        let works = || table.find(secret.expose().as_bytes()).is_ok();
+        let works = || {
+            table
+                .find(secret.expose().as_bytes(), &SecretMemo::default())
+                .is_ok()
+        };
         watcher.check();
         assert!(works());
         // A rewrite in place and a bad file, then a good one again.

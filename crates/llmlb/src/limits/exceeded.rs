@@ -86,28 +86,48 @@ impl fmt::Display for Exceeded {
 /// A time in the format of OpenAI's rate limit fields: `120ms`, `1.5s`, `6m0s`, `2h3m4s`.
 pub(crate) struct Wait(pub(crate) u64);
 
-impl fmt::Display for Wait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Wait {
+    /// Appends the time. Every response of a key with limits has two of them, so they are written without the
+    /// cost of `write!`.
+    pub(super) fn append_to(&self, text: &mut Vec<u8>) {
         let ms = self.0;
         if ms < 1000 {
-            return write!(f, "{ms}ms");
+            return append(text, ms, b"ms");
         }
         if ms < 60_000 {
             let (seconds, rest) = (ms / 1000, ms % 1000);
-            return match rest {
-                0 => write!(f, "{seconds}s"),
-                rest => {
-                    let digits = format!("{rest:03}");
-                    write!(f, "{seconds}.{}s", digits.trim_end_matches('0'))
+            append(text, seconds, b"");
+            if rest > 0 {
+                let digits = [rest / 100, rest / 10 % 10, rest % 10];
+                text.push(b'.');
+                // The digits are below 10, so the conversion cannot fail.
+                text.extend(digits.map(|digit| b'0' + u8::try_from(digit).unwrap_or_default()));
+                while text.last() == Some(&b'0') {
+                    text.pop();
                 }
-            };
+            }
+            return text.push(b's');
         }
         let seconds = ms.div_ceil(1000);
         let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
         if hours > 0 {
-            write!(f, "{hours}h")?;
+            append(text, hours, b"h");
         }
-        write!(f, "{minutes}m{seconds}s")
+        append(text, minutes, b"m");
+        append(text, seconds, b"s");
+    }
+}
+
+fn append(text: &mut Vec<u8>, number: u64, unit: &[u8]) {
+    text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    text.extend_from_slice(unit);
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = Vec::new();
+        self.append_to(&mut text);
+        f.write_str(&String::from_utf8_lossy(&text))
     }
 }
 

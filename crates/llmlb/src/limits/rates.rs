@@ -1,8 +1,8 @@
 //! Rest of the limits per minute, as the header fields of responses report it.
 
-use std::fmt::Write;
+use std::io::Write;
 
-use bytes::BytesMut;
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::exceeded::Wait;
@@ -37,22 +37,22 @@ impl Rate {
 /// Names of the fields of one rate: limit, remaining, reset.
 type Names = [HeaderName; 3];
 
-const OPENAI_REQUESTS: Names = [
+static OPENAI_REQUESTS: Names = [
     HeaderName::from_static("x-ratelimit-limit-requests"),
     HeaderName::from_static("x-ratelimit-remaining-requests"),
     HeaderName::from_static("x-ratelimit-reset-requests"),
 ];
-const OPENAI_TOKENS: Names = [
+static OPENAI_TOKENS: Names = [
     HeaderName::from_static("x-ratelimit-limit-tokens"),
     HeaderName::from_static("x-ratelimit-remaining-tokens"),
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
-const ANTHROPIC_REQUESTS: Names = [
+static ANTHROPIC_REQUESTS: Names = [
     HeaderName::from_static("anthropic-ratelimit-requests-limit"),
     HeaderName::from_static("anthropic-ratelimit-requests-remaining"),
     HeaderName::from_static("anthropic-ratelimit-requests-reset"),
 ];
-const ANTHROPIC_TOKENS: Names = [
+static ANTHROPIC_TOKENS: Names = [
     HeaderName::from_static("anthropic-ratelimit-tokens-limit"),
     HeaderName::from_static("anthropic-ratelimit-tokens-remaining"),
     HeaderName::from_static("anthropic-ratelimit-tokens-reset"),
@@ -73,7 +73,10 @@ impl Rates {
         } else {
             (&OPENAI_REQUESTS, &OPENAI_TOKENS)
         };
-        let mut text = BytesMut::with_capacity(CAPACITY);
+        // All values share one allocation.
+        let mut text = Vec::with_capacity(CAPACITY);
+        let mut values: [(Option<&HeaderName>, usize); 6] = Default::default();
+        let mut used = 0;
         for (rate, [limit, remaining, reset]) in [(self.requests, requests), (self.tokens, tokens)]
         {
             let Some(rate) = rate else {
@@ -81,25 +84,31 @@ impl Rates {
             };
             let mut digits = itoa::Buffer::new();
             text.extend_from_slice(digits.format(rate.limit).as_bytes());
-            insert(headers, limit, &mut text);
+            values[used] = (Some(limit), text.len());
             text.extend_from_slice(digits.format(rate.remaining).as_bytes());
-            insert(headers, remaining, &mut text);
+            values[used + 1] = (Some(remaining), text.len());
             if is_anthropic {
                 let at = i64::try_from(wall_ms.saturating_add(rate.reset_ms).div_ceil(1000));
                 let at = at.ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
                 let _ = write!(text, "{}", at.unwrap_or_default());
             } else {
-                let _ = write!(text, "{}", Wait(rate.reset_ms));
+                Wait(rate.reset_ms).append_to(&mut text);
             }
-            insert(headers, reset, &mut text);
+            values[used + 2] = (Some(reset), text.len());
+            used += 3;
         }
-    }
-}
-
-/// Inserts a field whose value is the content of `text`, which is empty afterwards.
-fn insert(headers: &mut HeaderMap, name: &HeaderName, text: &mut BytesMut) {
-    if let Ok(value) = HeaderValue::from_maybe_shared(text.split().freeze()) {
-        headers.insert(name.clone(), value);
+        let text = Bytes::from(text);
+        headers.reserve(used);
+        let mut start = 0;
+        for (name, end) in values {
+            let Some(name) = name else {
+                break;
+            };
+            if let Ok(value) = HeaderValue::from_maybe_shared(text.slice(start..end)) {
+                headers.insert(name.clone(), value);
+            }
+            start = end;
+        }
     }
 }
 

@@ -6,18 +6,21 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, StatusCode, header, request};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, request};
 
 use super::{ParsedRequest, Payload, Refusal, other_models};
 use crate::endpoint::{self, Endpoint};
 use crate::headers::secret_of_protocol;
-use crate::keys::{ApiKey, KeyTable, RejectedSecret};
+use crate::keys::{ApiKey, KeyTable, RejectedSecret, SecretMemo};
 use crate::text;
 
 /// Maximum number of characters of a model's name in a message.
 const MAX_MODEL: usize = 200;
 /// Fields that contain nothing but a key.
-const KEY_FIELDS: [&str; 2] = ["x-api-key", "api-key"];
+static KEY_FIELDS: [HeaderName; 2] = [
+    HeaderName::from_static("x-api-key"),
+    HeaderName::from_static("api-key"),
+];
 
 /// Returns the key of the client; `None` if the server needs no keys.
 ///
@@ -25,6 +28,7 @@ const KEY_FIELDS: [&str; 2] = ["x-api-key", "api-key"];
 /// is the secret of a key counts.
 pub(crate) fn authenticate(
     table: &KeyTable,
+    memo: &SecretMemo,
     headers: &HeaderMap,
     is_upgrade: bool,
 ) -> Result<Option<Arc<ApiKey>>, RejectedKey> {
@@ -36,15 +40,13 @@ pub(crate) fn authenticate(
     if secrets.has_repeated {
         return Err(RejectedKey::Repeated);
     }
-    if secrets.found.is_empty() {
-        return Err(RejectedKey::Missing);
-    }
-    let mut rejected = RejectedKey::Unknown;
-    for secret in secrets.found {
-        match table.find(secret) {
-            Ok(key) => return Ok(Some(key)),
-            Err(RejectedSecret::Expired(key)) => rejected = RejectedKey::Expired(key),
-            Err(RejectedSecret::Unknown) => {}
+    let mut rejected = RejectedKey::Missing;
+    for secret in secrets.found.iter().filter(|secret| !secret.is_empty()) {
+        match (table.find(secret, memo), &rejected) {
+            (Ok(key), _) => return Ok(Some(key)),
+            (Err(RejectedSecret::Expired(key)), _) => rejected = RejectedKey::Expired(key),
+            (Err(RejectedSecret::Unknown), RejectedKey::Missing) => rejected = RejectedKey::Unknown,
+            (Err(RejectedSecret::Unknown), _) => {}
         }
     }
     Err(rejected)
@@ -90,20 +92,21 @@ impl RejectedKey {
 /// Secrets that a request contains.
 #[derive(Default)]
 struct Secrets<'a> {
-    found: Vec<&'a [u8]>,
+    /// One for each field that can have a secret; empty if the request has none there.
+    found: [&'a [u8]; 4],
     /// True if a field with a secret occurs twice.
     has_repeated: bool,
 }
 
 impl<'a> Secrets<'a> {
     fn read(&mut self, headers: &'a HeaderMap, is_upgrade: bool) {
-        if let Some(value) = self.only(headers, header::AUTHORIZATION.as_str()) {
+        if let Some(value) = self.only(headers, &header::AUTHORIZATION) {
             // Another scheme, such as `Basic`, is for a proxy in front of this server.
-            self.found.extend(bearer(value.as_bytes()));
+            self.found[0] = bearer(value.as_bytes()).unwrap_or_default();
         }
-        for name in KEY_FIELDS {
+        for (at, name) in (1..).zip(&KEY_FIELDS) {
             if let Some(value) = self.only(headers, name) {
-                self.found.push(value.as_bytes().trim_ascii());
+                self.found[at] = value.as_bytes().trim_ascii();
             }
         }
         if is_upgrade {
@@ -112,13 +115,12 @@ impl<'a> Secrets<'a> {
                 .iter()
                 .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
                 .filter_map(secret_of_protocol);
-            self.found.extend(protocols.next());
+            self.found[3] = protocols.next().unwrap_or_default();
             self.has_repeated |= protocols.next().is_some();
         }
-        self.found.retain(|secret| !secret.is_empty());
     }
 
-    fn only(&mut self, headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
+    fn only(&mut self, headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
         let mut values = headers.get_all(name).iter();
         let value = values.next();
         self.has_repeated |= values.next().is_some();
@@ -239,7 +241,7 @@ mod tests {
             let name: HeaderName = name.parse().unwrap();
             headers.append(name, HeaderValue::from_bytes(value).unwrap());
         }
-        match authenticate(&table(), &headers, is_upgrade) {
+        match authenticate(&table(), &SecretMemo::default(), &headers, is_upgrade) {
             Ok(key) => key.map_or_else(|| "none".to_owned(), |key| key.name.to_string()),
             Err(RejectedKey::Missing) => "missing".to_owned(),
             Err(RejectedKey::Unknown) => "unknown".to_owned(),
@@ -305,7 +307,7 @@ mod tests {
     #[test]
     fn server_without_keys_reads_no_credentials() {
         let table = KeyTable::new(Vec::new(), None).unwrap();
-        let key = authenticate(&table, &HeaderMap::new(), false).unwrap();
+        let key = authenticate(&table, &SecretMemo::default(), &HeaderMap::new(), false).unwrap();
         assert!(key.is_none());
     }
 

@@ -21,6 +21,7 @@ use crate::body_deadline::BodyPace;
 use crate::body_edit::{self, BodyPieces, Edit};
 use crate::endpoint::Api;
 use crate::endpoint::{BodyFormat, Endpoint};
+use crate::headers::media_type;
 use crate::issued_ids::IdHash;
 use crate::json::{self, Malformed};
 use crate::limits::TokenDemand;
@@ -546,14 +547,6 @@ fn is_compressed(headers: &HeaderMap) -> bool {
 /// True for the type that `curl -d` sends. Servers that expect a form would parse the body as one.
 fn is_simple_form(content_type: &str) -> bool {
     media_type(content_type).eq_ignore_ascii_case("application/x-www-form-urlencoded")
-}
-
-fn media_type(content_type: &str) -> &str {
-    content_type
-        .split(';')
-        .next()
-        .unwrap_or(content_type)
-        .trim()
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use super::protocol::Protocol;
 use super::serve::{self, ConnectionContext};
 use super::unparsed;
 use super::worker::Worker;
+use crate::keys::SecretMemo;
 use crate::request::Counter;
 use crate::request_settings::RequestSettings;
 
@@ -73,6 +74,7 @@ pub(super) async fn serve(
         lacks_certificate,
         requests: Counter::default(),
         memory,
+        secret_memo: SecretMemo::default(),
     });
     let served = match protocol {
         Protocol::Http1 => serve_http1(stream, &caller, &settings, admitted, &drain).await,

@@ -23,7 +23,7 @@ use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
 use crate::headers::REQUEST_ID;
 use crate::issued_ids::IdHash;
-use crate::keys::ApiKey;
+use crate::keys::{ApiKey, SecretMemo};
 use crate::limits::Rates;
 use crate::memory_budget::Budget;
 use crate::request::{
@@ -45,6 +45,7 @@ pub(crate) struct ConnectionContext {
     /// close the connection while requests are in flight.
     pub(crate) requests: Counter,
     pub(crate) memory: Arc<ClientMemory>,
+    pub(crate) secret_memo: SecretMemo,
 }
 
 impl ConnectionContext {
@@ -414,7 +415,7 @@ fn admit<'a>(
         request::refuse_foreign_pages(hosts, head, caller.local.ip(), is_upgrade)?;
     }
     let (mut endpoint, path) = located.map_err(|error| bad_path(head, error))?;
-    authenticate(shared, head, endpoint, is_upgrade, guard)?;
+    authenticate(caller, head, endpoint, is_upgrade, guard)?;
     let is_ollama_absent = || !shared.pool.table().may_have(Kind::Ollama);
     match endpoint.service {
         Service::NotServed => return Err(admin::not_found(shared, endpoint, &path)),
@@ -461,13 +462,14 @@ fn admit<'a>(
 /// Notes the client's API key in the guard. Without a valid key only the pages about the server
 /// itself are served, which have rules of their own.
 fn authenticate(
-    shared: &Shared,
+    caller: &ConnectionContext,
     head: &Parts,
     endpoint: Endpoint,
     is_upgrade: bool,
     guard: &mut RequestGuard,
 ) -> Result<(), Refusal> {
-    match request::authenticate(&shared.keys, &head.headers, is_upgrade) {
+    let keys = &caller.worker.shared.keys;
+    match request::authenticate(keys, &caller.secret_memo, &head.headers, is_upgrade) {
         Ok(key) => guard.key = key,
         Err(_) if matches!(endpoint.service, Service::Own(Page::Admin(_))) => {}
         Err(rejected) => return Err(rejected.refusal()),

@@ -2,144 +2,163 @@
 
 use super::MAX_NAME;
 
+/// Name of a field, with a comma in front of it and a colon behind it, so that one copy writes all of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FieldName(pub(super) &'static str);
+
+/// Returns the [`FieldName`] of a constant that needs no escapes.
+macro_rules! field {
+    ($name:literal) => {
+        $crate::meter::record::json::FieldName(concat!(",\"", $name, "\":"))
+    };
+}
+pub(super) use field;
+
 /// Writes the fields of one JSON object.
 #[derive(Debug)]
 pub(super) struct ObjectWriter<'a> {
-    bytes: &'a mut Vec<u8>,
+    text: &'a mut String,
+    is_empty: bool,
 }
 
 impl<'a> ObjectWriter<'a> {
-    pub(super) fn new(bytes: &'a mut Vec<u8>) -> Self {
-        bytes.push(b'{');
-        Self { bytes }
+    pub(super) fn new(text: &'a mut String) -> Self {
+        text.push('{');
+        Self {
+            text,
+            is_empty: true,
+        }
     }
 
     pub(super) fn end(self) {
-        self.bytes.push(b'}');
+        self.text.push('}');
     }
 
-    /// Writes a field name. Names are constants that need no escapes.
-    fn name(&mut self, name: &str) {
-        if self.bytes.last() != Some(&b'{') {
-            self.bytes.push(b',');
-        }
-        self.plain_string(name);
-        self.bytes.push(b':');
+    fn name(&mut self, FieldName(name): FieldName) {
+        // The first field has no comma.
+        let from = usize::from(std::mem::take(&mut self.is_empty));
+        self.text.push_str(name.get(from..).unwrap_or_default());
     }
 
     fn plain_string(&mut self, text: &str) {
-        self.bytes.push(b'"');
-        self.bytes.extend_from_slice(text.as_bytes());
-        self.bytes.push(b'"');
+        self.text.push('"');
+        self.text.push_str(text);
+        self.text.push('"');
     }
 
     /// Writes a text that needs no escapes, such as a constant or a UUID.
-    pub(super) fn plain(&mut self, name: &str, text: &str) {
+    pub(super) fn plain(&mut self, name: FieldName, text: &str) {
         self.name(name);
         self.plain_string(text);
     }
 
     /// Writes any text, escaped and truncated to [`MAX_NAME`] characters.
-    pub(super) fn text(&mut self, name: &str, text: Option<&str>) {
+    pub(super) fn text(&mut self, name: FieldName, text: Option<&str>) {
         self.name(name);
         match text {
             Some(text) => self.string(truncate(text)),
-            None => self.bytes.extend_from_slice(b"null"),
+            None => self.text.push_str("null"),
         }
     }
 
-    pub(super) fn boolean(&mut self, name: &str, value: bool) {
+    pub(super) fn boolean(&mut self, name: FieldName, value: bool) {
         self.name(name);
-        let word: &[u8] = if value { b"true" } else { b"false" };
-        self.bytes.extend_from_slice(word);
+        self.text.push_str(if value { "true" } else { "false" });
     }
 
-    pub(super) fn number(&mut self, name: &str, value: Option<u64>) {
+    pub(super) fn number(&mut self, name: FieldName, value: Option<u64>) {
         self.name(name);
         match value {
-            Some(value) => self.digits(value, 1),
-            None => self.bytes.extend_from_slice(b"null"),
+            Some(value) => self.text.push_str(itoa::Buffer::new().format(value)),
+            None => self.text.push_str("null"),
         }
     }
 
     /// Writes a time, given in milliseconds since 1970, in RFC 3339 format; `null` if it is out of range.
-    pub(super) fn time(&mut self, name: &str, ms: u64) {
+    pub(super) fn time(&mut self, name: FieldName, ms: u64) {
         self.name(name);
         let time = i64::try_from(ms).map(jiff::Timestamp::from_millisecond);
         let Ok(Ok(time)) = time else {
-            return self.bytes.extend_from_slice(b"null");
+            return self.text.push_str("null");
         };
         let time = jiff::tz::Offset::UTC.to_datetime(time);
-        let number = |part: i8| u64::from(part.unsigned_abs());
-        self.bytes.push(b'"');
-        self.digits(u64::from(time.year().unsigned_abs()), 4);
-        for (before, part) in [
-            (b'-', time.month()),
-            (b'-', time.day()),
-            (b'T', time.hour()),
-            (b':', time.minute()),
-            (b':', time.second()),
+        // `YYYY-MM-DDTHH:MM:SS.mmmZ`
+        let mut text = *b"\"0000-00-00T00:00:00.000Z\"";
+        let year = i64::from(time.year()).unsigned_abs();
+        let part = |part: i8| u64::from(part.unsigned_abs());
+        for (range, number) in [
+            (1..5, year),
+            (6..8, part(time.month())),
+            (9..11, part(time.day())),
+            (12..14, part(time.hour())),
+            (15..17, part(time.minute())),
+            (18..20, part(time.second())),
+            (21..24, ms % 1000),
         ] {
-            self.bytes.push(before);
-            self.digits(number(part), 2);
+            write_digits(&mut text[range], number);
         }
-        self.bytes.push(b'.');
-        self.digits(ms % 1000, 3);
-        self.bytes.extend_from_slice(b"Z\"");
+        self.text.push_str(str::from_utf8(&text).unwrap_or("null"));
     }
 
     pub(super) fn list<T>(
         &mut self,
-        name: &str,
+        name: FieldName,
         all: &[T],
         mut each: impl FnMut(&mut ObjectWriter<'_>, &T),
     ) {
         self.name(name);
-        self.bytes.push(b'[');
+        self.text.push('[');
         for (place, one) in all.iter().enumerate() {
             if place > 0 {
-                self.bytes.push(b',');
+                self.text.push(',');
             }
-            let mut line = ObjectWriter::new(self.bytes);
+            let mut line = ObjectWriter::new(self.text);
             each(&mut line, one);
             line.end();
         }
-        self.bytes.push(b']');
-    }
-
-    /// Writes a number with at least `least` digits.
-    fn digits(&mut self, mut value: u64, least: usize) {
-        const ALL: usize = 20;
-        let mut digits = [b'0'; ALL];
-        let mut at = ALL;
-        while value > 0 {
-            at -= 1;
-            // The remainder is below 10, so the conversion cannot fail.
-            digits[at] += u8::try_from(value % 10).unwrap_or_default();
-            value /= 10;
-        }
-        self.bytes.extend_from_slice(&digits[at.min(ALL - least)..]);
+        self.text.push(']');
     }
 
     fn string(&mut self, text: &str) {
-        self.bytes.push(b'"');
-        let needs = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
-        let mut rest = text.as_bytes();
-        while let Some(at) = rest.iter().position(needs) {
-            self.bytes.extend_from_slice(&rest[..at]);
-            match rest[at] {
-                byte @ (b'"' | b'\\') => self.bytes.extend_from_slice(&[b'\\', byte]),
-                byte => {
-                    let hex = b"0123456789abcdef";
-                    let digits = [hex[usize::from(byte >> 4)], hex[usize::from(byte & 15)]];
-                    self.bytes.extend_from_slice(b"\\u00");
-                    self.bytes.extend_from_slice(&digits);
-                }
-            }
-            rest = &rest[at + 1..];
+        self.text.push('"');
+        // Fast path: a search that does not stop at the first byte examines several bytes per instruction.
+        if text
+            .bytes()
+            .fold(false, |any, byte| any | needs_escape(byte))
+        {
+            self.escaped(text);
+        } else {
+            self.text.push_str(text);
         }
-        self.bytes.extend_from_slice(rest);
-        self.bytes.push(b'"');
+        self.text.push('"');
+    }
+
+    fn escaped(&mut self, text: &str) {
+        for letter in text.chars() {
+            match u8::try_from(letter) {
+                Ok(byte @ (b'"' | b'\\')) => self.text.extend(['\\', char::from(byte)]),
+                Ok(byte @ 0..0x20) => {
+                    let digit = |half| char::from(b"0123456789abcdef"[usize::from(half)]);
+                    self.text.push_str("\\u00");
+                    self.text.extend([digit(byte >> 4), digit(byte & 15)]);
+                }
+                _ => self.text.push(letter),
+            }
+        }
+    }
+}
+
+/// True for a byte that a JSON string contains only escaped.
+fn needs_escape(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\'
+}
+
+/// Writes the last decimal digits of a number, as many as there is space for.
+fn write_digits(space: &mut [u8], mut number: u64) {
+    for digit in space.iter_mut().rev() {
+        // The remainder is below 10, so the conversion cannot fail.
+        *digit = b'0' + u8::try_from(number % 10).unwrap_or_default();
+        number /= 10;
     }
 }
 

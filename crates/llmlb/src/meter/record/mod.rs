@@ -22,7 +22,7 @@ use uuid::Uuid;
 
 use super::usage::{TokenUsage, UsageSource};
 use crate::endpoint::Api;
-use json::ObjectWriter;
+use json::{ObjectWriter, field};
 
 /// Maximum number of characters of a name in a record. Clients choose model names, so longer names are
 /// truncated.
@@ -110,64 +110,62 @@ impl Outcome {
 impl Record<'_> {
     /// Returns the record in the form that the spool stages.
     pub(crate) fn staged(&self) -> spool::Record {
-        let mut line = Vec::with_capacity(640);
-        self.write(&mut line);
-        // Every field is a `str` or ASCII, so the line is valid UTF-8.
-        let json = String::from_utf8(line).unwrap_or_default();
+        let mut json = String::with_capacity(640);
+        self.write(&mut json);
         spool::Record::from_trusted(self.id, json)
     }
 
     /// Replaces the content of `line` with the record, without a line break.
-    pub(crate) fn write(&self, line: &mut Vec<u8>) {
+    pub(crate) fn write(&self, line: &mut String) {
         line.clear();
         let mut line = ObjectWriter::new(line);
         let mut id = Uuid::encode_buffer();
-        line.plain("id", self.id.hyphenated().encode_lower(&mut id));
-        line.time("time", self.time_ms);
-        line.text("request_id", Some(self.request_id));
-        line.text("key", self.key);
+        line.plain(field!("id"), self.id.hyphenated().encode_lower(&mut id));
+        line.time(field!("time"), self.time_ms);
+        line.text(field!("request_id"), Some(self.request_id));
+        line.text(field!("key"), self.key);
         if let Some(team) = self.team {
-            line.plain("team", team);
+            line.plain(field!("team"), team);
         }
-        line.text("model", self.model);
+        line.text(field!("model"), self.model);
         if let Some(served) = self.served_model
             && self.served_model != self.model
         {
-            line.text("served_model", Some(served));
+            line.text(field!("served_model"), Some(served));
         }
-        line.text("backend", self.backend);
-        line.plain("api", self.api.name());
-        line.text("path", Some(self.path));
-        line.boolean("stream", self.is_stream);
-        line.number("status", self.status.map(u64::from));
-        line.plain("outcome", self.outcome.name());
+        line.text(field!("backend"), self.backend);
+        line.plain(field!("api"), self.api.name());
+        line.text(field!("path"), Some(self.path));
+        line.boolean(field!("stream"), self.is_stream);
+        line.number(field!("status"), self.status.map(u64::from));
+        line.plain(field!("outcome"), self.outcome.name());
         if let Some(reason) = self.reason {
-            line.plain("reason", reason);
+            line.plain(field!("reason"), reason);
         }
         self.write_attempts(&mut line);
         let usage = &self.usage;
-        line.number("prompt_tokens", Some(usage.prompt));
-        line.number("completion_tokens", Some(usage.completion));
-        line.number("cached_tokens", Some(usage.cached));
+        line.number(field!("prompt_tokens"), Some(usage.prompt));
+        line.number(field!("completion_tokens"), Some(usage.completion));
+        line.number(field!("cached_tokens"), Some(usage.cached));
         if usage.reasoning > 0 {
-            line.number("reasoning_tokens", Some(usage.reasoning));
+            line.number(field!("reasoning_tokens"), Some(usage.reasoning));
         }
-        line.number("tokens", Some(usage.total));
+        line.number(field!("tokens"), Some(usage.total));
         if usage.source == UsageSource::Estimated {
-            line.number("estimated_tokens", Some(usage.total));
+            line.number(field!("estimated_tokens"), Some(usage.total));
         }
-        line.plain("tokens_from", usage.source.name());
-        line.number("ms", Some(self.ms));
-        line.number("first_byte_ms", self.first_byte_ms);
-        line.number("bytes", Some(self.bytes));
-        line.plain("instance", self.instance);
+        line.plain(field!("tokens_from"), usage.source.name());
+        line.number(field!("ms"), Some(self.ms));
+        line.number(field!("first_byte_ms"), self.first_byte_ms);
+        line.number(field!("bytes"), Some(self.bytes));
+        line.plain(field!("instance"), self.instance);
         line.end();
     }
 
     fn write_attempts(&self, line: &mut ObjectWriter<'_>) {
-        line.list("attempts", self.attempts, |line, attempt| {
-            line.text("backend", Some(attempt.backend));
-            line.text("error", Some(attempt.error));
+        line.list(field!("attempts"), self.attempts, |line, attempt| {
+            line.text(field!("backend"), Some(attempt.backend));
+            line.text(field!("error"), Some(attempt.error));
         });
     }
 }

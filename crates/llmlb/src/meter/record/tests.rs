@@ -40,9 +40,9 @@ fn record() -> Record<'static> {
 }
 
 fn line(record: &Record<'_>) -> String {
-    let mut line = b"content of the previous record".to_vec();
+    let mut line = "content of the previous record".to_owned();
     record.write(&mut line);
-    String::from_utf8(line).unwrap()
+    line
 }
 
 fn value(record: &Record<'_>) -> Value {

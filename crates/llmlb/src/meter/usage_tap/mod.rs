@@ -12,6 +12,7 @@ use super::ndjson::Ndjson;
 use super::sse::{self, Sse, StreamSummary, UsageEvents};
 use super::usage::{TokenUsage, UsageSource};
 use crate::endpoint::Api;
+use crate::headers::media_type;
 
 /// Parser of one response, through which all bytes for the client pass. It finds the token usage
 /// and the end of the response.
@@ -48,8 +49,7 @@ impl UsageTap {
         usage_events: UsageEvents,
     ) -> Self {
         let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let media = text(header::CONTENT_TYPE).unwrap_or_default();
-        let media = media.split(';').next().unwrap_or(media).trim();
+        let media = media_type(text(header::CONTENT_TYPE).unwrap_or_default());
         let is = |name: &str| media.eq_ignore_ascii_case(name);
         let coding = text(header::CONTENT_ENCODING).unwrap_or("identity");
         let format = if !api.is_metered() || !status.is_success() {
@@ -254,7 +254,8 @@ impl UsageTap {
                 let has_text = self
                     .summary()
                     .is_some_and(|summary| summary.estimate.has_text());
-                self.saw_error() && !has_text
+                // The text is checked first: to find an error, the last event is parsed.
+                !has_text && self.saw_error()
             }
             _ => self.saw_error(),
         };
