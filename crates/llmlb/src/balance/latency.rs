@@ -61,7 +61,8 @@ impl Latency {
         milliseconds(now).wrapping_sub(self.at)
     }
 
-    /// Packs the average into one number, which is 0 before the first response.
+    /// Packs the average into one number, which threads share without a lock. The number is 0
+    /// before the first response.
     pub(super) fn pack(self) -> u64 {
         u64::from(self.value) << 32 | u64::from(self.at)
     }

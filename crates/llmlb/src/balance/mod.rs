@@ -60,14 +60,12 @@ pub(crate) use table::Table;
 pub(crate) struct PoolConfig {
     pub(crate) aliases: Vec<Alias>,
     pub(crate) settings: Arc<RequestSettings>,
-    /// Maximum number of requests that wait for a slot.
     pub(crate) queue: usize,
-    /// Maximum time that a request waits for a slot.
     pub(crate) queue_timeout: Duration,
-    /// Name of this host, if other hosts learn which backend issued an id. A loopback address means
-    /// another backend on each host.
+    /// Name of this host, if issued ids are shared with other hosts. It distinguishes the loopback
+    /// backends of different hosts, whose URLs can be equal.
     pub(crate) host: Option<String>,
-    /// Queues that receive each newly issued id with its backend.
+    /// Queues of the threads that persist each newly issued id with its backend.
     pub(crate) issuer_queues: Vec<Arc<IssuerQueue>>,
 }
 
@@ -98,7 +96,7 @@ pub(crate) struct SelectHints<'a> {
     pub(crate) endpoint: Option<EndpointKey>,
 }
 
-/// The sender of a request.
+/// Sender of a request, by which the fair queue divides slots among clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientKey {
     /// The client's API key, or without keys its address. All addresses of an IPv6 /64 network count

@@ -22,11 +22,9 @@ pub(super) struct Load {
 /// State of a candidate that was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drawn {
-    /// The candidate can be used.
     Usable(Load),
     /// The candidate's trial is due: it is selected at once.
     TrialDue,
-    /// The candidate cannot be used.
     Unusable,
 }
 
@@ -57,7 +55,7 @@ impl Shares {
         Some(self.index_at(random.below(end)))
     }
 
-    /// Draws a candidate other than `excluded`.
+    /// Draws a candidate other than `excluded`, so that two different candidates are compared.
     fn draw_other(&self, excluded: usize, random: &mut Random) -> Option<usize> {
         let start = excluded
             .checked_sub(1)
@@ -71,7 +69,7 @@ impl Shares {
         Some(self.index_at(if drawn < start { drawn } else { drawn + share }))
     }
 
-    /// Index of the candidate whose share contains this number.
+    /// Returns the index of the candidate whose share contains this number.
     fn index_at(&self, number: u32) -> usize {
         self.ends.partition_point(|end| *end <= number)
     }
@@ -155,7 +153,6 @@ mod tests {
         }
     }
 
-    /// Number of times that each candidate is picked.
     fn counts(weights: &[u32], times: usize, look: impl Fn(usize) -> Drawn) -> Vec<usize> {
         let shares = Shares::new(weights.iter().copied());
         let mut random = Random::seeded(1);

@@ -81,7 +81,6 @@ impl Queue {
         self.timeout.set(timeout);
     }
 
-    /// Number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }

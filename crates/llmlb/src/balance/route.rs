@@ -61,7 +61,8 @@ pub(super) struct Average {
 }
 
 impl Route {
-    /// Status with which the first candidate rejects our key, if all candidates are down because of the key.
+    /// Returns the status with which the first candidate rejects our key, if all candidates are
+    /// down because of the key.
     pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
         let mut statuses = self
             .candidates
@@ -100,7 +101,7 @@ impl Route {
         }
     }
 
-    /// A route for the same model without backends, for a model that no backend serves any more.
+    /// Returns a route without backends, for a model that no backend serves any more.
     pub(super) fn without_candidates(&self) -> Self {
         Self::new(self.kind, self.name.clone(), Vec::new(), &self.queue)
     }
@@ -114,7 +115,7 @@ impl Route {
         &self.candidates[index].backend
     }
 
-    /// Index of a backend among the candidates.
+    /// Returns the index of a backend among the candidates.
     pub(super) fn index_of(&self, id: BackendId) -> Option<usize> {
         if self.is_in_order() {
             return self.candidates.iter().position(|one| one.backend.id == id);
@@ -133,7 +134,8 @@ impl Route {
         self.index_of(id).is_some() && !others.any(|one| is_healthy(&one.backend))
     }
 
-    /// True if one of the candidates lacks this endpoint.
+    /// True if one of the candidates lacks this endpoint, so that other candidates must be
+    /// preferred.
     pub(super) fn has_lacking(&self, endpoint: EndpointKey, now: Moment) -> bool {
         let mut candidates = self.candidates.iter();
         candidates.any(|one| one.backend.lacks(endpoint, now))
@@ -146,7 +148,7 @@ impl Route {
         candidates.any(|one| !one.backend.lacks(endpoint, now))
     }
 
-    /// Average load of the usable candidates.
+    /// Returns the average load of the usable candidates, from the cache if there are many.
     pub(super) fn average(&self, now: Moment) -> Average {
         if self.up.len() <= MAX_UNCACHED {
             return self.averaged(now);

@@ -31,9 +31,7 @@ pub(super) struct FairQueue<L, W> {
     turns: u64,
     /// Ticket number of the request that joined last.
     tickets: u64,
-    /// Number of waiting requests.
     waiting: usize,
-    /// Maximum number of waiting requests.
     max: usize,
 }
 
@@ -216,7 +214,6 @@ impl<L, W> FairQueue<L, W> {
         heads.min().map(|(_, index)| index)
     }
 
-    /// Returns the key of the lane with this index.
     pub(super) fn lane(&mut self, index: usize) -> &mut L {
         &mut self.lanes[index].lane
     }
