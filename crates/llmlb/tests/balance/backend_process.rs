@@ -16,7 +16,6 @@ use testkit::{
 
 const ADDRESS: &str = "TEST_BACKEND_ADDRESS";
 
-/// Backend process for the model `m`.
 pub(crate) struct BackendProcess {
     pub(crate) address: SocketAddr,
     child: Child,
@@ -61,7 +60,6 @@ impl BackendProcess {
         self.signal(Signal::STOP);
     }
 
-    /// Continues the stopped process.
     pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }

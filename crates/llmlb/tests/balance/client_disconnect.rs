@@ -137,7 +137,8 @@ fn client_disconnect_does_not_count_against_the_backend() {
         client.send_post(CHAT, ASK);
         while events.try_recv().is_err() {
             if server.status()["in_flight"] == 0 {
-                // The other backend served this request, so send another one.
+                // The other backend, which responds, served this request. Send another request
+                // until the silent backend gets one.
                 client = Connection::open(server.address);
                 client.send_post(CHAT, ASK);
             }

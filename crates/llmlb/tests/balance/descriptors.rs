@@ -103,7 +103,7 @@ fn all_connections(server: &LlmlbServer) -> Vec<Connection> {
     }
 }
 
-/// Sends a request on each connection, and reads the responses when all are sent.
+/// Sends a request on each connection, then reads all responses and returns their statuses.
 fn statuses(held: &mut [Connection], model: &str) -> Vec<u16> {
     for client in held.iter_mut() {
         client.send_post(CHAT, &format!(r#"{{"model":"{model}"}}"#));

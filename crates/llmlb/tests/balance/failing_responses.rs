@@ -110,7 +110,8 @@ fn request_is_served_when_the_only_backend_resumes_after_hanging() {
         until("the backend is marked down", || {
             server.status()["backends"][0]["up"] == false
         });
-        // Waiting requests recheck their backends at intervals: give them time to do so.
+        // Requests that wait recheck their backends at intervals. Let this happen while the only
+        // backend hangs: it must not end the request.
         thread::sleep(Duration::from_millis(600));
         only.resume();
         let answer = waiting.join().unwrap();

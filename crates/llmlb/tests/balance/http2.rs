@@ -35,7 +35,7 @@ fn http_2_request_is_forwarded_as_http_1() {
     assert_eq!(asked[0].head.line, format!("POST {CHAT}?a=%20b HTTP/1.1"));
     assert_eq!(asked[0].text(), ASK);
     assert_eq!(asked[0].head.header("host"), Some(mock.address.to_string()));
-    // HTTP/1.1 is served on the same port.
+    // HTTP/2 clients must not displace HTTP/1.1 clients, which use the same port.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
 }
 

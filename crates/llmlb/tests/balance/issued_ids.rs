@@ -49,7 +49,6 @@ fn id(server: &LlmlbServer, path: &str, body: &str) -> String {
     answer.json()["id"].as_str().unwrap().to_owned()
 }
 
-/// Asserts that the last request of backend `b` has this request line.
 fn assert_last_of_b(b: &FakeLlm, line: &str) {
     let last = asked(b).last().map(|request| request.head.line.clone());
     assert_eq!(last, Some(format!("{line} HTTP/1.1")));

@@ -58,7 +58,6 @@ pub(crate) fn body(name: &str) -> String {
     format!(r#"{{"model":"m","x":"{name}"}}"#)
 }
 
-/// Sends a request and does not wait for the response.
 fn send(server: &LlmlbServer, name: &str) -> Connection {
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, &body(name));
@@ -154,7 +153,8 @@ fn request_is_rejected_after_queue_timeout() {
     backend.respond();
     assert_eq!(first.answer().status(), 200);
     server.until_in_flight(0);
-    // The rejected request never reached the backend.
+    // The request was rejected while it waited in the queue, so it must not have reached the
+    // backend.
     assert_eq!(testkit::backends::count(&backend.mock), 1);
 }
 

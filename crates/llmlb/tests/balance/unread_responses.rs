@@ -99,7 +99,8 @@ fn http_2_stream_that_is_read_slowly_is_complete() {
         while let Some(piece) = next(&mut body).await {
             let piece: Bytes = piece.expect("the response continues");
             received += piece.len();
-            // The whole response takes longer than the timeout.
+            // The client needs longer than `send_timeout` for the whole response. Each piece it
+            // reads counts as progress, so the stream must not be reset.
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
         assert_eq!(received, text.len());
@@ -129,8 +130,8 @@ fn http_2_responses_are_reset_when_their_window_stays_closed() {
     run(async {
         let closed_window = Builder::new().initial_window_size(0).clone();
         let (client, connection) = connect(server.address, &closed_window).await;
-        // Request each kind of response: the model list, an error, a page of the server, and a short response
-        // of a backend.
+        // Request each kind of short response: the model list, an error, a page of the server
+        // itself, and one that a backend sends.
         let mut responses = Vec::new();
         for (method, path, body) in [
             (Method::GET, "/v1/models", ""),
@@ -143,7 +144,7 @@ fn http_2_responses_are_reset_when_their_window_stays_closed() {
         for response in responses {
             assert_eq!(reset_of(response).await, Some(Reason::CANCEL));
         }
-        // The connection still serves requests.
+        // Only the unread streams are reset. The HTTP/2 connection still serves requests.
         let head = send(&client, request(Method::HEAD, "/v1/models"), "").await;
         assert_eq!(head.await.unwrap().status(), 200);
         assert!(!connection.is_finished());
@@ -174,7 +175,9 @@ fn http_2_connection_is_closed_when_the_end_of_a_short_response_is_not_read() {
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], SHORT);
     run(async {
-        // The window admits one byte. The library queues the rest together with the end of the stream.
+        // The flow-control window admits one byte, and the HTTP library queues the rest together
+        // with the end of the stream. Such a stream cannot be reset, so the server must close the
+        // connection.
         let small_window = Builder::new().initial_window_size(1).clone();
         let (client, connection) = connect(server.address, &small_window).await;
         let response = send(&client, request(Method::GET, "/v1/models"), "").await;

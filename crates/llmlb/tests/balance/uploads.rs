@@ -131,7 +131,8 @@ fn model_in_a_json_body_is_used_for_every_method() {
         assert_eq!(client.answer().status(), 200, "{method}");
     }
     assert_eq!((count(&first), count(&mock)), (0, 4));
-    // The body of a PUT without a content type is streamed without being parsed, so its model is not used.
+    // A PUT body without a content type is streamed unread, so its model is ignored and the request
+    // goes to the first backend.
     let mut client = Connection::open(server.address);
     client
         .send("PUT /v1/whatever HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -238,7 +239,8 @@ fn client_that_expects_100_continue_may_be_rejected_before_it_sends() {
         client.send(expecting(path, "application/json", length));
         let answer = client.answer();
         assert_eq!(answer.status(), status, "{path}");
-        // The next bytes could be the body or a request, so the connection is closed.
+        // After the rejection, the client's next bytes could be the body or a new request. The
+        // server must therefore close the connection.
         assert!(client.is_closed(), "{path}");
     }
     assert_eq!(count(&mock), 0);

@@ -50,7 +50,8 @@ pub(crate) fn serve_with(
     sandbox.serve_with(edit(&mut sandbox.command("serve -p 0")))
 }
 
-/// Sends a request with these header lines, each of which ends in `\r\n`.
+/// Sends a request with these header lines and returns its response. Each line must end in `\r
+/// `.
 #[track_caller]
 pub(crate) fn send(
     server: &LlmlbServer,
