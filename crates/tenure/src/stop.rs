@@ -24,7 +24,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// killed.
 const WRAPPER_GRACE: Duration = Duration::from_secs(1);
 
-/// A request to stop the owner of a key.
+/// A request to stop the owner of a key. [`run`](Self::run) executes it.
 ///
 /// A process is signalled only if it is proven to be the owner. Another process that now has the
 /// recorded pid is not signalled.

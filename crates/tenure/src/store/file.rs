@@ -205,7 +205,8 @@ fn acquired(target: LockTarget, file: LockFile, guard: DeletionGuard) -> Result<
     Ok(Attempt::Acquired(held, previous))
 }
 
-/// Check that a path still leads to the same lock file.
+/// Check that a path still leads to the same lock file. If it does not, another process may own the
+/// key, and the owner has lost it.
 #[derive(Debug)]
 pub(crate) struct LossCheck {
     directory: Directory,
@@ -248,7 +249,7 @@ impl Held {
     }
 
     /// True if the lock file is on a network file system, which other machines may share. The file
-    /// is then kept on release.
+    /// is then kept on release, because a removed file may still be open on another machine.
     pub(crate) fn is_on_network(&self) -> bool {
         self.network
     }
@@ -290,7 +291,6 @@ impl Held {
             .map_err(|error| Error::io("write the lock record to", &self.path, error))
     }
 
-    /// True if the path no longer leads to the locked file.
     pub(crate) fn is_lost(&self) -> bool {
         is_lost(&self.directory, &self.path, &self.name, self.file.id())
     }

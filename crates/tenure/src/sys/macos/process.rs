@@ -16,7 +16,7 @@ pub(crate) fn identity(pid: u32) -> Option<Identity> {
     })
 }
 
-/// Effective user of a process.
+/// Effective user of a process. Unlike the user in a lock record it can be trusted.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     info(pid).map(|info| info.pbi_uid)
 }
