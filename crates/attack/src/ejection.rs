@@ -275,7 +275,8 @@ fn by_websocket(target: &Target) -> Outcome {
     verdict(!was_ejected, evidence)
 }
 
-/// A backend requests a pause of 30 s by a date in Retry-After. The other backend serves meanwhile.
+/// A backend responds 429 and requests a pause of 30 s by a date in `Retry-After`. llmlb holds if
+/// it sends requests only to the other backend during the pause.
 fn retry_after_date(target: &Target) -> Outcome {
     const REQUESTS: usize = 40;
     let limited = FakeLlm::start("m", |_| {
