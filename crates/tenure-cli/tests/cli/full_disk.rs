@@ -1,4 +1,4 @@
-//! Tests on a full disk. They need root, which can mount a small file system.
+//! Tests of locks on a full disk. They need root, which can mount a small file system.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -64,7 +64,8 @@ fn second_owner_is_refused_after_the_file_is_renamed() {
     assert_refused_naming(&second_run(rename));
 }
 
-// T1, T5: the pid in the new file is not trusted.
+// T1, T5: another program has written a new file with a pid, which must not be reported as the
+// owner.
 #[test]
 fn second_owner_is_refused_after_the_file_is_replaced() {
     assert_refused_naming(&second_run(replace));

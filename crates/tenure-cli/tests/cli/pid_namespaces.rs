@@ -23,13 +23,11 @@ fn inside(sandbox: &Sandbox) -> Option<Launch> {
     }
 }
 
-/// Runs a script in the namespace, with the command as `$TENURE`.
 fn script_inside(sandbox: &Sandbox, script: &str) -> Option<Outcome> {
     let launch = inside(sandbox)?.arg("sh").arg("-c").arg(script);
     Some(launch.env("TENURE", TENURE).finish())
 }
 
-/// Starts an owner in the namespace, whose wrapper is process 1 there.
 fn hold_inside(sandbox: &Sandbox) -> Option<Owner> {
     let launch = inside(sandbox)?.arg(TENURE);
     let owner = sandbox.hold_with("x", launch.words("run x -- sleep 300"));
@@ -61,7 +59,8 @@ fn owner_inside_a_namespace_refuses_claims_outside() {
     assert!(refused.stderr.contains(&named), "{named:?} in {refused:?}");
 }
 
-// T3: the kernel reports which process has the lock.
+// T3: the lock record has the pid of the inner namespace, so `status` must take the outer pid from
+// the kernel.
 #[test]
 fn status_outside_shows_the_outer_pid_of_an_owner_inside() {
     let sandbox = Sandbox::new();
@@ -118,7 +117,8 @@ fn status_inside_shows_that_an_owner_outside_is_not_visible() {
     );
 }
 
-// T8: inside, the recorded pid belongs to another process.
+// T8: inside the namespace, the pid in the lock record belongs to another process, which must not
+// be signalled.
 #[test]
 fn stop_inside_refuses_an_owner_outside() {
     let sandbox = Sandbox::new();
@@ -211,7 +211,7 @@ fn process_that_reuses_the_pid_of_a_dead_owner_is_not_signalled() {
         [ $unrelated = $wrapper ] || exit 9
         "$TENURE" stop --force x; echo "code $?"
         kill -0 $unrelated && echo alive"#;
-    // Another process inside may get the pid first, so several attempts are made.
+    // Another process in the namespace may get the pid first, so several attempts are made.
     let outcome = eventually("the pid is reused", || {
         match script_inside(&sandbox, script) {
             Some(outcome) if outcome.code == Some(9) => None,

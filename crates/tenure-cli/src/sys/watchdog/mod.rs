@@ -62,7 +62,6 @@ const KILL_ATTEMPTS: u32 = 100;
 
 /// Arguments of a watchdog.
 struct Settings {
-    /// Socket to the wrapper.
     socket: RawFd,
     /// Time at which the command must have ended unless the lease is extended, on the boot clock. It
     /// is earlier than the deadline of the lease: a busy machine takes time to end many processes.
@@ -281,7 +280,7 @@ impl Watchdog {
     }
 
     /// Sends SIGKILL once to all descendants. Returns the number of those that this process may not
-    /// signal.
+    /// signal, such as processes of another user.
     fn kill(&mut self, now: Duration) -> u32 {
         if now >= self.deadline {
             self.stage.lease = Validity::Lost;
@@ -340,7 +339,8 @@ impl Watchdog {
         while matches!((&self.exits).read(&mut bytes), Ok(1..)) {}
     }
 
-    /// Executes the orders of the wrapper that have arrived.
+    /// Executes the orders of the wrapper that have arrived: new deadlines, signals for the
+    /// command, and the loss of the lease.
     fn receive(&mut self) {
         while let Some(socket) = &self.socket {
             match self.inbox.next(socket) {

@@ -211,7 +211,8 @@ fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration, patienc
     }
 }
 
-/// Waits for the reports of the watchdog until all descendants have ended.
+/// Receives the reports of the watchdog until all descendants have ended. Returns the reason why
+/// the command ended.
 fn follow(
     socket: &UnixStream,
     family: &mut Family,
