@@ -121,7 +121,8 @@ pub fn change_destination(
     let (disk, data) = (spool.disk(), spool.root());
     let _lock = DeliveryLock::acquire(data)?;
     let (from, is_damaged) = match read(disk, data) {
-        // A damaged destination file is replaced below.
+        // A damaged `destination.json` names no destination. It is replaced, because this call is
+        // how a person repairs it.
         Err(error) if error.is_damage() => (None, true),
         from => (from.map_err(RunError::Disk)?, false),
     };

@@ -170,7 +170,8 @@ pub(crate) fn probe(
     let Some(mut entry) = EntryReader::open(disk, &path)? else {
         return Ok(None);
     };
-    // Read the first line, which checks the version of the entry.
+    // Read the first line with its version: consolidation must leave an entry of another version in
+    // place.
     entry.next()?;
     let rest = entry.lines.skip_to_end();
     rest.map(Some).map_err(|error| Error::read(&path, error))

@@ -619,7 +619,7 @@ fn remove_old(disk: &dyn Disk, path: &Path) {
 
 /// Encodes a JSON object as a line with a checksum.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    // Serializing strings and numbers does not fail.
+    // Serializing strings and numbers does not fail, so an error needs no handling here.
     let mut text = serde_json::to_vec(value).unwrap_or_default();
     text.pop();
     line::with_checksum(text)

@@ -64,7 +64,7 @@ impl<'a> PreparedLine<'a> {
             to.extend(part);
         }
         let start = to.len();
-        // Writing to memory does not fail.
+        // Writing to memory does not fail, so the result is ignored.
         let _ = write!(to, r#","n":{number}"#);
         let mut checksum = self.checksum;
         checksum.update(&to[start..]);
@@ -82,7 +82,7 @@ pub(crate) fn write_sealed(to: &mut Vec<u8>, records: u64) {
 
 fn write(to: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let start = to.len();
-    // Writing to memory does not fail.
+    // Writing to memory does not fail, so the result is ignored.
     let _ = to.write_fmt(text);
     add_checksum(to, start);
 }

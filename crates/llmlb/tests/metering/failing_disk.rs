@@ -105,7 +105,7 @@ fn failed_background_sync_is_reported_and_refuses_requests_if_so_configured() {
 fn disk_lines(log: &str) -> Vec<String> {
     let text = |line: &str| line.split_once(" llmlb: ").map(|(_, text)| text.to_owned());
     let is_about_the_disk = |line: &String| {
-        let is_reminder = line.contains("still, after ");
+        let is_reminder = line.contains("usage: problem persists");
         !is_reminder && (line.contains("input/output error") || line.contains(" again"))
     };
     log.lines()

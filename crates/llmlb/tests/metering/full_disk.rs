@@ -132,7 +132,7 @@ fn serves_on_a_full_disk() {
             .lines()
             .filter(|line| line.contains("; records lost since the start"));
         let begins = begins
-            .filter(|line| !line.contains("usage: still,"))
+            .filter(|line| !line.contains("usage: problem persists"))
             .count() as u64;
         assert_eq!(begins, times, "{log}");
         // Records that were staged in front of the failure must survive the full disk.

@@ -60,7 +60,6 @@ impl SmallDisk {
         }
     }
 
-    /// Frees the space that [`SmallDisk::fill`] took.
     pub(crate) fn empty(&self) {
         fs::remove_file(&self.filler).unwrap();
     }

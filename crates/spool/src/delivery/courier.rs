@@ -136,7 +136,7 @@ pub(super) struct Courier<'a> {
 pub(super) enum NextStep {
     /// Send the next batch.
     Continue,
-    /// Send the next batch, and this one again after the duration.
+    /// Send the next batch, and after this duration the batch whose attempt has failed.
     RetryIn(Duration),
     /// Send these pieces of the batch before other batches. Their results show early what the
     /// destination accepts, so that fewer batches are split in vain.

@@ -270,7 +270,8 @@ impl EntryJournal {
         })
     }
 
-    /// Loads all known ids and their checksums from the journal and the reserve.
+    /// Loads the ids and checksums of all consolidated records from the journal and the reserve,
+    /// because a filter may wrongly report a new id as known.
     fn load_exact(&self, data: &DataDir) -> Result<HashMap<Uuid, u32>, Error> {
         let mut exact = HashMap::new();
         JournalKind::Entries.read::<EntrySums>(data, &mut |_, read| {

@@ -318,7 +318,8 @@ impl SpoolManager {
         }
     }
 
-    /// Calls `each` with the name of every pending batch, in no order. Other files are skipped.
+    /// Calls `each` with the name of every pending batch, in no particular order. Other files are
+    /// skipped.
     fn each_pending(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
         for_each_file(&*self.disk, &self.data.spool, |name| {
             if batch::is_batch_name(name) {
@@ -623,7 +624,6 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
     }
 }
 
-/// True if the name is that of a state file.
 pub(crate) fn is_state_name(name: &str) -> bool {
     let stem = name.strip_suffix(".state.json");
     stem.is_some_and(|stem| batch::is_batch_name(&format!("{stem}.json")))
@@ -637,7 +637,6 @@ pub(crate) fn batch_of(state: &str) -> String {
     )
 }
 
-/// Returns the name of the state file of a batch.
 pub(crate) fn state_name(batch: &str) -> String {
     format!(
         "{}.state.json",

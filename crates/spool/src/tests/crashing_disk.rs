@@ -217,7 +217,6 @@ impl CrashingDisk {
         std::mem::take(&mut state.has_lost_power)
     }
 
-    /// Makes all later operations of this kind fail.
     pub(super) fn fail_all(&self, kind: Operation, number: i32) {
         self.state.lock().unwrap().failing = Some((kind, number));
     }
@@ -235,7 +234,6 @@ impl CrashingDisk {
         state.unreadable = None;
     }
 
-    /// Kinds of all operations so far.
     pub(super) fn operations(&self) -> Vec<Operation> {
         self.state.lock().unwrap().operations.clone()
     }

@@ -111,7 +111,8 @@ fn pending_records(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
 
 #[test]
 fn delivery_pauses_and_no_batch_fails_while_a_destination_rejects_every_batch() {
-    // Numbers of records that give one batch, two batches and many batches.
+    // Record counts that give one, two and many batches of four. Delivery must pause in each case
+    // without a batch in `failed/`.
     for records in [1, 4, 8, 400] {
         let (test_dir, ids) = filled(records);
         let all: BTreeSet<_> = ids.iter().copied().collect();
@@ -247,7 +248,8 @@ fn delivery_ends_although_the_state_files_of_many_batches_are_unreadable() {
     let mut batches = names(&test_dir.data().spool);
     let good = batches.pop().unwrap();
     for name in &batches {
-        // A directory cannot be read as a file, not even by root.
+        // Put a directory in place of each state file: a directory cannot be read as a file, not
+        // even by root.
         let state = test_dir.data().spool.join(crate::manager::state_name(name));
         fs::create_dir(state).unwrap();
     }
@@ -563,7 +565,8 @@ fn batch_with_an_unreadable_state_file_blocks_no_other_batch() {
         .data()
         .spool
         .join(&names(&test_dir.data().spool)[0]);
-    // A directory cannot be read as a file, not even by root.
+    // Put a directory in place of the state file: a directory cannot be read as a file, not even by
+    // root.
     let state = path.with_extension("state.json");
     fs::create_dir(&state).unwrap();
     let done = test_dir.deliver(&real_disk()).unwrap();

@@ -178,7 +178,8 @@ fn full_disk_is_drained_although_deleted_files_free_no_space() {
     assert!(test_dir.data().failed.read_dir().unwrap().count() > 0);
 }
 
-/// A producer stages its records again after an error on a full disk.
+/// A producer stages its records again after an error on a full disk. Their ids must be known
+/// although the journal has no space for them.
 #[test]
 fn records_staged_again_after_a_full_disk_are_not_billed_twice() {
     for is_still_full in [true, false] {

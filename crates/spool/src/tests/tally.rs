@@ -97,14 +97,16 @@ fn tally_is_exact_after_a_consolidation_crashes_at_any_operation() {
         for at in 0.. {
             let test_dir = TestDataDir::new();
             let count = fill(&test_dir).len() as u64;
-            // A record that is staged both before and after the crash counts once.
+            // A record that is staged before and after the crash is one record, which the tally
+            // must count once.
             let again = record();
             test_dir.stage(std::slice::from_ref(&again));
             let has_crashed = crash(&test_dir, kind, at);
             test_dir.stage(&[again]);
             let case = format!("{kind:?} at {at}");
             assert_eq!(count_all(&test_dir), count + 1, "{case}");
-            // A tally of the last hour reads the totals by hour instead of those by day.
+            // A tally of the last hour reads the totals by hour, so that these are tested as well
+            // as those by day.
             let since = SystemTime::now() - HOUR;
             let part = tally(test_dir.path(), Some(since), None).unwrap();
             assert_eq!(records(&part), count + 1, "{case}");
