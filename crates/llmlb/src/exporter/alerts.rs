@@ -113,7 +113,10 @@ impl Alerts {
         match self.episodes.entry(kind).or_default().occurred(now) {
             Some(Event::Began) => tracing::warn!("usage: {text}"),
             Some(Event::Continues { since, .. }) => {
-                tracing::warn!("usage: still, after {} s: {text}", since.as_secs());
+                tracing::warn!(
+                    "usage: problem persists after {} s: {text}",
+                    since.as_secs()
+                );
             }
             _ => {}
         }
