@@ -116,7 +116,8 @@ pub fn asked(backend: &FakeLlm) -> Vec<Arc<Received>> {
     requests
 }
 
-/// Returns the number of requests that [`asked`] returns.
+/// Returns the number of requests under `/v1/` that a backend received, apart from those for the
+/// model list.
 pub fn count(backend: &FakeLlm) -> usize {
     asked(backend).len()
 }

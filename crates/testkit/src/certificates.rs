@@ -68,13 +68,11 @@ impl Authority {
         }
     }
 
-    /// Runs openssl in the directory of the authority.
     pub fn openssl(&self, arguments: &str) {
         assert!(openssl(&self.directory, arguments), "openssl is gone");
     }
 }
 
-/// Runs openssl. Returns false if there is no such program.
 fn openssl(directory: &Path, arguments: &str) -> bool {
     let mut command = Command::new("openssl");
     command

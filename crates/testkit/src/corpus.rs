@@ -10,7 +10,6 @@ use crate::random::Random;
 /// that the variations reach more code of the parsers.
 const SPECIAL: &[u8] = b"\"{\\\r\n%\0\xFF";
 
-/// Directory of the fuzz targets and their corpora.
 #[must_use]
 pub fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
@@ -51,7 +50,6 @@ pub fn replay(name: &str, target: impl Fn(&[u8])) {
     }
 }
 
-/// Returns a random number below `end`.
 fn index(random: &mut Random, end: usize) -> usize {
     usize::try_from(random.below(end as u64)).unwrap_or_default()
 }

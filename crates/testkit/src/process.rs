@@ -209,7 +209,6 @@ impl From<Output> for Finished {
     }
 }
 
-/// Opens a file for appending; it is created if there is none.
 pub fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }

@@ -315,7 +315,8 @@ fn pseudo<'a>(method: &'a str, path: &'a str) -> [(&'a str, &'a str); 4] {
     ]
 }
 
-/// Collects frames until the connection ends.
+/// Reads the server's frames until the connection ends, and stores them for the test. Settings are
+/// acknowledged, and pings if the options permit it.
 fn read(stream: TcpStream, shared: &Shared, answers_pings: bool) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     while let Some(frame) = Frame::read(&mut reader)? {
