@@ -68,6 +68,7 @@ impl Authority {
         }
     }
 
+    /// Runs openssl in the directory of the authority, where its relative paths are resolved.
     pub fn openssl(&self, arguments: &str) {
         assert!(openssl(&self.directory, arguments), "openssl is gone");
     }

@@ -11,6 +11,7 @@ use crate::random::Random;
 const SPECIAL: &[u8] = b"\"{\\\r\n%\0\xFF";
 
 #[must_use]
+/// Directory of the fuzz targets and their corpora.
 pub fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
