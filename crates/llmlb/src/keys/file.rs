@@ -1,4 +1,4 @@
-//! Format of `keys.json`.
+//! Format of `keys.json`, in which `llmlb key` stores API keys.
 //!
 //! ```text
 //! {"version":1,"hmac_key":"9f86d0..","keys":[
@@ -8,8 +8,8 @@
 //!   {"name":"bob","hash":"88d4f3..","created":"2026-11-18T12:00:00Z","revoked":"2026-11-19T08:00:00Z"}]}
 //! ```
 //!
-//! Fields without a value are omitted. Unknown fields are rejected: ignoring a limit of a later
-//! release would extend the rights of its key.
+//! Fields without a value are omitted. Unknown fields are rejected: ignoring a limit that a later
+//! release wrote would extend the rights of its key.
 
 use std::collections::HashSet;
 

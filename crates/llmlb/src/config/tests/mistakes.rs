@@ -399,7 +399,8 @@ fn public_address_is_rejected_without_allow_public() {
     ] {
         let file = format!("[server]\nhost = \"{host}\"\n");
         let reported = LoadCase::with_file(&file).problems();
-        // An IPv4 address written as IPv6 must be classified like the IPv4 address.
+        // An IPv4 address written as IPv6 must be rejected in the same way as the plain IPv4
+        // address.
         let host = host.trim_start_matches("::ffff:");
         assert_eq!(reported, format!("llmlb.toml:2: server.host: {host} {why}"));
 
