@@ -10,8 +10,8 @@ use crate::random::Random;
 /// that the variations reach more code of the parsers.
 const SPECIAL: &[u8] = b"\"{\\\r\n%\0\xFF";
 
-#[must_use]
 /// Directory of the fuzz targets and their corpora.
+#[must_use]
 pub fn fuzz_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }

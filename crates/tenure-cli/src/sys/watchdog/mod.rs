@@ -131,7 +131,8 @@ struct Watchdog {
     /// Socket that becomes readable when a child has exited, so that `poll` wakes up.
     exits: UnixStream,
     alarm: Alarm,
-    /// Process group of the wrapper.
+    /// Process group of the wrapper. A command that is still in it gets the terminal's signals
+    /// directly, so they are not forwarded.
     group: Pid,
     command: Pid,
     descendants: Descendants,
@@ -423,7 +424,8 @@ fn start_command(settings: &Settings) -> io::Result<std::process::Child> {
 /// Descriptor of the socket to which the handler of SIGCHLD writes a byte for each exit.
 static EXITS: AtomicI32 = AtomicI32::new(-1);
 
-/// Returns a socket that becomes readable whenever a child exits.
+/// Returns a socket that becomes readable whenever a child exits, so that `poll` can wait for exits
+/// and for orders at the same time.
 fn notify_of_exits() -> io::Result<UnixStream> {
     let (ours, handlers) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;

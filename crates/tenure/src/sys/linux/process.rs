@@ -52,7 +52,8 @@ pub(crate) fn user_of(pid: u32) -> Option<u32> {
     ids.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// True if the process is stopped (SIGSTOP, a debugger).
+/// True if the process is stopped (SIGSTOP, a debugger). It then keeps its keys and cannot respond
+/// to stop requests, which messages mention.
 pub(crate) fn is_suspended(pid: u32) -> bool {
     Stat::read_living(pid).is_some_and(Stat::is_suspended)
 }

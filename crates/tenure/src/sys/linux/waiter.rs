@@ -1,4 +1,4 @@
-//! Waiting for a release without polling.
+//! Waiting for the release of a key without polling, on Linux.
 
 use std::ffi::OsStr;
 use std::io;

@@ -35,7 +35,8 @@ pub(crate) struct Directory {
     owner: u32,
     group: u32,
     mode: Mode,
-    /// True if this process has just created the directory.
+    /// True if this process has just created the directory. Only then does it set the directory's
+    /// permissions.
     created: bool,
 }
 
@@ -82,7 +83,8 @@ pub(crate) struct LockFile {
     id: FileId,
     size: u64,
     owner: u32,
-    /// True if this process has just created the file.
+    /// True if this process has just created the file. It then contains no lock record, and is
+    /// removed if the attempt to acquire the key fails.
     pub(crate) created: bool,
     /// True if the file system is read-only: the file can be locked, but not written.
     is_read_only: bool,
