@@ -9,7 +9,8 @@ use crate::data_dir::{DataDir, for_each_file};
 use crate::entry::EntryName;
 use crate::error::Error;
 
-/// Maximum number of names in memory: 17 bytes each.
+/// Maximum number of names in memory, of 17 bytes each. The names beyond it come with the next
+/// listing, so that memory is bounded for any number of entries.
 const PAGE: usize = 1 << 20;
 
 /// Names of the oldest staged entries that the last listing found and no snapshot has yet.
@@ -53,7 +54,8 @@ impl Backlog {
         self.names.pop()
     }
 
-    /// Puts a name back whose entry did not fit into a snapshot.
+    /// Puts a name back whose entry did not fit into a snapshot, so that the next snapshot begins
+    /// with this entry.
     pub(crate) fn put_back(&mut self, name: EntryName) {
         self.names.push(name);
     }

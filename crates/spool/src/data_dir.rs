@@ -178,7 +178,8 @@ pub(crate) fn write_atomically(
     let temporary = temporary_path(&path);
     let failed = |error| Error::new("write", &path, error);
     check_replaceable(&path).map_err(failed)?;
-    // Remove the part of the file that a crash may have left at the temporary path.
+    // A crash may have left a part of the file at the temporary path. Remove it, because a file
+    // cannot be created at an existing path.
     match disk.remove(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

@@ -101,7 +101,6 @@ impl Read for DiskReader<'_> {
     }
 }
 
-/// The disk of this machine.
 #[derive(Debug)]
 pub(crate) struct RealDisk;
 

@@ -87,7 +87,7 @@ pub(crate) struct Journal {
     generation: u64,
     path: PathBuf,
     file: File,
-    /// True if the file is open for reading only.
+    /// True if the file is open for reading only. The next event reopens it for writing.
     is_read_only: bool,
     /// True if a failed rotation may have created the next journal file (generation). The first
     /// line of that file has the sums of all events so far: events that are added to this file now

@@ -18,7 +18,7 @@ use crate::record::{Record, parse_id};
 pub(crate) const VERSION: u32 = 1;
 /// Minimum length of a line with a record: the record has only an id.
 pub(crate) const SHORTEST: u64 = 124;
-/// Length of `,"crc":"xxxxxxxx"}`.
+/// Length of the checksum at the end of a line: `,"crc":"xxxxxxxx"}`.
 const CHECKSUM_LENGTH: usize = 18;
 
 /// Content of a line.
@@ -58,7 +58,7 @@ impl<'a> PreparedLine<'a> {
         [br#"{"id":""#, id, br#"","record":"#, self.json.as_bytes()]
     }
 
-    /// Appends the line to a buffer.
+    /// Appends the line with this number to a buffer.
     pub(crate) fn write(self, to: &mut Vec<u8>, number: u64) {
         for part in self.parts(&mut Uuid::encode_buffer()) {
             to.extend(part);

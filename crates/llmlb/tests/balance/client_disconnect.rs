@@ -226,7 +226,8 @@ fn client_disconnect_within_an_upload_cancels_the_upstream_request() {
 
 #[test]
 fn client_that_shuts_down_its_sending_side_leaves_no_request_in_flight() {
-    // The server cannot distinguish a half-closed connection from a disconnect. It may respond or not.
+    // The server cannot distinguish a half-closed connection from a disconnect, so it may respond
+    // or not. Either way the request must not stay in flight.
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], UNPROBED);

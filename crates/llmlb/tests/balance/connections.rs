@@ -157,7 +157,8 @@ fn silent_http_2_client_is_disconnected() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], SHORT_IDLE);
-    // The client acknowledges neither the server's settings nor a ping.
+    // The client acknowledges neither the server's settings nor a ping, like one whose machine is
+    // gone. The server must not keep its connection forever.
     for first in [&b""[..], SETTINGS] {
         let mut client = Connection::open(server.address);
         client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -232,7 +233,8 @@ fn http_2_settings_announce_the_stream_limit() {
     let settings = [("LLMLB_PROBE_INTERVAL", "1h"), ("LLMLB_MAX_STREAMS", "7")];
     let server = serve(&sandbox, &[&mock], &settings);
     testkit::h2_client::connected(server.address, async |client| {
-        // The server's settings arrive before its first response.
+        // The first response arrives after the server's HTTP/2 settings, so from then on the client
+        // knows the limit on streams.
         assert_eq!(post(&client, CHAT, ASK).await.status, 200);
         assert_eq!(client.current_max_send_streams(), 7);
     });

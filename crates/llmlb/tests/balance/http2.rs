@@ -59,7 +59,8 @@ fn pages_of_the_server_itself_are_served_over_http_2() {
 fn http_2_requests_on_one_connection_do_not_wait_for_each_other() {
     const STREAMS: usize = 20;
     let sandbox = testkit::sandbox!();
-    // The backend holds its responses until it has all requests.
+    // The backend holds its responses until it has all 20 requests. If requests on one connection
+    // waited for each other, none would get a response.
     let received = Arc::new((Mutex::new(0), Condvar::new()));
     let mock = backend(move |request, stream| {
         let (count, all) = &*received;

@@ -164,7 +164,7 @@ fn responding(models: &[&str], answer: &'static str) -> FakeLlm {
     backend_of(models, move |_, stream| {
         if answer.starts_with("data:") {
             wire::begin_stream(stream);
-            // Chunks of 7 bytes split fields and events.
+            // Chunks of 7 bytes split fields and events, so that an id must be found across chunks.
             for piece in answer.as_bytes().chunks(7) {
                 wire::chunk(stream, std::str::from_utf8(piece).unwrap());
             }
@@ -180,7 +180,8 @@ fn id_in_client_data_of_a_response_is_not_learned() {
     let sandbox = testkit::sandbox!();
     let a = issuing_backend("a", &["only-a"]);
     for (path, answer) in [
-        // Responses repeat the client's metadata.
+        // Responses repeat metadata that the client chose. An id in it must not be learned,
+        // otherwise a client could redirect the requests of others.
         (
             "/v1/responses",
             r#"{"metadata":{"id":"resp_a"},"id":"resp_b"}"#,
@@ -369,7 +370,8 @@ fn damaged_file_of_issued_ids_is_harmless() {
     let line = until_persisted(&sandbox, 1);
     server.process.kill();
     drop(server);
-    // The valid line is between garbage.
+    // A valid line between garbage must still be used, otherwise one damaged byte would lose all
+    // ids.
     let garbage = vec![b'z'; 1 << 20];
     let text = [b"\xff\0{}\n".as_slice(), line.as_bytes(), &garbage].concat();
     std::fs::write(&path, text).unwrap();

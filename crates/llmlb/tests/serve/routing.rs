@@ -301,8 +301,8 @@ fn server_that_is_its_own_backend_does_not_start() {
 #[test]
 fn connection_closed_by_the_backend_fails_no_request() {
     let sandbox = testkit::sandbox!();
-    // The backend closes each connection after a response that allows reuse. The next request may be
-    // sent on a connection that is just being closed.
+    // The backend closes each connection after a response that allows reuse. A request that is sent
+    // on such a connection at this moment must be sent again and not fail.
     let mock = FakeLlm::handling(&["m"], |_, stream| {
         wire::json(stream, 200, "{}");
         let _ = stream.shutdown(std::net::Shutdown::Both);

@@ -52,7 +52,8 @@ pub struct Options {
     pub pod_name: String,
     /// Number of records in a batch. A batch has fewer if they would exceed 1 MiB.
     pub batch_size: usize,
-    /// Maximum number of entries in a snapshot.
+    /// Maximum number of entries in a snapshot. A longer backlog is consolidated in several
+    /// snapshots.
     pub max_entries: usize,
     /// Maximum total length in bytes of the entries in a snapshot. A snapshot of a single entry may
     /// exceed it.
@@ -152,7 +153,6 @@ pub(crate) struct ConsolidatorState {
 }
 
 impl ConsolidatorState {
-    /// Lists the staged entries, and returns their number.
     pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
         self.unreadable
             .begin(|path| data.disk.exists(path).unwrap_or(true));
@@ -273,7 +273,8 @@ impl SnapshotLimits {
         let reserve = Reserve::new(&data.staging);
         let (ids, is_reserve_in_use) = HeldIds::room(disk, &reserve)?;
         let batches = HeldOutcomes::max_batches_per_snapshot(disk, &reserve)?;
-        // Lower the size limit of the snapshot while the disk is full: see [`MAX_BYTES_IF_FULL`].
+        // A full disk makes large snapshots expensive, so a smaller limit applies: see
+        // [`MAX_BYTES_IF_FULL`].
         let bytes = if is_reserve_in_use {
             options.max_bytes.min(MAX_BYTES_IF_FULL)
         } else {
@@ -373,7 +374,8 @@ impl ConsolidationRun<'_> {
             let Some(name) = self.seal_if_open(listed, &mut full) else {
                 continue;
             };
-            // A listing may have both names of an entry that is renamed meanwhile. Choose it once.
+            // A listing may have both names of an entry that is renamed meanwhile. Choose the entry
+            // once, otherwise the snapshot would have it twice.
             if chosen.last() == Some(&name) {
                 continue;
             }

@@ -2,7 +2,6 @@
 
 use super::token::Token;
 
-/// Maximum length of an excerpt in characters.
 const MAX_LENGTH: usize = 300;
 /// Minimum length in bytes of a piece of a secret that an excerpt must not show.
 const PIECE: usize = 8;

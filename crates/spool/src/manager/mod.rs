@@ -42,7 +42,7 @@ use ledger::Ledger;
 /// Result of loading a batch for delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoadedBatch {
-    /// The batch is pending.
+    /// The batch is pending and intact, so it can be sent.
     Batch(Batch),
     /// The batch does not exist any more, or its outcome is in the journal.
     Gone,
@@ -405,7 +405,8 @@ impl SpoolManager {
                 .and_then(|name| name.strip_suffix(".tmp"));
             let is_temporary =
                 unhidden.is_some_and(|name| is_state_name(name) || name == PAUSE_FILE);
-            // A state file stays if it is unknown whether its batch exists.
+            // Keep a state file if it is unknown whether its batch exists. Otherwise the attempts
+            // at an existing batch could be forgotten, and the batch sent again in another form.
             let has_no_batch = || !self.exists(&dir.join(batch_of(name))).unwrap_or(true);
             let is_orphan = is_state_name(name) && has_no_batch();
             if done.is_ok() && (is_orphan || is_temporary) {

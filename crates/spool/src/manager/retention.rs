@@ -53,7 +53,6 @@ struct Candidate {
     bytes: u64,
 }
 
-/// Result of deleting a file.
 enum Deletion {
     Done,
     Refused,

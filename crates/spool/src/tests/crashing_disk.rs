@@ -161,7 +161,8 @@ struct State {
 /// Bytes of a file that are on the disk, and changes that only the kernel has.
 #[derive(Debug)]
 struct Content {
-    /// A separate handle: a clone would keep the lock of the handle under test after its close.
+    /// Handle for reading the content, opened separately: a clone of the handle under test would
+    /// keep the file locked after that handle is closed.
     file: File,
     durable: Vec<u8>,
     changes: Vec<(usize, Change)>,
