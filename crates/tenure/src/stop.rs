@@ -16,7 +16,7 @@ use crate::sys::types::Evidence;
 /// Interval between checks of the lock while its owner exits.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum time between the kernel's release of an exiting process's lock and the end of the
-/// process.
+/// process. `stop` removes the lock file that the process leaves only after its end.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// Maximum time that a killed process may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);

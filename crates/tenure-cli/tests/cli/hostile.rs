@@ -106,7 +106,8 @@ fn lock_directory_that_every_user_may_write_is_refused() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// T9: the directory of a lock file that was given by its path is checked too.
+// T9: with `--file`, too, the directory is checked: a user who may write to it may replace the lock
+// file.
 #[test]
 fn file_in_a_directory_that_every_user_may_write_is_refused() {
     let sandbox = sandbox_with_precious_file();

@@ -46,7 +46,8 @@ fn outer_pid(unshare: &Process) -> u32 {
     children.trim().parse().expect("one child")
 }
 
-// T1, T5: the key is the same in both namespaces, and the refusal names the local pid.
+// T1, T5: the key is the same in both namespaces, and the refusal names the pid that the owner has
+// outside.
 #[test]
 fn owner_inside_a_namespace_refuses_claims_outside() {
     let sandbox = Sandbox::new();
@@ -136,7 +137,8 @@ fn stop_inside_refuses_an_owner_outside() {
     assert!(owner.process.is_running() && is_alive(owner.command));
 }
 
-// T1, T5: inside, the kernel's lock table does not name a wrapper that has exited.
+// T1, T5: in the namespace, the kernel's lock table does not name a wrapper that has exited. The
+// command must be recognized as the holder by other means.
 #[test]
 fn command_inside_keeps_the_key_and_is_named_after_its_wrapper_was_killed() {
     let sandbox = Sandbox::new();

@@ -38,7 +38,8 @@ fn kept_file_has_the_same_length_from_its_creation_to_the_next_owner() {
     assert!(matches!(fixture.status().state(), State::Stale(_)));
 }
 
-/// An earlier build wrote `released_at` but did not pad the file to 4 KiB.
+/// An earlier build wrote `released_at` but did not pad the file to 4 KiB. This build must take the
+/// file over and pad it.
 #[test]
 fn kept_file_of_an_earlier_build_is_taken_over_and_padded() {
     let fixture = Fixture::new();

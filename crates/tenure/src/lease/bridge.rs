@@ -15,7 +15,8 @@ use super::backend::StoreError;
 /// Time for which the caller waits beyond the limit of a call, so that the runtime can report the
 /// timeout itself.
 const GRACE: Duration = Duration::from_millis(250);
-/// Maximum number of threads on which the runtime resolves host names.
+/// Maximum number of threads on which the runtime resolves host names. Its default would permit
+/// hundreds.
 const MAX_BLOCKING_THREADS: usize = 4;
 
 pub(super) struct Bridge {

@@ -24,7 +24,8 @@ use crate::sys::types::{GuardAttempt, Opened};
 const RELEASE_GRACE: Duration = Duration::from_millis(4);
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum number of retries while other processes keep replacing the file.
+/// Maximum number of retries while other processes keep replacing the file. The attempt then fails,
+/// so that it ends in any case.
 const RETRIES: u32 = 10_000;
 /// Unit of the length of a lock file that is kept on release. The padding leaves room for later
 /// lock records, which then need no new blocks on a full disk.

@@ -22,8 +22,8 @@ pub(super) fn own_program() -> io::Result<std::path::PathBuf> {
     Ok("/proc/self/exe".into())
 }
 
-/// Makes this process a child subreaper: the kernel then makes it the parent of every descendant
-/// whose own parent exits.
+/// Makes this process a child subreaper: it becomes the parent of every descendant whose own parent
+/// exits, and can therefore find and end all descendants.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(
         rustix::process::getpid(),

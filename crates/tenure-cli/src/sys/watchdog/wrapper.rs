@@ -23,7 +23,8 @@ use super::{GRACE_AFTER_EXIT, KILL_ATTEMPTS, KILL_PAUSE, Settings};
 use crate::sys::unix::{self, Relay};
 use crate::sys::{Ending, LeasedCommand, StartError};
 
-/// Interval between two checks of the lease after a stop was requested.
+/// Interval between two checks of the lease after a stop was requested. Waiting for a change of the
+/// lease would then return at once.
 const STOPPING_POLL: Duration = Duration::from_millis(100);
 /// Maximum wait for a change of the lease. The thread that sends orders then checks the lease
 /// again.

@@ -19,7 +19,8 @@ use rustix::net::SocketAddrUnix;
 
 use super::super::unix::file::Directory;
 
-/// Maximum length of an abstract address after its leading zero byte.
+/// Maximum length of an abstract address after its leading zero byte. A longer name is replaced by
+/// its hash.
 const LONGEST_NAME: usize = 107;
 
 /// Returns the socket name by the directory's inode, which stays valid as long as the directory

@@ -717,7 +717,8 @@ mod tests {
     fn fuse_and_virtiofs_are_network_file_systems_and_a_temporary_directory_is_not() {
         let mut stat = rustix::fs::statfs(std::env::temp_dir()).unwrap();
         assert!(!is_network_file_system(&stat));
-        // FUSE_SUPER_MAGIC of linux/magic.h; virtiofs has no magic number of its own.
+        // FUSE_SUPER_MAGIC of linux/magic.h. virtiofs has no magic number of its own, so it is
+        // recognized by that of FUSE.
         stat.f_type = 0x6573_5546;
         assert!(is_network_file_system(&stat));
     }
