@@ -43,7 +43,6 @@ impl BackendProcess {
         Self { address, child }
     }
 
-    /// Kills the backend with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -65,7 +65,8 @@ fn body_beyond_the_memory_limit_is_rejected_until_memory_is_released() {
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], LIMITS);
     let large = body_of_length(600_000);
-    // Two bodies that arrive at the same moment may both be rejected.
+    // Two bodies that arrive at the same moment may both be rejected, so repeat until the first one
+    // is served.
     until("the first request is served", || {
         let mut first = client_that_fills_the_memory(&server, &large);
         // While the memory for bodies is full, a small request must still be served.

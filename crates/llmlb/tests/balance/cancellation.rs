@@ -185,6 +185,6 @@ fn requests_are_delayed_after_their_address_cancelled_many_on_other_connections(
     }
     let reached = count(&mock);
     assert!(reached < 20, "{reached} of 40 reached the backend");
-    // Requests of the address are delayed and not rejected.
+    // The server must delay the requests of this address, and still serve them.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
 }

@@ -131,7 +131,8 @@ fn client_disconnect_does_not_count_against_the_backend() {
     let (mock, events) = observing_backend(false);
     let other = backend(ok);
     let server = serve(&sandbox, &[&mock, &other], UNPROBED);
-    // Disconnect more often than the number of failures that ejects a backend.
+    // Repeat the disconnect more often than the number of failures that ejects a backend, because a
+    // disconnect must not count as such a failure.
     for _ in 0..6 {
         let mut client = Connection::open(server.address);
         client.send_post(CHAT, ASK);

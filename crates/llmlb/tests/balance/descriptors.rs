@@ -50,7 +50,7 @@ fn receiver() -> (FakeLlm, Arc<Mutex<BTreeSet<String>>>) {
         let records = batch["records"].as_array().unwrap().iter();
         let of_records = records.map(|record| record["id"].as_str().unwrap().to_owned());
         kept.lock().unwrap().extend(of_records);
-        // Closing the connection makes each delivery use a new descriptor.
+        // Close the connection after each response, so that every delivery needs a new descriptor.
         let _ = std::io::Write::write_all(
             stream,
             b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",

@@ -19,12 +19,10 @@ fn prompt(number: usize) -> String {
     format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{number}"}}]}}"#)
 }
 
-/// Returns a backend that responds to every request with this status.
 fn responding(status: u16) -> FakeLlm {
     backend(move |_, stream| wire::json(stream, status, "{}"))
 }
 
-/// Returns a backend that responds 500 to requests that contain this text.
 fn failing_on(text: &'static str) -> FakeLlm {
     backend(move |request: &Received, stream: &mut TcpStream| {
         let status = if request.text().contains(text) {
@@ -227,7 +225,6 @@ fn prompts_that_fail_on_every_backend_eject_none() {
     assert_eq!(twins.each_ref().map(count), [30, 30]);
 }
 
-/// Returns a backend that responds 429 with these header fields.
 fn rate_limited(headers: String) -> FakeLlm {
     backend(move |_, stream| {
         let response = format!("HTTP/1.1 429 X\r\n{headers}content-length: 2\r\n\r\n{{}}");

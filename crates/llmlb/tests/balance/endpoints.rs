@@ -16,7 +16,6 @@ use testkit::{
 
 const MESSAGES: &str = "/v1/messages";
 
-/// Returns a backend that serves every endpoint except this one.
 fn without(path: &'static str, status: u16, error: &'static str) -> FakeLlm {
     backend(move |request: &Received, stream: &mut TcpStream| {
         if request.target() == path {
@@ -27,7 +26,6 @@ fn without(path: &'static str, status: u16, error: &'static str) -> FakeLlm {
     })
 }
 
-/// Returns the number of requests that a backend received for this path.
 fn count_of(mock: &FakeLlm, path: &str) -> usize {
     asked(mock)
         .iter()

@@ -9,7 +9,6 @@ use testkit::{Connection, DEADLINE, LlmlbServer, backends::CHAT};
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
-/// Connects to the server from this source address.
 pub(crate) fn connect_from(source: Ipv4Addr, server: &LlmlbServer) -> Connection {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();

@@ -106,7 +106,6 @@ fn response_is_502_when_the_response_of_the_only_backend_is_not_http() {
     }
 }
 
-/// Returns a backend that sends a head of ten megabytes, in one line or in many.
 fn endless_head(line: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nx-first: ");

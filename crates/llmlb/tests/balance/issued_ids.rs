@@ -379,7 +379,7 @@ fn damaged_file_of_issued_ids_is_harmless() {
     assert_eq!(server.get(&format!("/v1/responses/{of_b}")).status(), 200);
     assert_last_of_b(&b, &format!("GET /v1/responses/{of_b}"));
     drop(server);
-    // A directory in place of the file: the server starts and serves.
+    // A directory in place of the file: the server must still start and serve requests.
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     let server = serve(&sandbox, &[&a, &b], &[]);

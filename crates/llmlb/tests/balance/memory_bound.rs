@@ -26,7 +26,7 @@ const LIMITS: &[(&str, &str)] = &[
     ("LLMLB_BODY_MEMORY", "16MiB"),
     ("LLMLB_PROBE_INTERVAL", "1h"),
     ("LLMLB_WORKERS", "2"),
-    // No client times out during the test.
+    // A client that times out would release its memory, so the timeouts are longer than the test.
     ("LLMLB_BODY_TIMEOUT", "1h"),
     ("LLMLB_SEND_TIMEOUT", "1h"),
 ];
@@ -229,7 +229,6 @@ fn unfinished_heads_stay_within_the_bound() {
     hold_sent(&server, 1000, head.as_bytes());
 }
 
-/// Returns a backend with very long responses.
 fn backend_with_long_responses() -> FakeLlm {
     backend(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";

@@ -39,7 +39,6 @@ fn connect(server: &LlmlbServer, target: &str) -> Answer {
     client.answer()
 }
 
-/// Returns the targets of the requests that a backend received.
 fn targets(mock: &FakeLlm) -> Vec<String> {
     asked(mock)
         .iter()

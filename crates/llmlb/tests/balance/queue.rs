@@ -43,7 +43,6 @@ impl OneSlotBackend {
         sandbox.serve_with(command.envs(settings.iter().copied()))
     }
 
-    /// Returns the body of the next request that the backend receives.
     pub(crate) fn next_request(&self) -> String {
         self.arrived.recv_timeout(DEADLINE).unwrap()
     }

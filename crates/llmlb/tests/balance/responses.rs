@@ -19,7 +19,6 @@ fn responding(bytes: &'static str) -> FakeLlm {
 const WITH_TRAILERS: &str = "HTTP/1.1 200 OK\r\ntrailer: x-sum, x-more\r\n\
     transfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n0\r\nx-sum: 42\r\nx-more: a, b\r\n\r\n";
 
-/// Reads a response in chunks. Returns its body and its trailers.
 fn read_with_trailers(client: &mut Connection) -> (String, Vec<String>) {
     assert_eq!(client.head().status(), 200);
     let mut next_line = || {
@@ -157,7 +156,6 @@ fn body_of_a_204_or_304_is_not_read_as_the_next_response() {
     }
 }
 
-/// Reads the final response and skips informational ones.
 fn final_response(client: &mut Connection) -> (Head, String) {
     loop {
         let head = client.head();

@@ -43,7 +43,6 @@ impl Counts {
 /// Checks a response.
 type Check = fn(&LlmlbServer, &Answer);
 
-/// Asserts that a request was served.
 fn assert_served(server: &LlmlbServer, answer: &Answer) {
     assert_eq!(answer.status(), 200, "{answer:?}\n{}", history(server));
 }
@@ -99,7 +98,7 @@ impl Drop for EndStorm<'_> {
     }
 }
 
-/// Returns the last log lines about backends.
+/// Returns the last 40 log lines that do not report a success, to show them when the test fails.
 fn history(server: &LlmlbServer) -> String {
     let log = server.process.stderr();
     let about_backends: Vec<_> = log
@@ -180,7 +179,6 @@ fn until_all_are_up(server: &LlmlbServer) {
     });
 }
 
-/// Returns the status of one backend.
 fn backend_status<'a>(status: &'a Value, name: &str) -> &'a Value {
     let backends = status["backends"].as_array().unwrap();
     backends

@@ -353,7 +353,7 @@ fn client_that_sends_slowly_does_not_count_against_the_backend() {
 #[test]
 fn response_is_504_when_the_backend_does_not_read_the_request() {
     let sandbox = testkit::sandbox!();
-    // The backend never reads the body and never responds.
+    // The backend never reads the body and never responds, so only a timeout can end the request.
     let raw = raw::heads(|_, _| thread::park_timeout(DEADLINE));
     let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
     let server = sandbox.serve_with(command.envs(SHORT_WAIT.iter().copied()));

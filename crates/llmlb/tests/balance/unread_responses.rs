@@ -67,7 +67,8 @@ fn http_2_stream_that_is_not_read_is_reset_after_send_timeout() {
         let head = request(Method::POST, CHAT);
         let response = send(&client, head, LARGE_REQUEST).await;
         let mut body = response.await.unwrap().into_body();
-        // The client reads no data, while its connection stays open and answers pings.
+        // The connection stays open and answers pings, so the server must notice by itself that the
+        // client reads nothing of the stream.
         while server.status()["in_flight"] != 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -210,7 +211,8 @@ fn http_2_stream_is_reset_when_it_is_read_byte_by_byte() {
                     Some(Ok(_)) => {}
                     ended => break ended,
                 },
-                // A window that grows by single bytes does not count as progress.
+                // A window that grows by single bytes must not count as progress, otherwise a
+                // client could hold a response forever.
                 () = tokio::time::sleep(Duration::from_millis(20)) => {
                     let _ = flow.release_capacity(1);
                 }

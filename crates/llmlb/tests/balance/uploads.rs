@@ -9,7 +9,6 @@ use testkit::{
     raw, read_chunk, wire,
 };
 
-/// Encodes a body in chunks of these sizes.
 fn in_chunks(body: &[u8], sizes: &[usize]) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), body);
     for size in sizes.iter().cycle() {
@@ -259,7 +258,7 @@ fn early_rejection_by_the_backend_reaches_the_client() {
     let large = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(8 << 20));
     let answer = server.post(CHAT, &large);
     assert_eq!((answer.status(), answer.text().as_str()), (413, "big"));
-    // The rejection also reaches a client whose streamed upload is not complete.
+    // The rejection must also reach a client whose streamed upload is not complete.
     let mut client = Connection::open(server.address);
     client.send(head("/v1/whatever", "application/octet-stream"));
     client.send("5\r\nhello\r\n");

@@ -440,7 +440,7 @@ fn websocket_that_the_backend_rejects_is_answered_426() {
         let server = serve_backends(&sandbox, &[(&raw, "websocket = true")]);
         assert_fallback(&server);
         assert_fallback(&server);
-        // The backend is remembered, and gets no second handshake.
+        // The rejection must be remembered: the backend gets no second handshake for this endpoint.
         assert_eq!(handshakes.load(Ordering::SeqCst), 1, "{rejection}");
         server.until_in_flight(0);
     }

@@ -24,7 +24,6 @@ const HANG: Duration = Duration::from_millis(1400);
 /// this time may not obey the pause after its restart.
 const NOTING: Duration = Duration::from_millis(700);
 
-/// Receiver that runs until it is dropped.
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
@@ -33,7 +32,6 @@ pub(crate) struct Receiver {
 
 struct Shared {
     state: Mutex<State>,
-    /// Number of requests in progress.
     busy: AtomicUsize,
 }
 
@@ -129,7 +127,6 @@ impl Receiver {
         }
     }
 
-    /// Waits until no request is in progress.
     pub(crate) fn wait_until_idle(&self) {
         while self.shared.busy.load(Ordering::SeqCst) > 0 {
             thread::sleep(Duration::from_millis(5));
@@ -168,7 +165,6 @@ enum Ending {
     InBody,
 }
 
-/// Response, and the part of it that is sent.
 #[derive(Debug)]
 struct Response {
     status: u16,

@@ -68,7 +68,6 @@ fn check(id: &str, number: u64) -> u64 {
         .fold(mix(number), |sum, byte| mix(sum ^ u64::from(byte)))
 }
 
-/// Record as it was received.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) id: String,

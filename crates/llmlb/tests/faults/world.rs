@@ -54,7 +54,6 @@ pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) kills: u64,
     pub(crate) requests_in_storm: u64,
-    /// Environment variables of every process.
     pub(crate) env: Vec<(String, String)>,
 }
 

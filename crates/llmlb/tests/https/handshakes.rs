@@ -23,7 +23,6 @@ fn connect(world: &World) -> TcpStream {
     stream
 }
 
-/// Returns the first record of a handshake.
 fn client_hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     let name = ServerName::try_from("localhost").unwrap();
     let mut session = ClientConnection::new(Arc::clone(config), name).unwrap();
@@ -32,7 +31,6 @@ fn client_hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     hello
 }
 
-/// Reads until the server closes the connection.
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
     if let Err(error) = stream.read_to_end(&mut received) {

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::tunnel::{self, H1};
 use crate::world::{self, World};
 
-/// Replaces a file as certbot does: in one step.
+/// Replaces a file in one step, as certbot does, so that no reader sees a part of it.
 fn replace(path: &Path, from: &Path) {
     let new = path.with_extension("new");
     fs::copy(from, &new).unwrap();

@@ -5,13 +5,11 @@ use std::process::Command;
 use testkit::backends::{ASK, CHAT, backend, ok};
 use testkit::{Answer, Connection, FakeLlm, Finished, LlmlbServer, Sandbox};
 
-/// Runs `llmlb key` with these words.
 #[track_caller]
 pub(crate) fn key(sandbox: &Sandbox, words: &str) -> Finished {
     Finished::run(&mut sandbox.command(&format!("key {words}")))
 }
 
-/// Creates a key and returns its secret.
 #[track_caller]
 pub(crate) fn add(sandbox: &Sandbox, words: &str) -> String {
     secret(&key(sandbox, &format!("add {words}")))

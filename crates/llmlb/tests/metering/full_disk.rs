@@ -152,7 +152,8 @@ fn serves_on_a_full_disk() {
         let kept = ids(&world.sandbox).len() as u64;
         assert_eq!(kept + world.lost(), served_count(&world), "kept {kept}");
         assert!(ids(&world.sandbox).is_superset(&safe));
-        // The count of lost records outlives the server.
+        // The server writes the number of lost records to `lost.jsonl`, so that `usage verify` can
+        // report it when the server has ended.
         until("the loss is in lost.jsonl", || {
             world.lost_on_disk() == world.lost()
         });
@@ -168,7 +169,6 @@ fn serves_on_a_full_disk() {
     assert_delivered(&world, &kept);
 }
 
-/// Number of requests that the server has served.
 fn served_count(world: &World) -> u64 {
     world.server.status()["requests"].as_u64().unwrap()
 }

@@ -45,7 +45,6 @@ fn lists(sandbox: &Sandbox) -> Vec<PathBuf> {
     lists
 }
 
-/// Starts a request and reads the beginning of its stream.
 fn begin(server: &LlmlbServer, id: &str, text: &str) -> Connection {
     let mut client = Connection::open(server.address);
     send(&mut client, id, CHAT, &chat(text, true).to_string());

@@ -191,7 +191,6 @@ const MISPLACED: &str = "planted-misplaced-key-e1c9";
 /// Secret of no key. Rejecting it must not log it.
 const WRONG: &str = "planted-wrong-key-0b33";
 
-/// Creates or rotates a key, and returns its secret.
 fn secret_of(sandbox: &Sandbox, words: &str) -> String {
     let done = sandbox.run(&format!("key {words}"));
     done.assert_code(0);

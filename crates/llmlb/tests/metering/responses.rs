@@ -129,7 +129,8 @@ fn record_has_the_time_at_which_the_request_arrived() {
     assert!((before..=after).contains(&time.as_millisecond()), "{time}");
 }
 
-/// A backend may send the head of a response long before the body.
+/// A backend may send the head of a response long before the body, so the time to the first byte
+/// must be that of the body.
 #[test]
 fn first_byte_time_is_that_of_the_body_not_of_the_head() {
     const PAUSE: Duration = Duration::from_millis(300);

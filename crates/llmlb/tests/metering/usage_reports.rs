@@ -196,7 +196,8 @@ fn error_within_a_stream_counts_the_text_received_so_far() {
 #[test]
 fn stream_with_an_error_after_its_first_words_is_not_complete() {
     const ERROR: &str = "data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n";
-    // If generation fails, vLLM sends an error event and then `[DONE]`.
+    // If generation fails, vLLM sends an error event and then `[DONE]`. Such a stream must not be
+    // recorded as complete.
     let record = of_stream(&[WORD, WORD, ERROR, DONE]);
     assert_ne!(record["outcome"], "complete", "{record:#}");
     assert_eq!(record["completion_tokens"], 2, "{record:#}");
@@ -359,7 +360,6 @@ fn stream_requested_with_other_values_than_true_reports_usage() {
     }
 }
 
-/// Returns a chat completion that reports this number of completion tokens.
 fn completion(tokens: u64) -> String {
     json!({
         "choices": [{ "index": 0, "message": { "content": "Hi" }, "finish_reason": "stop" }],

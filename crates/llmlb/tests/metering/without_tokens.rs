@@ -118,7 +118,8 @@ fn token_count_request_has_no_tokens() {
     assert_no_tokens(&sandbox, "a", "/v1/messages/count_tokens");
 }
 
-/// A transcription may begin like a field of an event stream.
+/// A transcription in plain text may begin like a field of an event stream. It must not count as a
+/// stream that was cut.
 #[test]
 fn plain_text_that_begins_like_an_event_is_complete_without_tokens() {
     let sandbox = testkit::sandbox!();

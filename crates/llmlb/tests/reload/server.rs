@@ -14,7 +14,6 @@ pub(crate) struct ReloadingServer {
 }
 
 impl ReloadingServer {
-    /// Starts a server with this file.
     #[track_caller]
     pub(crate) fn start(sandbox: Sandbox, text: &str) -> Self {
         sandbox.file("llmlb.toml", text);

@@ -527,7 +527,8 @@ fn nagle_is_disabled_for_clients_and_backends() {
     };
     let before = nodelay_calls();
     assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 200);
-    // Nagle's algorithm is disabled on the client's connection and on the backend's.
+    // Nagle's algorithm would delay small writes such as single tokens, so it must be disabled on
+    // the client's connection and on the backend's.
     assert!(
         nodelay_calls() >= before + 2,
         "{}",

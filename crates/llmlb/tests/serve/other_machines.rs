@@ -27,7 +27,6 @@ fn get(from: &str, to: SocketAddr, path: &str) -> u16 {
     client.answer().status()
 }
 
-/// Adds an address to the loopback interface.
 fn add_address(address: &str) {
     let ip = std::process::Command::new("ip")
         .args(["address", "add", address, "dev", "lo"])

@@ -69,7 +69,7 @@ fn example_receiver_stores_each_record_once() {
     assert_eq!(ran.stdout.trim(), "281", "{ran:?}");
 }
 
-/// The commands of the example need GNU tools.
+/// Linux only: the commands of the example need GNU tools.
 #[cfg(target_os = "linux")]
 #[test]
 fn file_is_staged_with_the_documented_commands() {

@@ -138,7 +138,6 @@ struct State {
     events: Vec<(usize, Event)>,
     /// Kind of the operations that all fail, and the error number that they return.
     failing: Option<(Operation, i32)>,
-    /// Kinds of all operations so far.
     operations: Vec<Operation>,
     /// Path of a file that the disk refuses to open for reading, to simulate an unreadable file.
     unreadable: Option<PathBuf>,
@@ -222,12 +221,10 @@ impl CrashingDisk {
         self.state.lock().unwrap().failing = Some((kind, number));
     }
 
-    /// Makes later attempts to open this file for reading fail.
     pub(super) fn fail_open(&self, path: &Path) {
         self.state.lock().unwrap().unreadable = Some(path.to_owned());
     }
 
-    /// Removes all crashes and faults.
     pub(super) fn clear_faults(&self) {
         let mut state = self.state.lock().unwrap();
         state.events.clear();

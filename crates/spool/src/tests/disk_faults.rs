@@ -225,7 +225,6 @@ impl Scenario {
         let _ = verify_in(&data, &Watch::silent());
     }
 
-    /// Runs every step once.
     fn run_steps(&mut self) {
         for durability in [Durability::Power, Durability::Process, Durability::Power] {
             self.stage(durability);

@@ -202,7 +202,8 @@ fn tally_rounds_a_span_to_full_hours_and_reports_its_start() {
     check();
     consolidate(test_dir.path(), &batches_of(100)).unwrap();
     check();
-    // Half of the records are staged, the other half is consolidated.
+    // Half of the records are staged and half are consolidated, so that the rounding of both is
+    // tested.
     let more: Vec<Record> = (0..60)
         .map(|hours| record_of(&ago(hours).to_string()))
         .collect();
@@ -397,7 +398,8 @@ fn rows_of_another_grouping_are_kept_by_day_and_by_hour() {
         ];
         assert_eq!(found, expected, "{from:?}");
     }
-    // The file of the day is rebuilt from the hours with all of the rows.
+    // Remove the file of the day. It must be rebuilt from the hours with the rows of every
+    // grouping.
     let before = count_with_problems(&test_dir);
     remove_totals(&test_dir, |period| !crate::totals::is_hour(period));
     test_dir.stage(&[record()]);
