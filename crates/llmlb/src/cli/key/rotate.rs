@@ -1,4 +1,4 @@
-//! `llmlb key rotate`: replaces the secret of a key. Name, rights and usage stay.
+//! `llmlb key rotate`: replaces the secret of an API key. The key's name, rights and usage stay.
 
 use jiff::Timestamp;
 
