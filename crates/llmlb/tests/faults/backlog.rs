@@ -11,7 +11,8 @@ use crate::process::Running;
 use crate::producer;
 use crate::world::{World, from_env};
 
-/// Maximum memory of a process in kibibytes.
+/// Maximum memory in kibibytes of the process that delivers a long backlog. The memory must not
+/// grow with the backlog.
 const MAX_MEMORY: u64 = 100 << 10;
 
 fn peak(pid: u32) -> Option<u64> {

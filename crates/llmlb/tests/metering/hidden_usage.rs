@@ -317,7 +317,7 @@ fn text_that_cannot_become_usage_is_forwarded_at_once() {
     }
 }
 
-/// Only a stream from which usage may be removed loses its `Content-Length`.
+/// A response from which usage cannot be removed must keep its `Content-Length`.
 #[test]
 fn content_length_is_forwarded_if_nothing_can_be_removed() {
     let sandbox = testkit::sandbox!();

@@ -1,4 +1,4 @@
-//! Requests that llmlb refuses itself are recorded, too.
+//! Requests that llmlb refuses itself, such as for an unknown model, have a usage record too.
 
 use serde_json::{Value, json};
 

@@ -87,7 +87,8 @@ fn rejection_for_another_reason_is_forwarded_without_a_retry() {
             assert_eq!(record["bytes"], body.len(), "{record:#}");
         }
     }
-    // These rejections must not keep llmlb from asking the backend for usage in later requests.
+    // Rejections for another reason must not keep llmlb from asking this backend for usage in later
+    // requests.
     scripted.next(answer);
     let answer = post(&server, "good", CHAT, &chat("Hello", true));
     assert_eq!(answer.text(), [WORD, STOP, DONE].concat());

@@ -364,7 +364,8 @@ fn descriptor_shortage_does_not_mark_a_backend_down() {
     };
     let pid = Pid::from_raw(server.process.pid().cast_signed());
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limits).unwrap();
-    // Each request needs two descriptors: there are not enough for all clients.
+    // Each request needs two descriptors, one for the client and one for the backend, so there are
+    // not enough for all clients.
     let mut clients: Vec<_> = (0..50)
         .map(|_| {
             let mut client = Connection::open(server.address);

@@ -288,8 +288,8 @@ fn half_of_a_split_batch_is_delivered_once_although_many_events_follow_the_crash
         let is_splitting = spool(&test_dir).state(&whole).unwrap().splitting;
         if is_splitting && disk.has_crashed() {
             crashed += 1;
-            // These events are enough for the journal to drop the generation with the events of the
-            // halves.
+            // Deliver so many other batches that the journal drops the generation with the events
+            // of the halves.
             for _ in 0..3 {
                 deliver_others(&test_dir, most);
             }
@@ -385,7 +385,7 @@ fn batch_of_rejected_records_blocks_no_other_batch() {
     test_dir.deliver_all();
     assert_eq!(spool(&test_dir).failed().unwrap().len(), 0);
     assert_eq!(pending_records(&test_dir).len(), 8);
-    // Each accepted record lets one rejected batch be split.
+    // Each record that the receiver accepts lets one rejected batch be split.
     for _ in 0..12 {
         test_dir.entry(1, true);
         consolidate(test_dir.path(), &Options::default()).unwrap();
