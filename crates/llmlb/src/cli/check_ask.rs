@@ -145,7 +145,9 @@ async fn contact_receiver(
     );
     let began = Instant::now();
     match timeout(limit, upstream::head(connector, &url, head.into())).await {
-        Ok(Ok(status)) if status.is_server_error() => Err(format!("it responded {status} to HEAD")),
+        Ok(Ok(status)) if status.is_server_error() => {
+            Err(format!("the receiver responded {status} to HEAD"))
+        }
         Ok(Ok(status)) => {
             let (millis, status) = (began.elapsed().as_millis(), status.as_u16());
             Ok(format!("{millis} ms, responded {status} to HEAD"))

@@ -68,7 +68,8 @@ fn data_directory(config: &Config) -> Option<String> {
         .or_else(|| {
             let free = sys::disk_free(&existing(&dir)?)?;
             let mebibytes = free >> 20;
-            (free < MIN_FREE).then(|| format!("only {mebibytes} MiB of its disk are free"))
+            (free < MIN_FREE)
+                .then(|| format!("the disk of this directory has only {mebibytes} MiB left"))
         })?;
     Some(format!("data directory {}: {why}", dir.display()))
 }
@@ -115,6 +116,6 @@ fn destination(config: &Config, dir: &Path) -> Option<String> {
     let claimed = spool::destination(dir).ok()??;
     (Some(claimed.as_str()) != wanted && !(wanted.is_none() && claimed.is_empty())).then(|| {
         let wanted = wanted.unwrap_or("none");
-        format!("its records go to {claimed} (usage.url: {wanted})")
+        format!("the records in this directory go to {claimed} (usage.url: {wanted})")
     })
 }

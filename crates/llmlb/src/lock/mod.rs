@@ -228,7 +228,7 @@ fn read_in(store: &Store, port: u16) -> Result<Option<LockInfo>, LockError> {
         }
         State::Unusable(why) => return Err(unreadable(&status, why.clone())),
         State::Unknown { user, why } => {
-            let why = format!("it belongs to {user}, and {why}");
+            let why = format!("the lock file or its directory belongs to {user}, and {why}");
             return Err(unreadable(&status, why));
         }
         _ => {
