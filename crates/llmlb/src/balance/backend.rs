@@ -48,7 +48,8 @@ pub(crate) struct Backend {
 pub(crate) struct BackendSettings {
     /// True if the backend was discovered on this machine, and the configuration does not name it.
     pub(crate) is_discovered: bool,
-    /// Models that the configuration lists. `None` if probes request the list from the backend.
+    /// Models that the configuration lists (`backend.models`), which replace the list that the
+    /// backend reports. `None` if probes request that list.
     pub(crate) fixed_models: Option<Vec<String>>,
     /// Patterns of the models for which the backend is used (`backend.only_models`).
     only_models: Option<Vec<String>>,
@@ -56,7 +57,8 @@ pub(crate) struct BackendSettings {
     pub(crate) credential: Option<(HeaderName, HeaderValue)>,
     /// Share of the requests that the backend gets, relative to the other backends.
     pub(crate) weight: u32,
-    /// Maximum number of concurrent requests: `max_concurrent`.
+    /// Maximum number of concurrent requests at the backend (`max_concurrent`). Further ones wait
+    /// or go to another backend.
     pub(crate) limit: Option<u32>,
     /// True if backend connections are also reused after an error response to a request with a body
     /// (`backend.reuse_after_errors`). Only safe for backends that always read the whole request.
@@ -74,7 +76,8 @@ pub(super) struct Learned {
     /// Models for which `include_usage` is not added to requests, since the backend rejects the
     /// option or reports usage where it cannot be hidden from the client.
     usage_opt_outs: UsageOptOuts,
-    /// Endpoints that the backend serves or lacks.
+    /// Endpoints that the backend serves or lacks, so that requests avoid a backend that would
+    /// respond 404.
     endpoints: Endpoints,
     /// Failed responses since the last success that a client may have provoked. They eject the
     /// backend only if two clients or three prompts caused them: one bad prompt must not eject a
@@ -90,7 +93,8 @@ impl Learned {
     }
 }
 
-/// State of a backend, as the last probe or the last failed connection showed it.
+/// State of a backend, as the last probe or the last failed connection showed it. Only a backend
+/// that is up gets requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum BackendState {
     /// The backend responds and serves these models.
@@ -183,7 +187,8 @@ impl Backend {
         self
     }
 
-    /// Lists the configured models as served, also while the backend is down.
+    /// Lists the configured models as served even while the backend is down, so that they do not
+    /// become unknown to clients.
     fn with_fixed_models(self) -> Self {
         let served = self.fixed_models();
         if let Some(served) = served {
@@ -192,7 +197,7 @@ impl Backend {
         self
     }
 
-    /// Names of the models that the configuration lists. `None` if the backend reports its models.
+    /// Returns the models that the configuration lists. `None` if the backend reports its models.
     fn fixed_models(&self) -> Option<Arc<[Arc<str>]>> {
         let fixed = self.settings.fixed_models.as_ref()?.iter();
         let only = self.settings.only_models.as_deref();
@@ -214,7 +219,7 @@ impl Backend {
         current.served = fixed.unwrap_or_else(|| allowed.collect());
     }
 
-    /// True if both have the same settings, so that the old one can stay in use.
+    /// True if a reloaded backend has the same settings as this one, so that this one stays in use.
     pub(super) fn has_same_settings(&self, other: &Self) -> bool {
         let kind = |backend: &Self| backend.settings.is_kind_given.then(|| backend.kind());
         self.name == other.name
@@ -223,7 +228,8 @@ impl Backend {
             && self.settings == other.settings
     }
 
-    /// True while the configuration does not name the backend any more: it gets no further requests.
+    /// True while the configuration does not name the backend any more: it gets no further
+    /// requests.
     pub(crate) fn is_removed(&self) -> bool {
         self.stats.is_removed()
     }
@@ -248,7 +254,8 @@ impl Backend {
         self.health.set_refuses_connections(refuses);
     }
 
-    /// True if `include_usage` may be added to requests for a stream of this model.
+    /// True if `include_usage` may be added to a streaming request for this model, so that the
+    /// backend reports the usage.
     pub(crate) fn accepts_usage_option(&self, model: &str) -> bool {
         !self.learned.usage_opt_outs.has(model, Moment::now)
     }
@@ -371,7 +378,8 @@ impl Backend {
         Arc::clone(&self.lock().served)
     }
 
-    /// Removes the models that `only_models` excludes.
+    /// Removes the models that `only_models` excludes from a backend's list, so that no request for
+    /// them is sent there.
     pub(crate) fn allowed_models(&self, mut models: Models) -> Models {
         let only = self.settings.only_models.as_deref();
         models.retain(|id| is_allowed(only, id));
@@ -382,12 +390,10 @@ impl Backend {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of requests that the backend is working on for llmlb.
     pub(crate) fn outstanding(&self) -> usize {
         self.stats.outstanding() as usize
     }
 
-    /// Returns the number of requests that were sent to the backend since it was added.
     pub(crate) fn requests(&self) -> u64 {
         self.stats.requests()
     }

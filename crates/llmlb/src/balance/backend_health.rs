@@ -16,7 +16,8 @@ pub(crate) struct BackendHealth {
     /// backend if no other backend is left: the backend may be up again, and if it is not, the
     /// attempt fails at once.
     refuses_connections: AtomicBool,
-    /// Status with which the backend rejected our key in the last probe, or 0.
+    /// HTTP status with which the backend rejected our key in the last probe, or 0. While all
+    /// backends of a model reject it, clients get an error about the key.
     rejected_key: AtomicU16,
     last_error: Mutex<Option<LastError>>,
     /// Number of responses to requests and probes. If the number has not changed since an attempt
@@ -25,14 +26,15 @@ pub(crate) struct BackendHealth {
     /// True if the backend has sent bytes since the last call of [`BackendHealth::take_active`]. A
     /// probe that timed out then means that the backend is busy, not down.
     was_active: AtomicBool,
-    /// Wakes the probe, which then checks the backend at once.
+    /// Signal that wakes the backend's probe loop, which then probes soon instead of after its
+    /// interval.
     pub(crate) recheck: Notify,
 }
 
 /// Last failed request of a backend, shown by `llmlb status`.
 #[derive(Clone, Debug)]
 pub(crate) struct LastError {
-    /// Status of the response, if there was one.
+    /// HTTP status of the failed response, if there was one.
     pub(crate) status: Option<StatusCode>,
     pub(crate) error: String,
     pub(crate) at: SystemTime,
@@ -43,7 +45,7 @@ impl BackendHealth {
         self.responses.load(Ordering::Relaxed)
     }
 
-    /// Counts a response to a request or probe, and marks the backend as active.
+    /// Counts a response of the backend to a request or probe, and marks the backend as active.
     pub(crate) fn note_response(&self) {
         self.responses.fetch_add(1, Ordering::Relaxed);
         self.mark_active();

@@ -19,13 +19,13 @@ const MAX_FAILURES: u8 = 3;
 /// Duration of the first ejection. Each further ejection without a response in between lasts twice
 /// as long.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Number of ejections after which their duration does not double any more.
+/// Number of ejections after which the next ones do not last longer, so that a backend that
+/// recovers is tried again within seconds.
 const MAX_STEPS: u8 = 3;
 
-/// Circuit breaker of one backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Breaker {
-    /// Number of consecutive failures.
+    /// Number of consecutive failed requests at the backend.
     failures: u8,
     /// Number of ejections since a response last proved the backend healthy, at most [`MAX_STEPS`].
     /// The number determines the duration of the next ejection. 0 means that the backend gets
@@ -41,7 +41,7 @@ pub(super) struct Breaker {
     until: u64,
 }
 
-/// Decision of the breaker about the next request.
+/// Decision of the breaker about sending the next request to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The backend gets requests.

@@ -8,7 +8,7 @@ use crate::issued_ids::{BackendKey, IdHash};
 pub(crate) const CAPACITY: usize = SHARDS * SETS * WAYS;
 /// Number of shards. Each has a lock of its own, so that threads rarely wait for each other.
 const SHARDS: usize = 64;
-/// Number of sets in a shard. The hash of an id selects its set.
+/// Number of sets in a shard. The hash of an id selects its set, so that only one set is searched.
 const SETS: usize = 512;
 /// Number of ids in a set. A new id replaces the oldest one of its set.
 const WAYS: usize = 4;

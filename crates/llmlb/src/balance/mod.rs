@@ -85,14 +85,16 @@ impl PoolConfig {
 /// Properties of a request that influence which backend is selected.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SelectHints<'a> {
-    /// Chain hashes of the prompt's 1 KiB blocks: `blocks[i]` covers the first i+1 KiB.
+    /// Chain hashes of the prompt's 1 KiB blocks: `blocks[i]` covers the first i+1 KiB. They find
+    /// the backend whose prefix cache has the longest beginning of the prompt.
     pub(crate) blocks: &'a [u64],
-    /// Hash of an id that a backend issued and that the request names.
+    /// Hash of an issued id, such as a file id, that the request names. Only the backend that
+    /// issued the id knows it.
     pub(crate) issued: Option<IdHash>,
     /// Sender of the request. The queue serves senders in turn. Errors that a client may provoke
     /// eject a backend only if they come from two client addresses or three different prompts.
     pub(crate) client: ClientKey,
-    /// Endpoint of a POST whose path has no id. Backends that lack this endpoint are avoided.
+    /// Endpoint of a POST whose path has no id. Backends that lack the endpoint are avoided.
     pub(crate) endpoint: Option<EndpointKey>,
 }
 
@@ -108,7 +110,7 @@ pub(crate) struct ClientKey {
     pub(crate) credential: u64,
 }
 
-/// The reason why no route exists for a model.
+/// Reason why no route exists for a model. It decides between 404 and 503.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouteError {
     /// No backend serves the model.

@@ -41,7 +41,6 @@ impl Model {
         }
     }
 
-    /// Appends the model as a JSON object.
     pub(crate) fn write_json(&self, out: &mut String) {
         out.push_str(r#"{"id":"#);
         out.push_str(&json_text(&self.id));

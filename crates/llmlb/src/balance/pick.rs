@@ -15,11 +15,10 @@ pub(super) struct Load {
     pub(super) outstanding: u32,
     /// Average time until a response begins, in microseconds; 0 if it is not known.
     pub(super) latency: u32,
-    /// Relative share of the requests.
+    /// Share of the requests that the backend gets, relative to the other backends.
     pub(super) weight: u32,
 }
 
-/// State of a candidate that was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drawn {
     Usable(Load),
@@ -116,7 +115,8 @@ const MAX_LATENCY_RATIO: u64 = 4;
 pub(super) fn is_better(other: Load, first: Load) -> bool {
     let (other_latency, first_latency) = compared(other.latency, first.latency);
     if other.outstanding == 0 && first.outstanding == 0 {
-        // The draw has respected the weights: using them twice would starve the lighter candidate.
+        // Compare without the weights: the draw has respected them, and using them twice would
+        // starve the lighter candidate.
         return other_latency < first_latency;
     }
     let cost = |load: Load, latency: u64, other_weight: u32| {

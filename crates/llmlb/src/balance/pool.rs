@@ -35,7 +35,8 @@ pub(crate) struct Pool {
     issuers: Issuers,
     /// Queues of the threads that persist issued ids.
     issuer_queues: Vec<Arc<IssuerQueue>>,
-    /// Name of this host, for the keys of loopback backends.
+    /// Name of this host, as a part of the keys of loopback backends, whose URLs can be equal on
+    /// other hosts.
     pub(super) host: Option<String>,
     /// Lock held while a changed table of backends, routes and models is built and stored.
     /// Otherwise two concurrent changes could start from the same old table, and one of them would
@@ -359,7 +360,7 @@ impl Pool {
             .unwrap_or_else(|| Arc::clone(route))
     }
 
-    /// Waits for a slot in a fair queue.
+    /// Waits in the fair queue until a backend of the route has a free slot for the request.
     pub(crate) async fn wait(
         &self,
         route: &Arc<Route>,

@@ -2,7 +2,6 @@
 
 use fastrand::Rng;
 
-/// A source of random numbers.
 #[derive(Debug)]
 pub(super) struct Random(Rng);
 

@@ -16,7 +16,7 @@ use crate::config::Alias;
 use crate::issued_ids::BackendKey;
 use crate::request_settings::RequestSettings;
 
-/// Maximum number of removed backends whose state is remembered.
+/// Maximum number of removed backends whose state is remembered, which bounds memory.
 const MAX_REMOVED: usize = 1024;
 
 /// Ids that were given to backends, and removed backends whose state is remembered.

@@ -17,7 +17,7 @@ use crate::config::Kind;
 /// Maximum number of candidates for which the average load is computed anew for each request. With
 /// more candidates a cached average is used, since the computation reads every candidate.
 const MAX_UNCACHED: usize = 64;
-/// Maximum age of a cached average, in milliseconds.
+/// Maximum age of a cached average load, in milliseconds.
 const MAX_AVERAGE_AGE: u64 = 2;
 
 /// Backends that may serve a model. A route does not change: each change of the backends builds a

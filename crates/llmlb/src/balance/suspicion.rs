@@ -28,7 +28,7 @@ pub(crate) struct Evidence {
 /// Reason why a response counts as evidence against its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The response had this status.
+    /// The response had this HTTP status, such as 500.
     Status(StatusCode),
     /// The backend ended the response early.
     Cut,

@@ -17,7 +17,7 @@ use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
 use crate::request_settings::RequestSettings;
 
-/// Backends, routes and models as of one moment.
+/// Backends, routes and models as of one moment, so that a request reads all of them consistently.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// All backends: those of the configuration in its order, then the discovered ones.

@@ -133,7 +133,6 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// Returns a backend at this URL with default settings.
     pub(crate) fn new(name: String, url: BackendUrl) -> Self {
         Self {
             label: name.clone(),

@@ -450,7 +450,10 @@ impl ValueType<PathBuf> for DirectoryPath {
         // Reject a path that begins with `~`: a shell replaces it in a command line, but no program
         // replaces it in a file.
         if text == "~" || text.starts_with("~/") {
-            return Err(format!("{}: ~ is not replaced here", quoted(text)));
+            return Err(format!(
+                "{} begins with ~, which llmlb does not replace by the home directory",
+                quoted(text)
+            ));
         }
         Ok(text.into())
     }

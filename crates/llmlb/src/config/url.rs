@@ -47,7 +47,6 @@ impl BackendUrl {
         })
     }
 
-    /// True if the backend is reached over TLS.
     pub(crate) fn is_https(&self) -> bool {
         self.is_https
     }

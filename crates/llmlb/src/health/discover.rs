@@ -10,7 +10,7 @@ use crate::config::{self, Kind};
 use crate::sys::{self, ListenerOwner};
 use crate::upstream::Connector;
 
-/// Default ports of LLM servers.
+/// Ports on which LLM servers listen by default, with the kind of each server.
 pub(crate) const DEFAULT_PORTS: [(u16, &str); 4] = [
     (11434, "ollama"),
     (1234, "lm-studio"),

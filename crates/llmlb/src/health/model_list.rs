@@ -42,7 +42,6 @@ const MAX_ID: usize = 512;
 /// a longer value is left out, so that a list of models uses bounded memory.
 const MAX_VALUE: usize = 512;
 
-/// Parsed list of a backend's models.
 #[derive(Debug, Default)]
 pub(super) struct ModelList {
     pub(super) models: Models,

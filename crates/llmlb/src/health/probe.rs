@@ -18,7 +18,6 @@ const MAX_BYTES: usize = 8 << 20;
 
 #[derive(Debug)]
 pub(super) struct ProbeResult {
-    /// Models that the backend offers.
     pub(super) models: Models,
     /// Number of models in the backend's list, including those that are left out.
     pub(super) total: usize,

@@ -70,7 +70,7 @@ impl Window {
         None
     }
 
-    /// Returns the milliseconds until the window is empty.
+    /// Returns the milliseconds until the window is empty, when the whole limit is available again.
     pub(super) fn reset_after(&self, now: u64) -> u64 {
         self.entries
             .back()

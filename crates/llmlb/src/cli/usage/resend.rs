@@ -58,7 +58,6 @@ pub(super) fn resend(args: &Resend, flags: &DataArgs) -> Result<u8, Failure> {
         .hint(format!("list the batches that can be resent with {list}")))
 }
 
-/// Returns the batches in `archive/`.
 fn archived(data: &DataDir) -> Result<Vec<Failed>, Failure> {
     data.require()?;
     SpoolManager::new(data.dir())

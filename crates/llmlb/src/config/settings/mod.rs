@@ -65,12 +65,10 @@ pub(crate) fn all() -> impl Iterator<Item = &'static dyn AnySetting> {
     sections.into_iter().flatten().copied()
 }
 
-/// Returns the settings of a backend.
 pub(super) fn of_backends() -> impl Iterator<Item = &'static dyn AnySetting> {
     BackendFields::SETTINGS.iter().copied()
 }
 
-/// Returns the settings of an API key.
 pub(super) fn of_keys() -> impl Iterator<Item = &'static dyn AnySetting> {
     KeyFields::SETTINGS.iter().copied()
 }
