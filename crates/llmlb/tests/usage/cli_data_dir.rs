@@ -118,7 +118,7 @@ fn problems_of_other_sections_do_not_stop_usage_verbs() {
         ),
         (
             "[usage]\ndata_dir = \"~/x\"\n",
-            "llmlb.toml:2: usage.data_dir: \"~/x\": ~ is not replaced",
+            "llmlb.toml:2: usage.data_dir: \"~/x\" begins with ~, which llmlb does not replace",
         ),
         (
             "[usage]\ndata_dirs = \"x\"\n",
