@@ -354,7 +354,8 @@ impl Pool {
         })
     }
 
-    /// Returns the current route for the same model. Backends may have changed since the route was built.
+    /// Returns the current route for the model of an older route, since backends may have changed
+    /// after that route was built.
     pub(crate) fn current_route(&self, route: &Arc<Route>) -> Arc<Route> {
         self.find_current(route)
             .unwrap_or_else(|| Arc::clone(route))

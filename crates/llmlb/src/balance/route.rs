@@ -27,7 +27,7 @@ pub(crate) struct Route {
     /// Kind (program) that all candidates must have, for requests to Ollama's own API. `None` if
     /// backends of every kind are candidates.
     pub(super) kind: Option<Kind>,
-    /// The model; `None` for requests without one.
+    /// Name of the model that the route is for; `None` for requests without a model.
     pub(super) name: Option<Arc<str>>,
     /// Backends that may serve the route's model, also those that are down. Sorted by the backends'
     /// ids, because [`Self::index_of`] does a binary search. The candidates of a request without a model
@@ -154,7 +154,8 @@ impl Route {
             return self.averaged(now);
         }
         let at = self.average_at.load(Ordering::Relaxed);
-        // Only one thread replaces an expired average. Other threads use the old one meanwhile.
+        // Let only one thread replace an expired average. Other threads use the old average
+        // meanwhile, so that none waits.
         let is_mine = now.0 > at.saturating_add(MAX_AVERAGE_AGE)
             && self
                 .average_at

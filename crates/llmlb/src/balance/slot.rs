@@ -1,4 +1,4 @@
-//! One unit of a backend's concurrency.
+//! Slots at backends: each is one unit of a backend's concurrency and is held by one request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,7 +73,8 @@ impl Slot {
         self.backend().learned.suspicion.note_success_began();
     }
 
-    /// Notes that the response is complete, which clears the backend's failures and suspicion.
+    /// Notes that the response is complete. The complete end of a success clears the suspicion, and
+    /// that of any response that is no failure clears the backend's failures.
     pub(crate) fn note_ended(&self) {
         if self.is_success {
             self.backend().learned.suspicion.clear();

@@ -29,7 +29,8 @@ pub(super) struct WaitKey {
     pub(super) is_blocked: bool,
 }
 
-/// Keys are equal if they stand for the same selection. The current candidates do not matter.
+/// Keys are equal if the same backends can serve their requests, which then share a lane. The
+/// current candidates are not compared, because they follow from the kind and the model.
 impl PartialEq for WaitKey {
     fn eq(&self, other: &Self) -> bool {
         let (one, another) = (&self.route, &other.route);

@@ -85,7 +85,8 @@ fn directory(dir: &Path) -> Option<String> {
             let parent = existing(dir)?;
             let is_usable = parent.is_dir() && sys::is_writable(&parent);
             let parent = parent.display();
-            return (!is_usable).then(|| format!("this user cannot create it in {parent}"));
+            return (!is_usable)
+                .then(|| format!("this user cannot create the directory in {parent}"));
         }
         Err(error) => return Some(error.kind().to_string()),
     };
@@ -94,8 +95,8 @@ fn directory(dir: &Path) -> Option<String> {
     }
     if !sys::is_writable(dir) {
         let owner = sys::users::owner_of(dir);
-        let owner = owner.map_or_else(String::new, |owner| format!(", it belongs to {owner}"));
-        return Some(format!("this user may not write it{owner}"));
+        let owner = owner.map_or_else(String::new, |owner| format!(", which belongs to {owner}"));
+        return Some(format!("this user may not write the directory{owner}"));
     }
     None
 }

@@ -41,8 +41,8 @@ pub(super) struct KeyUsage {
     pub(super) spend: Spend,
     /// Limits of the key when it was used last. A reload of the configuration can change them.
     pub(super) limits: KeyLimits,
-    /// Figures of this server that the store of the fleet has. They are published again only if
-    /// they change.
+    /// Figures of this server that the store of the fleet has, so that unchanged figures are not
+    /// published every second.
     pub(super) published: Option<Figures>,
     /// Use of the key's limits when the store of the fleet last decided about a request.
     pub(super) contact: Option<Contact>,
