@@ -24,22 +24,22 @@ const MAX_BOUNDARY: usize = 70;
 pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
     let (_, parameters) = content_type
         .split_once(';')
-        .ok_or("its Content-Type has no boundary")?;
+        .ok_or("the Content-Type has no boundary")?;
     let mut boundary = None;
     for parameter in Parameters(parameters) {
         let (name, value) = parameter?;
         match name.to_ascii_lowercase().as_str() {
-            "boundary" if boundary.is_some() => return Err("its Content-Type has two boundaries"),
+            "boundary" if boundary.is_some() => return Err("the Content-Type has two boundaries"),
             "boundary" => boundary = Some(value),
             "charset" if is_utf8(value) => {}
-            _ => return Err("its Content-Type has parameters other than boundary"),
+            _ => return Err("the Content-Type has parameters other than boundary"),
         }
     }
-    let boundary = boundary.ok_or("its Content-Type has no boundary")?;
+    let boundary = boundary.ok_or("the Content-Type has no boundary")?;
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
     if boundary.is_empty() || boundary.len() > MAX_BOUNDARY || !boundary.bytes().all(is_allowed) {
         return Err(
-            "its boundary is empty, longer than 70 characters, or has characters that not all servers accept",
+            "the boundary is empty, longer than 70 characters, or has characters that not all servers accept",
         );
     }
     Ok(boundary)
@@ -55,18 +55,18 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
     for at in memmem::find_iter(body, &delimiter) {
         let after = at + delimiter.len();
         if at > 0 && !body[..at].ends_with(b"\r\n") {
-            return Err("its boundary is not at the beginning of a line");
+            return Err("the boundary is not at the beginning of a line");
         }
         if let Some(start) = part {
             let end = at.checked_sub(2).filter(|end| *end >= start);
-            let end = end.ok_or("it has an empty part")?;
+            let end = end.ok_or("the form has an empty part")?;
             if let Some(range) = model_part(body, start..end)?
                 && found.replace(range).is_some()
             {
-                return Err("it has the field `model` twice");
+                return Err("the form has the field `model` twice");
             }
         } else if at > 0 {
-            return Err("it has text in front of its first boundary");
+            return Err("the form has text in front of its first boundary");
         }
         match &body[after..] {
             [b'\r', b'\n', ..] => part = Some(after + 2),
@@ -74,17 +74,17 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
                 return if parts > 0 {
                     Ok(found)
                 } else {
-                    Err("it has no parts")
+                    Err("the form has no parts")
                 };
             }
-            _ => return Err("a boundary is followed by other text in its line"),
+            _ => return Err("a boundary of the form is followed by other text in its line"),
         }
         parts += 1;
         if parts > MAX_PARTS {
-            return Err("it has too many parts");
+            return Err("the form has too many parts");
         }
     }
-    Err("it does not end with its boundary")
+    Err("the form does not end with its boundary")
 }
 
 /// Returns the range of a part's content if the part is the field `model`.
@@ -116,7 +116,7 @@ fn model_part(body: &[u8], part: Range<usize>) -> Result<Option<Range<usize>>, &
     let is_readable = std::str::from_utf8(value)
         .is_ok_and(|value| !value.is_empty() && !value.chars().any(char::is_control));
     if disposition.name != "model" || disposition.has_filename || !is_text || !is_readable {
-        return Err("its field `model` is not plain text");
+        return Err("the field `model` of the form is not plain text");
     }
     Ok(Some(at..part.end))
 }

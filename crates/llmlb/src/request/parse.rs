@@ -282,7 +282,7 @@ pub(crate) async fn read(
             && content_type.is_some_and(is_simple_form) =>
         {
             Err(ParseError::Form(
-                "its Content-Type is application/x-www-form-urlencoded, not multipart/form-data",
+                "the Content-Type is application/x-www-form-urlencoded, not multipart/form-data",
             ))
         }
         _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
