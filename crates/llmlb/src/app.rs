@@ -41,7 +41,6 @@ const REPORT_EVERY: Duration = Duration::from_millis(500);
 /// slow disk needs so long.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Destination of the access log.
 pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
     pub(crate) timed: bool,

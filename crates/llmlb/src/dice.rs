@@ -17,7 +17,6 @@ impl Dice {
         self.0.usize(..sides)
     }
 
-    /// Returns a random element of a list.
     #[cfg(test)]
     pub(crate) fn pick<'a, T: ?Sized>(&mut self, things: &[&'a T]) -> &'a T {
         things[self.below(things.len())]

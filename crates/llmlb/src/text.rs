@@ -6,7 +6,8 @@ use std::fmt::Write;
 
 pub(crate) use tenure::text::is_unsafe;
 
-/// Returns the text with each unsafe character replaced by `?`.
+/// Returns the text with each unsafe character replaced by `?`, so that it cannot control a
+/// terminal.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     replaced(text, is_unsafe)
 }

@@ -57,7 +57,6 @@ impl Api {
         }
     }
 
-    /// Returns the API with this [`name`](Self::name).
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         const ALL: [Api; 16] = [
             Api::Chat,

@@ -44,7 +44,6 @@ const ARCHIVE_BATCH_SIZE: usize = 1000;
 /// Interval between attempts to start the last run while another process holds the delivery lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Handle of the exporter's thread.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     state: Arc<ExportState>,
@@ -107,7 +106,6 @@ impl Exporter {
         })
     }
 
-    /// Returns the state of the exporter, which `/status` shows.
     pub(crate) fn state(&self) -> Arc<ExportState> {
         Arc::clone(&self.state)
     }
@@ -161,7 +159,6 @@ enum RunAttempt {
     Held,
 }
 
-/// Working state of the exporter's thread: destination, data directory, and open alerts.
 struct ExportWorker {
     to: Option<Http>,
     data: PathBuf,

@@ -33,7 +33,6 @@ struct RetainedDir {
     reported: u64,
 }
 
-/// Sizes of the directories `archive/` and `failed/`, for `/status`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
     archive: FileTotals,

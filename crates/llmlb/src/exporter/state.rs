@@ -23,7 +23,6 @@ pub(crate) struct ExportReport {
     /// Number of records that were delivered or archived since the server started.
     pub(crate) delivered: u64,
     pub(crate) waiting: Option<u64>,
-    /// Number of files in `failed/`.
     pub(crate) failed: Option<u64>,
     /// Member of the fleet that delivered instead of this server when this server last tried to
     /// acquire the lease.
@@ -61,7 +60,6 @@ impl ExportState {
 }
 
 impl ExportReport {
-    /// Adds the records that a run delivered or archived.
     pub(super) fn add(&mut self, run: &Run, now: SystemTime) {
         let records = run.delivered.records + run.archived;
         if records > 0 {

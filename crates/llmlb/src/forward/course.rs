@@ -134,7 +134,6 @@ impl Course {
         }
     }
 
-    /// Keeps a response for the client while another backend is tried.
     pub(super) fn hold(&mut self, response: UpstreamResponse) {
         self.held = Some(Box::new(response));
     }

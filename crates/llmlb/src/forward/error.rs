@@ -19,7 +19,7 @@ pub(crate) enum ForwardError {
     /// No backend accepts a WebSocket on this path. The client gets a 426, after which it uses
     /// HTTP.
     NoWebSocket(String),
-    /// The response did not begin in time.
+    /// No backend's response began within `upstream.first_byte_timeout`.
     TimedOut(String),
     /// The client did not send the whole body that it announced.
     BadUpload(String),

@@ -54,7 +54,8 @@ impl Ndjson {
         self.grow(data);
     }
 
-    /// Ends the current line. Called at a line break and at the end of the stream.
+    /// Reads the current line as one JSON object, at its line break or at the end of the stream,
+    /// which may lack one.
     pub(crate) fn finish(&mut self) {
         if let Some(long) = self.long.take() {
             self.summary.note(long.facts());

@@ -76,7 +76,6 @@ impl Meter {
         }
     }
 
-    /// Opens the staging directory unless it is open.
     pub(crate) fn open(&self) -> Result<(), spool::Error> {
         if let (Some(dir), None) = (&self.dir, self.staging.get()) {
             let staging = Staging::open(dir)?;
@@ -115,7 +114,6 @@ impl Meter {
         self.in_flight.as_ref()
     }
 
-    /// Returns the name of this server, which its usage records contain.
     pub(crate) fn instance(&self) -> &str {
         &self.instance
     }
@@ -215,12 +213,13 @@ impl Meter {
         self.staging.get().map_or(Ok(()), Staging::check)
     }
 
-    /// Number of records that were staged since the server started.
+    /// Returns the number of usage records that were staged since the server started, for
+    /// `/status`.
     pub(crate) fn persisted(&self) -> u64 {
         self.persisted.load(Ordering::Relaxed)
     }
 
-    /// Number of records that were lost since the server started.
+    /// Returns the number of usage records that were lost since the server started, for `/status`.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }

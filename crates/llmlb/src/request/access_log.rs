@@ -31,7 +31,7 @@ pub(crate) struct AccessLog {
     buffer: Mutex<LineBuffer>,
 }
 
-/// Lines that are not flushed yet.
+/// Lines of the access log that are not written yet.
 #[derive(Default)]
 struct LineBuffer {
     text: String,

@@ -56,7 +56,8 @@ impl Cancelled {
         }
     }
 
-    /// Applies `server.max_resets` of a reloaded configuration.
+    /// Applies `server.max_resets` of a reloaded configuration, from which the limit of an address
+    /// is computed.
     pub(crate) fn set_limit(&self, per_minute: u32) {
         self.interval.set(interval(per_minute));
     }

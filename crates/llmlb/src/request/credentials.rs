@@ -20,7 +20,7 @@ const MAX_MODEL: usize = 200;
 /// Header fields whose whole value is a key, unlike `Authorization`, which names a scheme.
 const KEY_FIELDS: [&str; 2] = ["x-api-key", "api-key"];
 
-/// Returns the key of the client; `None` if the server needs no keys.
+/// Returns the API key with which the client authenticates; `None` if the server needs no keys.
 ///
 /// Some clients send an account's token in one field and the key in another. So every field is
 /// tried until one contains the secret of a valid key.

@@ -11,7 +11,7 @@ use crate::json::{MAX_DEPTH, MAX_FIELDS};
 /// and clients could send many invalid bodies.
 const MAX_SEARCHED: usize = 1 << 20;
 
-/// Returns the reason why [`crate::json`] rejects a body.
+/// Returns the reason why [`crate::json`] rejects a body, for the error message to the client.
 pub(super) fn explain(body: &[u8]) -> String {
     let limits = format!(
         "the body is nested more than {MAX_DEPTH} deep or has more than {MAX_FIELDS} fields"

@@ -257,7 +257,6 @@ fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     }
 }
 
-/// Returns the position of the quotation mark that ends a quoted text.
 fn quoted_end(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     text.bytes().position(|byte| {

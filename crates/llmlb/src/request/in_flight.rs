@@ -32,12 +32,10 @@ impl InFlight {
 }
 
 impl Counter {
-    /// Returns the number of requests in flight.
     pub(crate) fn now(&self) -> usize {
         self.0.now.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of requests since the start of the server or connection.
     pub(crate) fn total(&self) -> u64 {
         self.0.total.load(Ordering::Relaxed)
     }

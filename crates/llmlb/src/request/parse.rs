@@ -232,7 +232,6 @@ pub(crate) enum AskUsage {
 
 #[derive(Debug)]
 pub(crate) struct BodyLimits<'a> {
-    /// `server.max_body`, in bytes.
     pub(crate) max: usize,
     pub(crate) pace: BodyPace,
     pub(crate) budget: &'a Arc<Budget>,

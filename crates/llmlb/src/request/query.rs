@@ -107,7 +107,6 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Returns the percent-encoded form of a value for a query.
 pub(super) fn encoded(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {

@@ -89,7 +89,7 @@ impl ClientMemory {
         Self::charged(budget, CONNECTION)
     }
 
-    /// Like [`ClientMemory::new`], for a connection with TLS.
+    /// As [`ClientMemory::new`], for a connection with TLS, whose buffers are charged in addition.
     pub(crate) fn with_tls(budget: &Arc<Budget>) -> Option<Arc<Self>> {
         Self::charged(budget, CONNECTION + TLS)
     }

@@ -178,7 +178,8 @@ pub(crate) struct TlsSocket {
     /// Number of bytes that were read from the client since the last byte of a request. A client
     /// that exceeds [`MAX_WITHOUT_DATA`] is disconnected.
     without_data: usize,
-    /// Number of bytes that were written to the client's socket.
+    /// Number of bytes that were written to the client's socket, from which the progress of a
+    /// client that reads slowly is recognized.
     sent: u64,
 }
 

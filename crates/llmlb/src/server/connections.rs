@@ -84,7 +84,7 @@ impl ClientConnections {
         }
     }
 
-    /// Applies `server.trusted_proxies` of a reloaded configuration.
+    /// Applies `server.trusted_proxies` of a reloaded configuration, whose addresses have no limit.
     pub(crate) fn set_proxies(&self, proxies: Networks) {
         self.proxies.store(Arc::new(proxies));
     }

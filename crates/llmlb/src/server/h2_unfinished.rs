@@ -9,7 +9,6 @@ use crate::memory_budget::{Budget, Share};
 /// Length of the preface that a client sends in front of its first HTTP/2 frame. It is skipped to
 /// find that frame.
 const PREFACE: usize = 24;
-/// Length of an HTTP/2 frame header.
 const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;

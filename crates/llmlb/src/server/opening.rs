@@ -27,7 +27,6 @@ const DISCARD_WITHIN: Duration = Duration::from_secs(1);
 /// Maximum number of bytes of a request without TLS that are read and discarded.
 const MAX_DISCARDED: u64 = 1 << 20;
 
-/// Client connection that is ready for requests.
 pub(super) struct Opened {
     pub(super) stream: ClientStream,
     pub(super) protocol: Protocol,

@@ -318,7 +318,6 @@ fn find_route(
     })
 }
 
-/// Sends a request to a backend. Returns the response of the backend.
 async fn forward_request(
     caller: &ConnectionContext,
     head: &Parts,

@@ -21,7 +21,6 @@ use crate::request_settings::RequestSettings;
 use crate::tls::TlsConfig;
 use crate::upstream::{AddressLimit, BackendConnections};
 
-/// State of the server that every request can read.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,

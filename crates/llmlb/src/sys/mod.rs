@@ -1,4 +1,5 @@
-//! Code that differs between operating systems, under the same names on each.
+//! Code that differs between operating systems, under the same names on each. All other modules are
+//! free of platform code.
 
 mod exposed;
 #[cfg(target_os = "linux")]

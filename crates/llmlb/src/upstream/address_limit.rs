@@ -49,7 +49,7 @@ impl AddressLimit {
         }
     }
 
-    /// Applies `server.trusted_proxies` of a reloaded configuration.
+    /// Applies `server.trusted_proxies` of a reloaded configuration, whose addresses have no limit.
     pub(crate) fn set_proxies(&self, proxies: Networks) {
         self.proxies.store(Arc::new(proxies));
     }

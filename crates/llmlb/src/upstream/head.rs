@@ -29,7 +29,6 @@ pub(super) struct ParsedHead {
     pub(super) reusable: bool,
 }
 
-/// Offsets of a header field in the unparsed head.
 #[derive(Clone, Copy)]
 struct FieldRange {
     name: (usize, usize),

@@ -14,7 +14,7 @@ pub(crate) struct Facts {
     /// event a usage event.
     pub(crate) has_usage: bool,
     pub(crate) choices: Choices,
-    /// The object is an error, or has an `error` field.
+    /// The object is an error or has an `error` field, so that no completion is estimated for it.
     pub(crate) is_error: bool,
     /// The object is the last event of its stream, such as `message_stop`. A stream without it
     /// counts as truncated unless a finish reason arrived.

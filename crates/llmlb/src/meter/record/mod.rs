@@ -28,7 +28,6 @@ use json::ObjectWriter;
 /// names are truncated to bound the record.
 const MAX_NAME: usize = 200;
 
-/// Usage record of one request that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Record<'a> {
     /// Unique id of the record, a UUID of version 7. A record that is staged again under the same
@@ -40,7 +39,6 @@ pub(crate) struct Record<'a> {
     /// Name of the client's API key. Valid names need no escapes in JSON.
     pub(crate) key: Option<&'a str>,
     pub(crate) team: Option<&'a str>,
-    /// Model name in the client's request.
     pub(crate) model: Option<&'a str>,
     /// Model name that was sent to the backend. Omitted from the record if it equals `model`.
     pub(crate) served_model: Option<&'a str>,

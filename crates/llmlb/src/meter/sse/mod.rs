@@ -37,7 +37,6 @@ pub(crate) enum UsageEvents {
     Hide,
 }
 
-/// Reader of one event stream.
 #[derive(Debug)]
 pub(crate) struct Sse {
     usage_events: UsageEvents,

@@ -50,7 +50,8 @@ impl StreamSummary {
         self.api
     }
 
-    /// True if the backend reported an error within the stream.
+    /// True if the backend reported an error within the stream, so that the response does not count
+    /// as complete.
     pub(crate) fn saw_error(&self) -> bool {
         // While the stream arrived, only events whose first field is `error` were recognized as
         // errors. Parse the last event, so that an `error` field at any position is found.
@@ -88,7 +89,8 @@ impl StreamSummary {
                 facts.event(line.strip_prefix(b"event:")?.trim_ascii());
                 self.note(&facts);
             }
-            // A stream may begin with a byte order mark, which is not part of the first line.
+            // Skip a byte order mark at the start of the stream, which is not part of the first
+            // line.
             0xEF => return self.line(line.strip_prefix(BOM)?),
             _ => {}
         }

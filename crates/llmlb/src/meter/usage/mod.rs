@@ -49,9 +49,7 @@ impl UsageSource {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TokenUsage {
-    /// Tokens that the model read.
     pub(crate) prompt: u64,
-    /// Tokens that the model generated.
     pub(crate) completion: u64,
     /// The part of `prompt` that was read from a cache.
     pub(crate) cached: u64,

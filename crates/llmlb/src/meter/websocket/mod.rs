@@ -25,7 +25,6 @@ use frames::{FrameReader, MessagePart};
 #[derive(Debug, Default)]
 pub(crate) struct SessionTap {
     frames: FrameReader,
-    /// Reader of the current message.
     message: Finder,
     /// True if the rest of the current message is skipped, because its kind reports no usage.
     is_skipped: bool,

@@ -54,7 +54,6 @@ impl RequestIdentity {
         id::time_ms(&self.record_id)
     }
 
-    /// Returns the milliseconds from the start of the request to `time`.
     pub(crate) fn ms_until(&self, end: Instant) -> u64 {
         let passed = end.saturating_duration_since(self.started);
         u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)

@@ -59,7 +59,6 @@ impl Metering {
         self.bytes += length as u64;
     }
 
-    /// Starts to read the usage in the messages of a WebSocket.
     pub(super) fn start_session(&mut self) {
         self.session = Some(Box::default());
     }

@@ -48,7 +48,6 @@ impl RequestRoute {
         self.is_delivered = true;
     }
 
-    /// Adds a failed attempt at this backend to the list.
     pub(crate) fn note_failed(&mut self, backend: &Arc<Backend>, why: &str, after: AfterFailure) {
         self.backend = None;
         self.is_delivered &= after == AfterFailure::Abandoned;
@@ -58,7 +57,6 @@ impl RequestRoute {
         });
     }
 
-    /// Stores the backend whose response the client gets.
     pub(super) fn note_response(&mut self, backend: &Arc<Backend>) {
         self.backend = Some(Arc::clone(backend));
         // The attempt at this backend was listed as failed while its response was held back. Remove
@@ -71,7 +69,6 @@ impl RequestRoute {
         self.is_delivered
     }
 
-    /// Returns the failed attempts as the usage record lists them.
     pub(super) fn attempts(&self) -> Vec<Attempt<'_>> {
         let attempts = self.failed.iter().map(|attempt| Attempt {
             backend: &attempt.backend.name,

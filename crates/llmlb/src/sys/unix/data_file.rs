@@ -163,7 +163,6 @@ pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     ])))
 }
 
-/// Opens an existing regular file for appending.
 pub(crate) fn append_existing(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().append(true), path)
 }
