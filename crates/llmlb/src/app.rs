@@ -304,7 +304,8 @@ fn shared(
     }
 }
 
-/// Starts the limits of API keys, and reads from the usage totals how much the keys have spent.
+/// Starts the limits of API keys, and reads from the data directory what the keys have spent, so
+/// that a restart does not reset their budgets.
 fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc<Limiter>> {
     let instance = opened.meter.instance();
     let limiter = Limiter::start(&config.fleet, instance, &opened.keys)?;

@@ -15,7 +15,7 @@ pub(crate) struct Edit {
     pub(crate) text: String,
 }
 
-/// A body in pieces, so that a large body need not be copied to be edited.
+/// Request body in pieces, so that a large body need not be copied to be edited.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyPieces {
     pub(crate) first: Bytes,

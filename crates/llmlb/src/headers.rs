@@ -113,8 +113,8 @@ fn is_forwarded(name: &str) -> bool {
             | "tracestate"
             | "user-agent"
             | "x-title"
-            // Session ids of Claude Code, Codex, OpenCode and Open WebUI, which backends use for
-            // their prompt caches.
+            // Forward the session ids of Claude Code, Codex, OpenCode and Open WebUI, by which a
+            // backend recognizes the requests of one session.
             | "conversation_id"
             | "session_id"
             | "thread-id"

@@ -151,8 +151,8 @@ fn http(config: &Config) -> Result<Option<Http>, HttpError> {
 /// last run is attempted again while the outcome is `Busy`.
 enum RunAttempt {
     Ran,
-    /// Another process on this machine holds the delivery lock. Its run may have started before the
-    /// last record was staged.
+    /// Another process holds the delivery lock. Its run may have started before the last record was
+    /// staged, so the last run is attempted again.
     Busy,
     /// Another process of the fleet holds the lease. It delivers the records of this server too, at
     /// the latest in its next run.

@@ -164,7 +164,6 @@ fn large(disk: Option<u64>) -> u64 {
     disk.map_or(LARGE, |disk| (disk / PART_OF_DISK).min(LARGE))
 }
 
-/// Formats a size as `1.5 GiB in 12 files`.
 fn in_words(kept: FileTotals) -> String {
     let mib = kept.bytes >> 20;
     let size = match kept.bytes >> 30 {

@@ -83,9 +83,8 @@ fn excess_of_escapes(text: &[u8]) -> u64 {
     }
 }
 
-/// Calls `count` with every pair of adjacent bytes, and returns the sums of the two numbers (0 or
-/// 1) that it returns. With two sums, one pass over the text finds both the escapes and the `\u`
-/// escapes.
+/// Calls `count` with every pair of adjacent bytes, which returns two numbers, and returns the sum
+/// of each. With two sums, one pass over the text finds both the escapes and the `\u` escapes.
 pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u64; 2] {
     let Some((_, after)) = text.split_first() else {
         return [0; 2];
