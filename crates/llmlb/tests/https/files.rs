@@ -111,12 +111,7 @@ fn unusable_file_is_rejected_with_the_reason_and_a_hint() {
             "cannot read the file: No such file",
             "",
         ),
-        (
-            &directory,
-            &good.key,
-            "the path does not name a regular file",
-            "",
-        ),
+        (&directory, &good.key, "not name a regular file", ""),
         (
             &good.cert,
             &encrypted,
