@@ -98,7 +98,7 @@ pub(super) enum NameMeaning {
 }
 
 impl NameMeaning {
-    /// Classifies a field name as it is written in JSON, with escapes: a client or proxy may write
+    /// Classifies a field name as it is written in JSON, with escapes: a backend may write
     /// `"usage"` as `"us\u0061ge"`.
     pub(super) fn classify_escaped(parent: Option<Parent>, name: &[u8]) -> Self {
         if !name.contains(&b'\\') {
