@@ -67,7 +67,7 @@ impl Sse {
     }
 
     /// True if usage events are removed, so that the client may receive fewer bytes than the
-    /// backend sent and the response needs no Content-Length.
+    /// backend sent and a Content-Length would be wrong.
     pub(crate) fn is_hiding(&self) -> bool {
         self.usage_events == UsageEvents::Hide
     }
