@@ -1,8 +1,8 @@
-//! Serializes one JSON object on a line, without the allocations of a JSON library.
+//! Serializes a usage record as one JSON object on a line, without the allocations of a JSON
+//! library.
 
 use super::MAX_NAME;
 
-/// Writes the fields of one JSON object.
 #[derive(Debug)]
 pub(super) struct ObjectWriter<'a> {
     bytes: &'a mut Vec<u8>,
@@ -18,7 +18,7 @@ impl<'a> ObjectWriter<'a> {
         self.bytes.push(b'}');
     }
 
-    /// Writes a field name. Names are constants that need no escapes.
+    /// Writes a field name unescaped. Names are constants that need no escapes.
     fn name(&mut self, name: &str) {
         if self.bytes.last() != Some(&b'{') {
             self.bytes.push(b',');
@@ -33,13 +33,15 @@ impl<'a> ObjectWriter<'a> {
         self.bytes.push(b'"');
     }
 
-    /// Writes a text that needs no escapes, such as a constant or a UUID.
+    /// Writes a text unescaped, so it must need no escapes, such as a constant or a UUID. A
+    /// quotation mark would break the record.
     pub(super) fn plain(&mut self, name: &str, text: &str) {
         self.name(name);
         self.plain_string(text);
     }
 
-    /// Writes any text, escaped and truncated to [`MAX_NAME`] characters.
+    /// Writes any text, such as a model name that a client chose, escaped and truncated to
+    /// [`MAX_NAME`] characters.
     pub(super) fn text(&mut self, name: &str, text: Option<&str>) {
         self.name(name);
         match text {
@@ -107,14 +109,13 @@ impl<'a> ObjectWriter<'a> {
         self.bytes.push(b']');
     }
 
-    /// Writes a number with at least `least` digits.
+    /// Writes a number with at least `least` digits, as the parts of a time in a usage record need.
     fn digits(&mut self, mut value: u64, least: usize) {
         const ALL: usize = 20;
         let mut digits = [b'0'; ALL];
         let mut at = ALL;
         while value > 0 {
             at -= 1;
-            // The remainder is below 10, so the conversion cannot fail.
             digits[at] += u8::try_from(value % 10).unwrap_or_default();
             value /= 10;
         }
@@ -143,7 +144,8 @@ impl<'a> ObjectWriter<'a> {
     }
 }
 
-/// Returns the first [`MAX_NAME`] characters of a text.
+/// Returns the first [`MAX_NAME`] characters of a text, so that a client cannot make a usage record
+/// long.
 fn truncate(text: &str) -> &str {
     if text.len() <= MAX_NAME {
         return text;
