@@ -95,8 +95,8 @@ fn websocket(target: &Target) -> Outcome {
     }
     let prompt = "y".repeat(1_000_000);
     let other = server.send(&Request::chat("m", &prompt))?.status();
-    // Write once more: the write fails if the server has reset the WebSocket, which the attack
-    // would otherwise not notice before its verdict.
+    // Write once more: if the server has reset the WebSocket, this write fails. The attack would
+    // otherwise reach its verdict without noticing the reset.
     is_open &= client.send(&piece).is_ok();
     let word = if is_open { "open" } else { "reset" };
     let evidence = format!(
@@ -177,8 +177,8 @@ fn idle_http2(target: &Target) -> Outcome {
     let mut idle = Vec::new();
     for _ in 0..CONNECTIONS {
         let mut client = Http2::connect(server.address)?;
-        // A connection that the server rejects is not counted as open, and the verdict is then that
-        // the attack succeeded.
+        // A connection that the server rejects is not counted as open. The attack then counts as
+        // successful, because llmlb must accept every idle connection.
         let Ok(stream) = client.get("/healthz") else {
             continue;
         };
@@ -242,8 +242,9 @@ fn beyond_http1(target: &Target, filling: Http1Filling) -> Outcome {
         .server()
         .backend(&llm.url())
         .setting("server.body_memory", "\"24MiB\"")
-        // Opening 600 connections takes long on a slow machine. The default idle timeout could
-        // close connections on which the attack has not sent its request yet.
+        // The idle timeout is long, because opening 600 connections takes long on a slow machine.
+        // The default timeout could close connections on which the attack has not sent its request
+        // yet.
         .setting("server.idle_timeout", "\"10m\"")
         .start()?;
     let before = resources::resident_memory(server.pid())?;
@@ -302,8 +303,9 @@ fn settled(server: &LlmlbServer, before: u64) -> u64 {
     peak
 }
 
-/// Opens streams whose paths have a query of 30 kB. The backend does not respond, so the server keeps the
-/// paths in memory.
+/// Opens streams whose paths have a query of 30 kB. The backend does not respond, so llmlb keeps
+/// the paths in memory. llmlb holds if its memory grows by at most `body_memory`, plus 32 KiB per
+/// connection, plus `BESIDES`.
 fn paths(target: &Target) -> Outcome {
     const CONNECTIONS: usize = 8;
     const STREAMS: usize = 110;
@@ -328,8 +330,8 @@ fn paths(target: &Target) -> Outcome {
             continue;
         };
         for _ in 0..STREAMS {
-            // The server may close the connection to limit its memory. No further stream can be
-            // opened on this connection then.
+            // The server may close the connection to limit its memory. The attack then opens no
+            // further stream on this connection.
             if client.post(&path, br#"{"model":"m"}"#).is_err() || client.is_closed() {
                 break;
             }

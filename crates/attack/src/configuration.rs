@@ -56,7 +56,9 @@ enum Untrusted {
     None,
 }
 
-/// Starts llmlb as another user in a directory whose configuration file has a backend of an attacker.
+/// Starts llmlb as the operator in a directory whose configuration file sends a secret environment
+/// variable to an attacker's backend. llmlb holds if it rejects a file that another user wrote or
+/// can write, and accepts the operator's own file.
 fn untrusted_file(target: &Target, untrusted: Untrusted) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return Ok(Verdict::Skipped(
@@ -110,7 +112,6 @@ fn one_line(text: &str) -> String {
     text.chars().take(120).collect()
 }
 
-/// Returns a copy of the program that every user can run, and the directory to run it in.
 fn prepare(sandbox: &Sandbox, untrusted: Untrusted, url: &str) -> io::Result<(PathBuf, PathBuf)> {
     let everyone = |path: &Path, mode: u32| fs::set_permissions(path, Permissions::from_mode(mode));
     everyone(&sandbox.path("."), 0o755)?;

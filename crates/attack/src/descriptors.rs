@@ -18,7 +18,7 @@ use crate::{Attack, Outcome, Target, is_serving, verdict};
 const DESCRIPTORS: usize = 128;
 /// Number of connections that attackers open, more than the limit of descriptors.
 const HELD: usize = 200;
-/// Number of clients that send requests while all descriptors are in use.
+/// Number of clients that send requests while attackers hold all descriptors.
 const CLIENTS: usize = 12;
 
 pub(crate) fn attacks() -> Vec<Attack> {
@@ -47,7 +47,7 @@ pub(crate) fn attacks() -> Vec<Attack> {
 }
 
 /// Opens connections with an incomplete request until the server has no descriptor left, or rejects
-/// connections.
+/// connections. Returns the connections, which occupy the descriptors until they are dropped.
 fn hold(server: &LlmlbServer) -> Result<Vec<TcpStream>, Box<dyn Error>> {
     let mut held = Vec::new();
     for _ in 0..HELD {
@@ -106,7 +106,8 @@ fn unrecorded(target: &Target) -> Outcome {
     verdict(served > 0 && recorded == served, evidence)
 }
 
-/// Sends one request on each connection at the same time. Returns the number of requests that were served.
+/// Sends one request on each connection at the same time. Returns the number of requests with
+/// status 200.
 fn send_all(clients: &mut [Http1], name: &str) -> usize {
     let mut sent = Vec::new();
     for (number, client) in clients.iter_mut().enumerate() {
@@ -150,8 +151,9 @@ fn undelivered(target: &Target) -> Outcome {
     verdict(is_delivered && response == 200, evidence)
 }
 
-/// A single address sends as many requests as it can over a few HTTP/2 connections. A trusted proxy reports
-/// its address, because programs on this machine have no limit.
+/// Sends as many requests as possible from one address over a few HTTP/2 connections. llmlb holds
+/// if it rejects the excess with 429 and still serves another address. A trusted proxy reports the
+/// addresses, because programs on this machine have no limit.
 fn backend_connections(target: &Target) -> Outcome {
     const CONNECTIONS: usize = 3;
     const STREAMS: usize = 120;
@@ -192,7 +194,9 @@ fn backend_connections(target: &Target) -> Outcome {
         }
         clients.push(client);
     }
-    // Wait until every request is in flight at a backend or was rejected.
+    // Wait until every request of the attacker is in flight at the backend or was rejected. Only
+    // then has the attacker as many backend connections as llmlb permits, and the victim's request
+    // can be judged.
     is_reached(Duration::from_secs(10), || {
         let is_rejected = |(number, stream): &&(usize, u32)| {
             let client: &Http2 = &clients[*number];

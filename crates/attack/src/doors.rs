@@ -69,8 +69,9 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Sends one request for each value of a header field. All of them must be rejected, since each value names
-/// another host.
+/// Sends one request for each value of a header field, `Host` or `Origin`. llmlb must reject all of
+/// them: each value names another host, so a web page of another machine could have sent the
+/// request.
 fn foreign_names(target: &Target, field: &str, values: &[&str]) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
@@ -209,8 +210,9 @@ const STRANGE_PORT: u16 = 11_434;
 /// Port of the operator's own LLM server: vLLM's port, on which llmlb discovers servers.
 const OWN_PORT: u16 = 8000;
 
-/// Runs an LLM server of another user on a port that llmlb probes. The attack uses a network namespace, since
-/// the default ports may be in use.
+/// Runs an LLM server of another user on a port that llmlb probes. llmlb holds if its discovery
+/// does not use this server. The attack uses a network namespace, since the default ports may be in
+/// use.
 fn port_of_another_user(target: &Target) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         let reason = "needs root for other users and a network namespace";
@@ -253,7 +255,8 @@ fn port_of_another_user(target: &Target) -> Outcome {
     verdict(own && !strange, evidence)
 }
 
-/// Fake LLM server in a process of another user.
+/// Fake LLM server in a process of the given user: the operator, whose servers llmlb uses, or
+/// another user, whose servers it must not use.
 struct UserServer(Child);
 
 impl UserServer {

@@ -106,7 +106,8 @@ fn by_unauthorized(target: &Target) -> Outcome {
     )
 }
 
-/// True if the prompt is one that the engine cannot process.
+/// True if the prompt is one that the fake engines of this module fail on. Any client can send such
+/// a prompt, so the failure must not eject the backend.
 fn is_poisoned(request: &Received) -> bool {
     request.text().contains("poison")
 }
@@ -168,7 +169,8 @@ fn crashing_engine(request: &Received) -> Reply {
     }
 }
 
-/// Sends a poisoned prompt and checks that its response ended early.
+/// Sends a poisoned prompt. Fails if its response is complete, because the attack needs a backend
+/// that ends the response early.
 fn truncate(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
     let response = server.send(&Request::chat("m", prompt))?;
     if response.is_complete {
@@ -217,7 +219,8 @@ fn last_by_truncation(target: &Target) -> Outcome {
     verdict(!was_ejected && victim == 200, evidence)
 }
 
-/// The backend resets every WebSocket as soon as it receives anything.
+/// The backend resets every WebSocket after the client has sent data. llmlb holds if it does not
+/// eject the backend: any client could cause such resets.
 fn by_websocket(target: &Target) -> Outcome {
     const ATTEMPTS: usize = 6;
     let gates: Vec<_> = (0..2 * ATTEMPTS).map(|_| Gate::new()).collect();
@@ -272,7 +275,8 @@ fn by_websocket(target: &Target) -> Outcome {
     verdict(!was_ejected, evidence)
 }
 
-/// A backend requests a pause of 30 s by a date in Retry-After. The other backend serves meanwhile.
+/// A backend responds 429 and requests a pause of 30 s by a date in `Retry-After`. llmlb holds if
+/// it sends requests only to the other backend during the pause.
 fn retry_after_date(target: &Target) -> Outcome {
     const REQUESTS: usize = 40;
     let limited = FakeLlm::start("m", |_| {
@@ -331,7 +335,8 @@ fn backend_key(target: &Target) -> Outcome {
     verdict(holds, texts.join("; "))
 }
 
-/// Two backends, of which one passes its probes but responds 500 to every request.
+/// Two backends, of which one passes its probes but responds 500 to every request. Clients must get
+/// responses of the other one.
 struct FailingPair {
     _failing: FakeLlm,
     _healthy: FakeLlm,

@@ -5,8 +5,8 @@ use testkit::{FakeLlm, Reply, Request, chat_completion};
 
 use crate::{Attack, Outcome, Target, listed, verdict};
 
-/// Request fields with credentials, which must not reach a backend. Each group of fields has a name
-/// and is one attack.
+/// Request fields with credentials, which must not reach a backend: its operator could use them.
+/// Each group of fields has a name and is one attack.
 const CREDENTIALS: &[(&str, &[&str])] = &[
     (
         "authorization",
@@ -133,7 +133,8 @@ const FORGED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Request fields that must reach a backend.
+/// Request fields that must reach a backend. A server that drops all unknown fields would otherwise
+/// pass the other attacks of this module.
 const ALLOWED: &[(&str, &str)] = &[
     ("accept", "application/json"),
     ("accept-language", "de"),
@@ -154,7 +155,8 @@ const ALLOWED: &[(&str, &str)] = &[
     ("x-title", "App"),
 ];
 
-/// Response fields of a cloud backend that must not reach a client.
+/// Response fields of cloud backends that belong to the operator's account, such as rate limits and
+/// cookies. They must not reach a client.
 const ACCOUNT_FIELDS: &[&str] = &[
     "x-ratelimit-limit-requests",
     "x-ratelimit-limit-tokens",
@@ -300,7 +302,8 @@ fn in_query(target: &Target) -> Outcome {
     verdict(reached.is_empty(), evidence)
 }
 
-/// Sends a key as a WebSocket protocol, as browsers do, which cannot set other fields.
+/// Sends an API key as a WebSocket protocol, as browsers do, which cannot set header fields. llmlb
+/// holds if the key does not reach the backend.
 fn in_websocket_protocol(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;

@@ -1,4 +1,5 @@
-//! Item 15 of docs/attacks.md: a key for one model is used for another one.
+//! Item 15 of docs/attacks.md: a client whose key allows one model sends requests in which another,
+//! forbidden model is hidden.
 
 use testkit::{FakeLlm, Request};
 
@@ -6,7 +7,8 @@ use crate::{Attack, Outcome, Target, verdict};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Names of attacks, and for each a path and a body. The key of the client allows only the model `cheap`.
+/// Names of attacks, and for each a path and a body. The client's key allows only the model
+/// `cheap`, so llmlb must reject each request with 403.
 const REQUESTS: [(&str, &str, &str); 8] = [
     (
         "batch",

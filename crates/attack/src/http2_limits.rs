@@ -58,7 +58,8 @@ fn slow_backend() -> Result<(FakeLlm, Gate), Box<dyn Error>> {
     Ok((FakeLlm::start("m", script)?, gate))
 }
 
-/// Opens a stream every 0.5 ms and resets each stream after 20 ms, when the server has forwarded its request.
+/// Opens a stream every 0.5 ms and resets each stream after 20 ms, when llmlb has forwarded its
+/// request. llmlb holds if at most a quarter of the streams cause requests to the backend.
 fn paced_resets(target: &Target) -> Outcome {
     const STREAMS: usize = 2000;
     const PACE: Duration = Duration::from_micros(500);
@@ -98,6 +99,8 @@ fn paced_resets(target: &Target) -> Outcome {
 }
 
 /// Resets each stream as soon as the head of its response arrives, while the backend still streams.
+/// llmlb holds if it closes the connection after few backend requests, as `server.max_resets`
+/// demands.
 fn resets_after_head(target: &Target) -> Outcome {
     const STREAMS: usize = 300;
     // Value of `server.max_resets`. A limit of 60 per minute permits 6 resets at once and then one
@@ -144,7 +147,9 @@ fn resets_after_head(target: &Target) -> Outcome {
     verdict(holds && is_serving(&server), evidence)
 }
 
-/// Resets streams without a pause, so that the server reads each reset together with its request.
+/// Resets streams without a pause, so that llmlb reads each reset together with its request. llmlb
+/// holds if it closes the connection and at most a quarter of the streams cause requests to the
+/// backend.
 fn rapid_resets(target: &Target) -> Outcome {
     const STREAMS: usize = 2000;
     let (llm, gate) = slow_backend()?;
@@ -165,7 +170,7 @@ fn rapid_resets(target: &Target) -> Outcome {
         bytes.extend(Frame::new(FrameKind::Data, Frame::END_STREAM, stream, body).to_bytes());
         bytes.extend(Frame::new(FrameKind::Reset, 0, stream, 8_u32.to_be_bytes()).to_bytes());
     }
-    // Ignore a write error: the server may close the connection during the attack.
+    // Ignore a write error: llmlb is expected to close the connection during the attack.
     let _ = client.send_bytes(&bytes);
     is_reached(Duration::from_secs(1), || client.is_closed());
     gate.open();
@@ -176,7 +181,8 @@ fn rapid_resets(target: &Target) -> Outcome {
     verdict(holds, evidence)
 }
 
-/// Sends CONTINUATION frames of a header block that never ends.
+/// Sends CONTINUATION frames of a header block that never ends. llmlb holds if it closes the
+/// connection before the header block uses 16 MiB of memory.
 fn continuations(target: &Target) -> Outcome {
     const FRAMES: usize = 4000;
     let llm = FakeLlm::answering("m")?;

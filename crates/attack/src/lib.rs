@@ -38,7 +38,7 @@ pub use target::Target;
 /// Result of an attack, with a short description of the evidence.
 #[derive(Debug)]
 pub enum Verdict {
-    /// Attack had no effect.
+    /// Attack had no effect: llmlb is safe from it.
     Holds(String),
     /// Attack succeeded.
     Fails(String),
@@ -103,7 +103,8 @@ impl Attack {
         (number.parse().unwrap_or(u32::MAX), letter.to_owned())
     }
 
-    /// Runs the attack. An attack that cannot be run fails.
+    /// Runs the attack. An attack that cannot be run returns [`Verdict::Fails`], so that a broken
+    /// attack is not mistaken for a safe server.
     pub fn run(&self, target: &Target) -> Verdict {
         (self.action)(target)
             .unwrap_or_else(|error| Verdict::Fails(format!("could not be run: {error}")))
@@ -167,7 +168,8 @@ fn is_serving(server: &LlmlbServer) -> bool {
     })
 }
 
-/// Returns the first five names separated by commas, and the number of further names.
+/// Returns the first five names, separated by commas, and the number of further names, so that
+/// evidence stays on one line.
 fn listed<T: AsRef<str>>(names: &[T]) -> String {
     const SHOWN: usize = 5;
     let shown: Vec<_> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
@@ -178,7 +180,6 @@ fn listed<T: AsRef<str>>(names: &[T]) -> String {
     }
 }
 
-/// Returns bytes as whole MB.
 fn megabytes(bytes: u64) -> u64 {
     bytes / 1_000_000
 }

@@ -1,4 +1,4 @@
-//! The command behind `scripts/attack`.
+//! Command that `scripts/attack` runs: attacks on llmlb, with one line per verdict.
 
 #[cfg(target_os = "linux")]
 mod command {
@@ -39,7 +39,8 @@ mod command {
         model: Option<String>,
     }
 
-    /// Runs a fake LLM server until the process is killed, at most until [`DEADLINE`].
+    /// Runs a fake LLM server until the process is killed, at most until [`DEADLINE`]: a server
+    /// that an attack leaves behind must not run forever.
     fn serve_fake_llm(address: SocketAddr, model: &str) -> io::Result<()> {
         let builder = FakeLlm::builder(&[model]).at(address);
         let _llm = builder.start(|_| Reply::json(200, chat_completion("ok", 100, 50)))?;

@@ -54,7 +54,9 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Sends requests that announce 32 MiB and send 30 kB, to a server with an address space of 1 GiB.
+/// Sends requests that announce bodies of 32 MiB and send 30 kB, to a server with an address space
+/// of 1 GiB. llmlb holds if it survives: memory for the announced lengths would exceed the address
+/// space.
 fn announced(target: &Target) -> Outcome {
     const CLIENTS: usize = 40;
     let llm = FakeLlm::answering("m")?;
@@ -102,7 +104,9 @@ enum Held {
     Short,
 }
 
-/// A client announces an HTTP/2 window of 0, sends up to 200 requests and reads no response.
+/// A client announces an HTTP/2 window of 0, sends up to 200 requests and reads no response. llmlb
+/// holds if it aborts all responses once `send_timeout` has passed, so that they do not occupy
+/// memory forever.
 fn window_0(target: &Target, held: Held) -> Outcome {
     const STREAMS: usize = 200;
     let llm = many_models()?;
@@ -125,7 +129,7 @@ fn window_0(target: &Target, held: Held) -> Outcome {
             Held::Short => client.post("/v1/chat/completions", br#"{"model":"m0"}"#),
         };
         // The server may close the connection to defend itself. The attack then opens no more
-        // streams, and all responses count as released.
+        // streams, and all responses count as aborted.
         let Ok(stream) = opened else { break };
         streams.push(stream);
     }
@@ -159,8 +163,9 @@ enum Filling {
     Responses,
 }
 
-/// Fills the buffers of all streams of many HTTP/2 connections, with `body_memory` of 16 MiB. The bound is
-/// `body_memory`, 32 KiB per connection and 48 MiB for the process itself.
+/// Fills the buffers of all streams of many HTTP/2 connections, with `body_memory` of 16 MiB. llmlb
+/// holds if its memory grows by at most `body_memory`, 32 KiB per connection and 48 MiB for the
+/// process itself.
 fn beyond_body_memory(target: &Target, filling: Filling) -> Outcome {
     let connections: u32 = match filling {
         Filling::Bodies | Filling::Headers => 60,
@@ -195,8 +200,6 @@ fn beyond_body_memory(target: &Target, filling: Filling) -> Outcome {
     verdict(peak <= bound && is_serving(&server), evidence)
 }
 
-/// Opens one connection and fills the buffers of its streams; `None` if the server does not accept the
-/// connection.
 fn fill(server: &LlmlbServer, filling: Filling) -> Option<Http2> {
     const STREAMS: usize = 190;
     let options = Http2Options {
@@ -227,8 +230,8 @@ fn fill(server: &LlmlbServer, filling: Filling) -> Option<Http2> {
             }
             Filling::Responses => client.get("/v1/models").map(|_| ()),
         };
-        // The server may close the connection to limit its memory. No further stream can be opened
-        // on this connection then.
+        // The server may close the connection to limit its memory. The attack then opens no further
+        // stream on this connection.
         if sent.is_err() || client.is_closed() {
             break;
         }

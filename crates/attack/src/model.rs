@@ -15,7 +15,8 @@ const CHEAP: &str = "cheap";
 /// Expensive model, which the attacker wants the backend to serve for that request.
 const DEAR: &str = "dear";
 
-/// Parser of a backend. Returns the model that the backend serves.
+/// Parser of a backend. Returns the model that the backend serves, which llmlb's record must name
+/// too.
 type Reader = fn(&Received) -> Option<String>;
 
 /// A request whose body has two models, of which parsers find different ones.
@@ -218,7 +219,8 @@ fn first_model(text: &str) -> Option<String> {
     after.split("\r\n").next().map(str::to_owned)
 }
 
-/// Sends a variation and compares the model of its record with the model that the backend served.
+/// Sends a variation and compares the model in the usage record with the model that the backend
+/// served. llmlb holds if they are equal, or if it rejects the request.
 fn swapped(target: &Target, path: &str, variation: &Variation) -> Outcome {
     let llm = backend(&[CHEAP, DEAR])?;
     let sandbox = target.sandbox()?;
@@ -245,7 +247,8 @@ fn recorded(sandbox: &Sandbox) -> io::Result<String> {
     Ok(model.unwrap_or("no model").to_owned())
 }
 
-/// Requests a model that the operator excluded with `only_models`.
+/// Requests an expensive model that the operator excluded with `only_models`, in a JSON body that
+/// is labelled as another type. llmlb holds if the backend does not serve that model.
 fn only_models(target: &Target) -> Outcome {
     let llm = backend(&[CHEAP, DEAR])?;
     let sandbox = target.sandbox()?;

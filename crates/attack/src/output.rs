@@ -34,12 +34,14 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Characters that must not reach a terminal: ESC, BEL, DEL, CSI, and overrides of direction.
+/// Characters that a report must not print, because they control the operator's terminal or reorder
+/// its text: ESC, BEL, DEL, CSI, and overrides of direction.
 const DANGEROUS: &[char] = &[
     '\u{1b}', '\u{7}', '\u{7f}', '\u{9b}', '\u{202e}', '\u{2066}', '\u{200f}',
 ];
 
 /// A client sends a model name with dangerous characters, and the operator prints a usage report.
+/// llmlb holds if the report shows the name without these characters.
 fn control_characters(target: &Target, format: &str) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;

@@ -44,13 +44,10 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Script of a backend that chooses its response by words in the prompt, such as a stream that
-/// never ends.
 fn engine(request: &Received) -> Reply {
     let text = request.text();
     let error = |status| Reply::json(status, r#"{"error":{"message":"scripted error"}}"#);
     if text.contains("endless") {
-        // Sends the head and one event, and never ends the response.
         return Reply::stream().event("{}").then(Step::ReadToEnd);
     }
     if text.contains("silent") {
@@ -79,7 +76,8 @@ fn streamed(prompt: &str) -> Request {
     Request::post("/v1/chat/completions", body.to_string())
 }
 
-/// Waits until no request is in flight.
+/// Waits until no request is in flight at a backend. llmlb has then closed the backend connections
+/// of cancelled requests, so their ports can be counted.
 fn wait_until_idle(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     try_eventually("no request is in flight", || {
         let status = server.try_status().ok()?;
@@ -90,7 +88,8 @@ fn wait_until_idle(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Waits until a request is in flight at a backend.
+/// Waits until a request is in flight at a backend, so that a disconnect of the client afterwards
+/// cancels a backend connection in use.
 fn wait_until_busy(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     try_eventually("a request is in flight", || {
         let status = server.try_status().ok()?;
@@ -152,7 +151,8 @@ fn time_wait(target: &Target) -> Outcome {
     verdict(left.is_empty(), evidence)
 }
 
-/// Sends a request and disconnects during the response, or before it.
+/// Sends a request and disconnects during its response, or before it. llmlb then has to close the
+/// backend connection, which must not leave a port in TIME_WAIT.
 fn cancel(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
     let mut client = Http1::connect(server.address)?;
     client.send(streamed(prompt).to_bytes())?;
@@ -167,7 +167,8 @@ fn cancel(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
     wait_until_idle(server)
 }
 
-/// Disconnects during an upload that is streamed to the backend.
+/// Disconnects during an upload that is streamed to the backend. llmlb then has to close the
+/// backend connection, which must not leave a port in TIME_WAIT.
 fn cancel_upload(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     let mut client = Http1::connect(server.address)?;
     client.send(
@@ -184,7 +185,8 @@ fn complete(server: &LlmlbServer, prompt: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs an attack in a network namespace with few local ports.
+/// Runs an attack in a network namespace with few local ports, so that it can exhaust them in a
+/// short time.
 fn with_few_ports(target: &Target, name: &str, attack: fn(&Target) -> Outcome) -> Outcome {
     if !rustix::process::geteuid().is_root() {
         let reason = "needs root for a network namespace";
@@ -201,7 +203,8 @@ fn with_few_ports(target: &Target, name: &str, attack: fn(&Target) -> Outcome) -
     attack(target)
 }
 
-/// Returns a loopback address. Each address has local ports of its own.
+/// Returns one of many loopback addresses. Each has local ports of its own, so that the few ports
+/// of the namespace suffice for the clients of the attack.
 fn source(number: usize) -> IpAddr {
     let last = u8::try_from(2 + number % 200).unwrap_or(2);
     IpAddr::V4(Ipv4Addr::new(127, 0, 0, last))

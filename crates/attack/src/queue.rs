@@ -72,7 +72,6 @@ impl BusyBackend {
     }
 }
 
-/// Sends a request from this address without waiting for its response.
 fn begin(address: SocketAddr, source: IpAddr, request: &Request) -> Result<Http1, Box<dyn Error>> {
     let mut client = Http1::connect_from(source, address)?;
     client.send(request.to_bytes())?;
@@ -167,8 +166,8 @@ fn full_queue(target: &Target) -> Outcome {
     }
     wait_until_queued(&server, QUEUE)?;
     let mut waiting = begin(server.address, VICTIM, &Request::chat("m", "victim"))?;
-    // A victim that finds the queue full must either be rejected at once or be served when the slot
-    // is free. A victim that gets neither has starved.
+    // Wait until the victim's request has reached the queue. llmlb must serve the victim when the
+    // slot is free, and reject a request of the attacker instead.
     thread::sleep(Duration::from_millis(50));
     busy.gate.open();
     let victim = waiting.response()?.status();
@@ -188,8 +187,9 @@ fn full_queue(target: &Target) -> Outcome {
     verdict(holds, evidence)
 }
 
-/// Fills the queue with requests of one credential. Victims have other credentials and the attacker's
-/// address.
+/// Fills the queue with requests of one credential. Victims have the attacker's address and other
+/// credentials. llmlb holds if it serves all victims, and rejects one of the attacker's requests
+/// for each of them.
 fn full_of_one_credential(target: &Target) -> Outcome {
     const QUEUE: usize = 10;
     const VICTIMS: usize = 3;
@@ -213,8 +213,9 @@ fn full_of_one_credential(target: &Target) -> Outcome {
         let victim = Request::chat("m", "victim").field("authorization", credential);
         victims.push(begin(server.address, ATTACKER, &victim)?);
     }
-    // The queue rejects one request for each victim that arrives. The gate opens after the last rejection, so
-    // until then the slot is in use and no request is served.
+    // The queue rejects one request for each victim that arrives. The gate opens after the last
+    // rejection. Until then the slot is in use and no request is served, so the order of arrival
+    // cannot change the verdict.
     let clients = attackers.iter_mut().chain(&mut victims);
     let clients: Vec<&mut Http1> = clients.collect();
     let statuses = rejected_then_served(clients, VICTIMS, &busy.gate)?;

@@ -39,7 +39,8 @@ impl Selection {
 }
 
 /// Runs the selected attacks and writes one line per verdict, in the order of the items, and the
-/// totals. Returns true if none failed and at least one was selected.
+/// totals. Returns true if llmlb holds against at least one attack and no attack fails. Skipped
+/// attacks alone are no success.
 pub fn run(selection: &Selection, target: &Target, out: &mut dyn Write) -> io::Result<bool> {
     let attacks = selection.attacks();
     let width = attacks.iter().map(|attack| attack.name.len()).max();
@@ -72,7 +73,8 @@ pub fn run(selection: &Selection, target: &Target, out: &mut dyn Write) -> io::R
             });
         }
         drop(done);
-        // Verdicts that cannot be printed yet, because an earlier attack has not finished.
+        // Verdicts of fast attacks that cannot be printed yet, because an attack with an earlier
+        // item has not finished. They are kept, so that the lines appear in the order of the items.
         let mut early = BTreeMap::new();
         let mut expected = fast.iter();
         let mut current = expected.next();

@@ -11,7 +11,8 @@ use testkit::{
 
 use crate::{Attack, Outcome, Target, verdict};
 
-/// Maximum time after which another client must get the slot. All limits of the server are far below it.
+/// Maximum time after which another client must get the slot. After a longer wait the attack counts
+/// as successful. All limits of the server are far below it.
 const HELD_FOR: Duration = Duration::from_secs(10);
 
 pub(crate) fn attacks() -> Vec<Attack> {
@@ -44,7 +45,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
     ]
 }
 
-/// Waits until a request of another client is served, while `keep` holds the slot.
+/// Sends a request of another client and waits until it is served, while `keep` lets the attacker
+/// hold the slot. Returns the waiting time; `None` if the attacker kept the slot.
 fn time_to_slot(
     server: &LlmlbServer,
     mut keep: impl FnMut(),
@@ -149,7 +151,7 @@ fn window_0(target: &Target) -> Outcome {
     report(freed, "window 0, send_timeout 1m, stall_timeout 1s")
 }
 
-/// Waits until one request is in flight.
+/// Waits until one request is in flight: the attacker's request, which has the slot then.
 fn has_slot(server: &LlmlbServer) -> Result<(), Box<dyn Error>> {
     try_eventually("the attacker has the slot", || {
         let status = server.try_status().ok()?;
@@ -190,7 +192,9 @@ fn silent_websocket(target: &Target) -> Outcome {
     report(freed, limit)
 }
 
-/// Sends a body at 1 byte every 200 ms, with `body_timeout` of 500 ms.
+/// Sends a body at 1 byte every 200 ms, with `body_timeout` of 500 ms. llmlb holds if it rejects
+/// the body with 408, because the minimum rate of bodies also applies if the timeout is under a
+/// second.
 fn short_timeout(target: &Target) -> Outcome {
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;

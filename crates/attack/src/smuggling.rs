@@ -17,11 +17,14 @@ use testkit::{
 
 use crate::{Attack, Outcome, Target, listed, verdict};
 
-/// Header field of the hidden request. The backend executed that request if it received this field in a head.
+/// Header field that marks the hidden request. A backend that receives the field in a head has
+/// executed the hidden request.
 const HIDDEN: &str = "x-hidden";
-/// Text of the response to the hidden request.
+/// Text of the response to the hidden request. A victim whose response contains it got the response
+/// to another client's request.
 const SECRET: &str = "response-to-the-hidden-request";
-/// Time in which the backend executes the hidden request, and in which victims arrive.
+/// Time in which the backend executes the hidden request. It is long enough that requests of
+/// victims arrive meanwhile, on the same backend connection if llmlb reuses it.
 const SLOW: Duration = Duration::from_millis(150);
 const ATTEMPTS: usize = 3;
 const VICTIMS: usize = 2;
@@ -213,7 +216,8 @@ fn plain(request: Request) -> Carrier {
     })
 }
 
-/// Returns an upload whose body llmlb streams without parsing, with a field that makes the backend reject it.
+/// Returns an upload whose body llmlb streams without parsing, with a header field that makes the
+/// backend reject the upload early and leave its body unread.
 fn upload(field: &str, value: &str) -> Carrier {
     let request = Request::new("POST", "/v1/files")
         .field("content-type", "application/octet-stream")
@@ -251,7 +255,8 @@ fn reply(request: &Received) -> Reply {
 }
 
 /// Sends carriers, which hide a second request in their body, to a backend that leaves bodies
-/// unread as cpp-httplib does. Such a backend parses an unread body as the next request.
+/// unread as cpp-httplib does. Such a backend parses an unread body as the next request. llmlb
+/// holds if the hidden request is not executed and no victim gets its response.
 fn cross(target: &Target, carriers: &[Carrier]) -> Outcome {
     let builder = FakeLlm::builder(&["m"]).bodies(cpp_httplib::body_rule);
     let llm = builder
@@ -276,7 +281,8 @@ fn crossing(target: &Target, llm: &FakeLlm, carriers: &[Carrier], judged: Judged
             crossed += usize::from(victims(server.address)? > 0);
         }
     }
-    // Wait until the backend has parsed all bytes that it received.
+    // Wait until the backend has parsed all bytes that it received. A hidden request that it
+    // executes later would not be counted.
     thread::sleep(Duration::from_millis(30));
     let executed = llm.requests().iter().filter(|one| is_hidden(one)).count();
     statuses.dedup();

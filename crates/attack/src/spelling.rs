@@ -102,7 +102,8 @@ pub(crate) fn attacks() -> Vec<Attack> {
     attacks
 }
 
-/// The backend serves every path and reports tokens. The usage record must contain them.
+/// The backend serves every path and reports tokens. llmlb holds if the usage record contains these
+/// tokens, or if it rejects the request.
 fn unmetered(target: &Target, spelling: &str, is_http2: bool) -> Outcome {
     let llm = backend()?;
     let sandbox = target.sandbox()?;

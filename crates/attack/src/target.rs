@@ -24,7 +24,8 @@ impl Target {
         }
     }
 
-    /// Returns a target for attacks that already run in a network of their own.
+    /// Returns a target for attacks in a process that already has a network of its own, so that
+    /// attacks are not started in another process once more.
     pub fn isolated(llmlb: &Path) -> Self {
         Self {
             is_isolated: true,
@@ -32,7 +33,8 @@ impl Target {
         }
     }
 
-    /// True if this process runs in a network of its own.
+    /// True if this process runs in a network of its own. Attacks that change settings of the
+    /// network may run only there.
     pub(crate) fn is_isolated(&self) -> bool {
         self.is_isolated
     }

@@ -55,7 +55,6 @@ pub(crate) fn attacks() -> Vec<Attack> {
     attacks
 }
 
-/// Returns a stream of one word, which reports 14,000 tokens if `reports_usage` is true, else no usage.
 fn stream(reports_usage: bool) -> Reply {
     let word = r#"{"choices":[{"index":0,"delta":{"content":"ok"},"finish_reason":"stop"}]}"#;
     let mut reply = Reply::stream().event(word);
@@ -149,9 +148,9 @@ fn echoed_option(target: &Target) -> Outcome {
     )
 }
 
-/// Fake backend that finds `include_usage` as Go's JSON parser does: it ignores the case of field
-/// names and uses the last of several equal names. A client must not be able to disable usage
-/// reports that way.
+/// The fake backend finds `include_usage` as Go's JSON parser does: it ignores the case of field
+/// names and uses the last of several equal names. llmlb holds if the record has all tokens: a
+/// client must not be able to disable usage reports by such names.
 fn suppressed(target: &Target, options: &str) -> Outcome {
     let llm = FakeLlm::start("m", |request| {
         let body = String::from_utf8_lossy(&request.body).to_lowercase();

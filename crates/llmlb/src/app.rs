@@ -37,27 +37,26 @@ use crate::upstream::{AddressLimit, Connector};
 
 /// Interval at which a draining server reports the number of requests in flight.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
-/// Maximum time for aborted requests to write their records. Only a slow disk needs so long.
+/// Maximum time that the shutdown waits for aborted requests to write their usage records. Only a
+/// slow disk needs so long.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Destination of the access log.
 pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
-    /// True if lines begin with a timestamp.
     pub(crate) timed: bool,
 }
 
-/// Port for clients: the socket, and the certificate if the port serves https.
+/// Socket on which the server accepts clients, and the certificate if the port serves https.
 pub(crate) struct ClientPort {
     pub(crate) listener: TcpListener,
     pub(crate) tls: Option<Arc<TlsConfig>>,
 }
 
-/// Parts of the server that are opened before it starts, because it does not start without them.
+/// Parts that are opened before the server starts, because it must not start without them.
 pub(crate) struct Opened {
     pub(crate) meter: Meter,
     pub(crate) keys: Arc<KeyTable>,
-    /// Applies changes of `keys.json`; `None` without a data directory.
+    /// Watch of `keys.json`, which applies changes of API keys; `None` without a data directory.
     pub(crate) key_watch: Option<KeyWatch>,
 }
 
@@ -66,22 +65,21 @@ pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
     workers: Workers,
     exporter: Option<Exporter>,
-    /// Writer of issued ids; `None` if there is no data directory.
+    /// Writer of issued ids; `None` without a data directory.
     issuer_file: Option<IssuerFile>,
     _key_watch: Option<KeyWatch>,
     workers_config: WorkerConfig,
-    /// Tasks of the probes and of the demo's backends.
+    /// Tasks of the probes and of the demo's backends, which the shutdown stops.
     tasks: TaskTracker,
     /// Stops the probes.
     stop_probes: CancellationToken,
-    /// Stops the demo's backends. Cancelled after the last request, which may still need them.
+    /// Cancelled to stop the demo's backends, after the last request, which may still need them.
     stop_demo: CancellationToken,
     drain_timeout: Arc<AtomicDuration>,
     reloads: Reloads,
     reloaded: Arc<Notify>,
 }
 
-/// Outcome of a drain. It decides the exit code of `serve`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// All requests completed.
@@ -93,7 +91,7 @@ pub(crate) enum Ended {
 }
 
 impl App {
-    /// Starts all parts of the server. Clients are accepted from the moment this returns.
+    /// Starts all parts of the server. When this function returns, clients are accepted.
     pub(crate) async fn start(
         config: &Config,
         flags: &Flags,
@@ -192,18 +190,15 @@ impl App {
         })
     }
 
-    /// Reads the configuration again.
     pub(crate) fn reload(&self) {
         self.reloads.request();
     }
 
-    /// Waits for a reload of the configuration that changed it.
     pub(crate) fn reloaded(&self) -> impl Future<Output = ()> + use<> {
         let reloaded = Arc::clone(&self.reloaded);
         async move { reloaded.notified().await }
     }
 
-    /// `server.drain_timeout` of the running configuration.
     pub(crate) fn drain_timeout(&self) -> Duration {
         self.drain_timeout.get()
     }
@@ -234,7 +229,8 @@ impl App {
             }
         };
         self.workers_config.abort.cancel();
-        // Wait for the aborted requests: each closes its client connection and writes its record.
+        // Wait for the aborted requests: each closes its client connection and writes its usage
+        // record, which would otherwise be lost.
         let _ = timeout(ABORT_TIMEOUT, self.workers.ended()).await;
         self.stop_probes.cancel();
         self.stop_demo.cancel();
@@ -308,7 +304,8 @@ fn shared(
     }
 }
 
-/// Starts the limits of keys, and reads what the keys have spent.
+/// Starts the limits of API keys, and reads from the data directory what the keys have spent, so
+/// that a restart does not reset their budgets.
 fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc<Limiter>> {
     let instance = opened.meter.instance();
     let limiter = Limiter::start(&config.fleet, instance, &opened.keys)?;

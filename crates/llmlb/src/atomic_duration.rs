@@ -1,9 +1,9 @@
-//! A time limit that a reload of the configuration can change while threads read it.
+//! Time limit that a reload of the configuration can change while threads read it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A duration in microseconds that all threads share without locks.
+/// Duration in microseconds that all threads share without locks.
 #[derive(Debug)]
 pub(crate) struct AtomicDuration(AtomicU64);
 

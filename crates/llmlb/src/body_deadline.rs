@@ -8,11 +8,12 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::contention::Contention;
 
-/// Minimum interval of the timer, so that a deadline in the past does not cause a busy loop.
+/// Minimum interval of the timer for slow request bodies, so that a deadline in the past does not
+/// cause a busy loop.
 const MIN_TIMER: Duration = Duration::from_millis(1);
 
-/// Minimum rate of request bodies: within each `window` of waiting for the client, at least `rate` bytes
-/// per second must arrive.
+/// Minimum rate at which clients must send request bodies: while the server waits for a client, at
+/// least `rate` bytes per second must arrive within each `window`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyPace {
     /// Time within which the bytes of the minimum rate must arrive (`server.body_timeout`).
@@ -23,36 +24,39 @@ pub(crate) struct BodyPace {
 }
 
 impl BodyPace {
-    /// Minimum number of body bytes that the client must send within `time` to keep the minimum
-    /// rate.
+    /// Returns the minimum number of body bytes that the client must send within `time`.
     fn min_in(self, time: Duration) -> u64 {
         Self::min_bytes(self.rate, time)
     }
 
-    /// Minimum number of bytes that must be transferred within a window. At least one, also for a rate of 0,
-    /// so that a client cannot stall forever.
+    /// Returns the minimum number of bytes that must be transferred within a window: at least one,
+    /// even for a rate of 0, so that a client cannot stall forever.
     pub(crate) fn min_bytes(rate: u64, window: Duration) -> u64 {
         let bytes = u128::from(rate).saturating_mul(window.as_millis()) / 1000;
         u64::try_from(bytes).unwrap_or(u64::MAX).max(1)
     }
 }
 
-/// Deadline that expires when the client sends a body too slowly.
+/// Deadline that expires if the client sends a request body too slowly.
 ///
-/// Only time spent waiting for the client counts. Time in which the backend reads the body slowly does not.
+/// Only time in which the server waits for the client counts. Time in which the backend reads the
+/// body slowly does not, because the client is not at fault.
 #[derive(Debug)]
 pub(crate) struct BodyDeadline {
     pace: BodyPace,
-    /// Set for a body that is streamed to a backend and holds a slot meanwhile: the limit is shorter while
+    /// Set for a body that is streamed to a backend and so holds a slot: the limit is shorter while
     /// other requests wait for a slot.
     contention: Option<Contention>,
-    /// Number of body bytes that arrived in the current window.
+    /// Number of body bytes that have arrived in the current window. A new window begins when they
+    /// suffice for the minimum rate.
     arrived: u64,
-    /// Time spent waiting for the client in the current window, without the wait that began at `since`.
+    /// Time in the current window in which the server waited for the client, without the wait that
+    /// began at `since`.
     waited: Duration,
-    /// Time since which the server waits for bytes of the client. `None` while it does not wait.
+    /// Time since which the server waits for bytes of the client; `None` while it does not wait.
     since: Option<Instant>,
-    /// Timer that is reused by all waits. Created on demand, since most bodies arrive together with the head.
+    /// Timer that all waits reuse. It is created on demand, since most bodies arrive together with
+    /// the head.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -68,7 +72,7 @@ impl BodyDeadline {
         }
     }
 
-    /// Counts bytes that arrived.
+    /// Counts body bytes that arrived, and ends the wait for the client.
     pub(crate) fn note(&mut self, bytes: usize) {
         if let Some(since) = self.since.take() {
             self.waited += since.elapsed();
@@ -80,12 +84,13 @@ impl BodyDeadline {
         }
     }
 
-    /// True while the server waits for the client to send more bytes of the body.
+    /// True while the server waits for the client to send more of the body.
     pub(crate) fn is_waiting(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Ready once the client has sent too few bytes for too long. To be polled while no bytes are available.
+    /// Ready once the client has sent too few bytes for too long. It must be polled only while no
+    /// bytes of the body are available.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut is_set = self.since.is_some();
         let since = *self.since.get_or_insert_with(Instant::now);
@@ -122,7 +127,7 @@ mod tests {
         assert_eq!(min(30_000), 30 << 10);
         assert_eq!(min(900), 921);
         assert_eq!(min(1), 1);
-        // Without a rate, at least one byte must still arrive.
+        // With a rate of 0, at least one byte must still arrive.
         assert_eq!(BodyPace::min_bytes(0, Duration::from_secs(30)), 1);
         assert_eq!(BodyPace::min_bytes(u64::MAX, Duration::MAX), u64::MAX);
     }

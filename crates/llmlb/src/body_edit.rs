@@ -8,14 +8,14 @@ use bytes::Bytes;
 /// its memory, and cost more CPU than a write with several pieces.
 const MAX_COPIED: usize = 64 << 10;
 
-/// Replaces a range of a body with a text.
+/// Replacement of a range of a body by a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Edit {
     pub(crate) range: Range<usize>,
     pub(crate) text: String,
 }
 
-/// A body in pieces, so that a large body need not be copied to be edited.
+/// Request body in pieces, so that a large body need not be copied to be edited.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyPieces {
     pub(crate) first: Bytes,

@@ -3,17 +3,18 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An IPv4 address, or the /64 network of an IPv6 address. A client with one IPv6 address usually has its
-/// whole /64 network, and could otherwise evade limits per address.
+/// Network that counts as one client: an IPv4 address, or the /64 network of an IPv6 address. A
+/// client with one IPv6 address usually has its whole /64 network, and could otherwise evade limits
+/// per address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum ClientNetwork {
     V4(Ipv4Addr),
-    /// The first address of the network.
     V6(Ipv6Addr),
 }
 
 impl ClientNetwork {
-    /// Returns the network of an address. An IPv4-mapped IPv6 address counts as the IPv4 address.
+    /// Returns the network of a client's address. An IPv4-mapped IPv6 address counts as the IPv4
+    /// address.
     pub(crate) fn containing(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address),
@@ -24,8 +25,8 @@ impl ClientNetwork {
         }
     }
 
-    /// Returns a number that is unique to the network. The numbers of IPv4 addresses are those of reserved
-    /// IPv6 networks, from which no client connects.
+    /// Returns a number that is unique to the network, for hash tables. The numbers of IPv4
+    /// addresses are those of reserved IPv6 networks, from which no client connects.
     pub(crate) fn number(self) -> u64 {
         match self {
             Self::V4(address) => u64::from(address.to_bits()),

@@ -1,4 +1,5 @@
-//! Shorter time limits for clients that stall while they hold a slot and other requests wait for one.
+//! Shortens time limits for clients that stall while they hold a backend's slot and other requests
+//! wait for one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,11 +7,11 @@ use std::time::Duration;
 
 use crate::atomic_duration::AtomicDuration;
 
-/// Time limit for stalled clients, which depends on the number of requests in the queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Contention {
     waiting: Arc<AtomicUsize>,
-    /// `server.stall_timeout`, which a reload of the configuration changes for requests in flight too.
+    /// Value of `server.stall_timeout`. A reload of the configuration changes it even for requests
+    /// in flight.
     limit: Arc<AtomicDuration>,
 }
 
@@ -31,7 +32,7 @@ impl Contention {
         }
     }
 
-    /// Changes `server.stall_timeout` for all copies of this signal.
+    /// Applies `server.stall_timeout` of a reloaded configuration to all copies of this value.
     pub(crate) fn set_limit(&self, limit: Duration) {
         self.limit.set(limit);
     }

@@ -6,7 +6,7 @@ use crate::config::env;
 use crate::sys;
 
 /// Returns the data directory: the configured one (`usage.data_dir`, `LLMLB_DATA_DIR`), else the
-/// user's own. `None`: this user has no home directory.
+/// user's own; `None` if this user has no home directory.
 ///
 /// The demo always gets a directory of its own, so that its records never mix with real usage.
 pub(crate) fn find(configured: Option<&Path>, demo: bool) -> Option<PathBuf> {
@@ -17,7 +17,8 @@ pub(crate) fn find(configured: Option<&Path>, demo: bool) -> Option<PathBuf> {
     })
 }
 
-/// Returns the directory itself, or for the demo its subdirectory `demo`.
+/// Returns the directory itself, or its subdirectory `demo` if the server runs the demo, whose
+/// records must not mix with real usage.
 fn for_demo(configured: &Path, demo: bool) -> PathBuf {
     if demo {
         configured.join("demo")

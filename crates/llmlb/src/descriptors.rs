@@ -2,7 +2,7 @@
 //! reserve that neither can use.
 //!
 //! The reserve is for the server itself. While clients hold every other descriptor, the server can
-//! still open the next staging entry, one batch and one connection to the receiver. (promise L11)
+//! still open the next staging entry, one batch and one connection to the receiver (promise L11).
 
 use crate::config::{MOST_CONNECTIONS, ServerConfig};
 use crate::sys;
@@ -12,25 +12,25 @@ use crate::sys;
 const RESERVED_PART: usize = 8;
 const MIN_RESERVE: usize = 32;
 const MAX_RESERVE: usize = 256;
-/// Descriptor limit that is assumed on systems without one, such as Windows.
+/// Descriptor limit that is assumed on systems that have none, such as Windows.
 const ASSUMED_LIMIT: usize = 1 << 16;
-/// Number of descriptors that is assumed to be open where the system cannot list them.
+/// Number of open descriptors that is assumed if the system cannot list them.
 const ASSUMED_OPEN: usize = 16;
 
-/// Descriptors of one worker: the event loop (twice), its wake-up, the signal socket, the listener,
-/// and a connection that is accepted only to be rejected.
+/// Descriptors that one worker uses: the event loop (twice), its wake-up, the signal socket, the
+/// listener, and a connection that is accepted only to be rejected.
 const PER_WORKER: usize = 6;
-/// Descriptors of staging: the open entry, the previous entry while it is sealed, their directory,
-/// and one in reserve.
+/// Descriptors that staging uses: the open entry, the previous entry while it is sealed, their
+/// directory, and one in reserve.
 const STAGING: usize = 4;
-/// Descriptors of the exporter: two locks of four descriptors each, two journals, a batch, its
-/// directory, an entry, the connection to the receiver, two for a DNS lookup or the CA
+/// Descriptors that the exporter uses: two locks of four descriptors each, two journals, a batch,
+/// its directory, an entry, the connection to the receiver, two for a DNS lookup or the CA
 /// certificates, and two in reserve.
 const EXPORTER: usize = 18;
-/// Descriptors of the demo: one listener for each of its backends.
+/// Descriptors that the demo uses: one listener for each of its backends.
 const DEMO: usize = 3;
-/// Probes that can connect while requests hold every backend connection. Without them a busy
-/// server could not detect that a backend is down.
+/// Number of probes that can connect while requests hold every backend connection. Without them a
+/// busy server could not detect that a backend is down.
 const PROBES: usize = 4;
 /// Concurrent DNS lookups are limited to 1/64 of the descriptor limit, at least `MIN_LOOKUPS` and
 /// at most `MAX_LOOKUPS`.
@@ -50,34 +50,33 @@ const LEFT_TO_BACKENDS: usize = 8;
 /// Minimum number of descriptors for client and backend connections, beyond those that the server
 /// reserves for itself. The server refuses to start with fewer.
 const MIN_USABLE: usize = 8;
-/// Default limit of one client address: a quarter of all connections.
+/// Part of all connections that one client address may use by default: a quarter
+/// (1/`PER_ADDRESS_PART`).
 const PER_ADDRESS_PART: usize = 4;
 
 /// Result of the division of descriptors: the maximum number of connections and DNS lookups for
 /// each purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Division {
-    /// Maximum number of client connections.
     pub(crate) connections: usize,
-    /// Maximum number of client connections from one address.
     pub(crate) per_address: usize,
     /// Maximum number of backend connections, in use or idle.
     pub(crate) backend_connections: usize,
-    /// Additional backend connections for probes while all others are in use.
+    /// Maximum number of additional backend connections, which only probes may open while all
+    /// others are in use.
     pub(crate) probes: usize,
-    /// Maximum number of concurrent DNS lookups.
     pub(crate) lookups: usize,
 }
 
 /// Inputs of the division of descriptors: the system's limits and the settings.
 #[derive(Clone, Copy, Debug)]
 struct DivisionInputs {
-    /// Descriptor limit of the process.
     limit: usize,
-    /// Descriptors that are open before the first worker starts.
+    /// Number of descriptors that are open before the first worker starts. They count as the
+    /// server's own.
     open: usize,
     workers: usize,
-    /// True if the demo's backends run in this process. Each backend connection then needs two
+    /// True if the demo's backends run in this process, so that each backend connection needs two
     /// descriptors here.
     demo: bool,
     connections: Option<usize>,
@@ -133,12 +132,12 @@ impl Division {
         Ok(division)
     }
 
-    /// Maximum number of backend connections that requests from one client address may use at a
-    /// time. Without this limit an HTTP/2 client, which sends many requests on one connection,
-    /// could use all backend connections.
+    /// Returns the maximum number of backend connections that requests from one client address may
+    /// use at a time. Without this limit an HTTP/2 client, which sends many requests on one
+    /// connection, could use all backend connections.
     ///
     /// An HTTP/1.1 client reaches the limit on its client connections (`per_address`) first, since
-    /// each connection carries one request at a time.
+    /// each of its connections carries one request at a time.
     pub(crate) fn backend_connections_per_address(&self) -> usize {
         self.per_address
             .max(self.backend_connections / PER_ADDRESS_PART)
@@ -166,7 +165,8 @@ impl Division {
         }
         let connections = match inputs.connections {
             Some(wanted) => wanted.min(usable - usable.div_ceil(LEFT_TO_BACKENDS)),
-            // Each client connection may need a backend connection at the same time.
+            // Without a setting, divide the descriptors equally: each client connection may need a
+            // backend connection at the same time.
             None => (usable / (1 + per_backend_connection)).min(MOST_CONNECTIONS),
         };
         let per_address = inputs.per_address.unwrap_or(connections / PER_ADDRESS_PART);

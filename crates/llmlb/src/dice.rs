@@ -1,4 +1,5 @@
-//! Reproducible random numbers for tests and fuzz targets: the same seed yields the same sequence.
+//! Reproducible random numbers for tests and fuzz targets: the same seed yields the same sequence,
+//! so that a failure can be repeated.
 
 use fastrand::Rng;
 
@@ -11,12 +12,11 @@ impl Dice {
         Self(Rng::with_seed(seed))
     }
 
-    /// Returns a number below `sides`, which must not be 0.
+    /// Returns a random number below `sides`, which must not be 0.
     pub(crate) fn below(&mut self, sides: usize) -> usize {
         self.0.usize(..sides)
     }
 
-    /// Returns a random element of a list.
     #[cfg(test)]
     pub(crate) fn pick<'a, T: ?Sized>(&mut self, things: &[&'a T]) -> &'a T {
         things[self.below(things.len())]
@@ -34,7 +34,7 @@ impl Dice {
     }
 }
 
-/// Returns several partitions of the input: whole, byte by byte, in two, in pieces of random
+/// Returns the input split in several ways: whole, byte by byte, in two, in pieces of random
 /// lengths. A parser must yield the same result for all of them.
 pub(crate) fn split(data: &[u8]) -> Vec<Vec<&[u8]>> {
     let mut dice = Dice::new(data.len() as u64);

@@ -1,7 +1,7 @@
 //! Counts of client header fields that were not forwarded, by name.
 //!
-//! All workers count here, several times per request. So a name in the table is counted without a lock:
-//! names are added and never removed.
+//! All workers count in one table, several times per request. So a name in the table is counted
+//! without a lock: names are added and never removed.
 
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
@@ -17,14 +17,14 @@ const MAX_NAME: usize = 64;
 /// Number of cells in the hash table. Half of them stay empty, so that a search is short.
 const CELLS: usize = 2 * MAX_NAMES;
 
-/// Counts of dropped header fields.
 #[derive(Debug)]
 pub(crate) struct DroppedHeaders {
     hasher: RandomState,
-    /// Hash table with linear probing.
+    /// Hash table of names and counts with linear probing.
     cells: [OnceLock<HeaderCount>; CELLS],
     names: AtomicU64,
-    /// Count of fields whose names have no counter of their own.
+    /// Sum of the counts of fields whose names have no counter of their own, because the table is
+    /// full or the name is too long.
     others: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ impl Default for DroppedHeaders {
 }
 
 impl DroppedHeaders {
-    /// Counts a dropped field with this name.
+    /// Counts a client's header field with this name that was not forwarded.
     pub(crate) fn count(&self, name: &str) {
         let counter = self
             .counter(name)
@@ -68,7 +68,8 @@ impl DroppedHeaders {
             let counter = match cell.get() {
                 Some(counter) => counter,
                 None if self.names.load(Ordering::Relaxed) >= MAX_NAMES as u64 => return None,
-                // Another thread may set the cell first, so its name is compared below.
+                // Another thread may fill the cell first with another name, so the name is compared
+                // below.
                 None => cell.get_or_init(|| {
                     self.names.fetch_add(1, Ordering::Relaxed);
                     HeaderCount {
@@ -84,8 +85,8 @@ impl DroppedHeaders {
         None
     }
 
-    /// Returns names and counts, sorted by name. The count of all names without a counter of their own is
-    /// last, under an empty name.
+    /// Returns names and counts, sorted by name. The sum for names without a counter of their own
+    /// is last, under an empty name.
     pub(crate) fn report(&self) -> Vec<(String, u64)> {
         let counters = self.cells.iter().filter_map(OnceLock::get);
         let mut report: Vec<_> = counters

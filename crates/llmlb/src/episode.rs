@@ -5,27 +5,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time to the first reminder. Each further interval is twice the previous one, up to
-/// `MAX_INTERVAL`.
+/// Time from the first log line of a problem to the first reminder. Each further interval is twice
+/// the one before it, up to `MAX_INTERVAL`.
 const FIRST_REMINDER: Duration = Duration::from_secs(10);
 const MAX_INTERVAL: Duration = Duration::from_secs(600);
-/// An episode, the time during which a problem recurs, ends when the problem has not occurred for
-/// this long.
+/// Time without an occurrence after which a problem counts as ended.
 const QUIET: Duration = Duration::from_secs(10);
 
 /// Occurrences of one kind of problem, and the state of its log lines. An episode is the time
 /// during which the problem recurs.
 #[derive(Debug, Default)]
 pub(crate) struct Episode {
-    /// True while `current` has an open episode. While false, the checks for the end of the problem
+    /// True while the problem lasts. While false, the frequent checks for the end of the problem
     /// return without taking the lock.
     is_on: AtomicBool,
-    /// Number of occurrences in all episodes since the process started.
     total: AtomicU64,
     current: Mutex<Option<OpenEpisode>>,
 }
 
-/// State of an open episode: a problem has occurred at least once and has not ended yet.
+/// State of an episode that has not ended: when it began, and when its next log line is due.
 #[derive(Debug)]
 struct OpenEpisode {
     began: Instant,
@@ -35,7 +33,7 @@ struct OpenEpisode {
     interval: Duration,
 }
 
-/// Begin, continuation or end of a recurring problem, which the caller logs.
+/// Begin, continuation or end of a recurring problem, for which the caller writes a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     Began,
@@ -44,12 +42,12 @@ pub(crate) enum Event {
 }
 
 impl Episode {
-    /// Number of occurrences in all episodes since the process started.
+    /// Returns the number of occurrences in all episodes since the process started.
     pub(crate) fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Counts one occurrence. Returns an event if this occurrence is to be logged.
+    /// Counts one occurrence of the problem. Returns an event if the occurrence must be logged.
     pub(crate) fn occurred(&self, now: Instant) -> Option<Event> {
         self.total.fetch_add(1, Ordering::Relaxed);
         let mut current = self.lock();
@@ -77,12 +75,12 @@ impl Episode {
         })
     }
 
-    /// True while the problem lasts.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Ends the episode at once, because the caller knows that the problem is over.
+    /// Ends the episode at once, because the caller knows that the problem is over. Returns the
+    /// event to log, if there is one.
     pub(crate) fn end(&self, now: Instant) -> Option<Event> {
         if !self.is_on() {
             return None;
@@ -95,8 +93,8 @@ impl Episode {
         })
     }
 
-    /// Ends the episode if the problem has not occurred for `QUIET`. Called periodically, because no
-    /// occurrence marks the end of a problem.
+    /// Ends the episode if the problem has not occurred for `QUIET`. It must be called
+    /// periodically, because no occurrence marks the end of a problem.
     pub(crate) fn check_end(&self, now: Instant) -> Option<Event> {
         if !self.is_on() {
             return None;

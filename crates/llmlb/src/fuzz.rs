@@ -33,7 +33,8 @@ mod tests {
         ("usage_report", usage_report),
         ("websocket", websocket),
     ];
-    /// Targets of tenure and spool, which replay their own corpora.
+    /// Fuzz targets of tenure and spool, which replay their own corpora and so must not be missed
+    /// here.
     const TARGETS_OF_LIBRARIES: [&str; 6] = [
         "lock_record",
         "spool_batch",

@@ -1,4 +1,5 @@
-//! Rules for header fields between clients and backends, one table for each direction.
+//! Rules for the header fields that pass between clients and backends, one table for each
+//! direction.
 //!
 //! Request fields are forwarded by an allow list, because clients send credentials and proxy instructions
 //! under ever new names. Response fields are removed by a deny list, because clients read fields that no
@@ -11,8 +12,8 @@ use http::{HeaderName, Method};
 /// Field with the id of a request, sent to the backend and returned to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Field with the code of an error, in every error response of llmlb's own. It is removed from responses of
-/// backends, so that clients can tell the two apart.
+/// Header field with the code of an error in every error response that llmlb itself sends. It is
+/// removed from responses of backends, so that clients can distinguish the two.
 pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static("x-llmlb-error");
 
 /// Returns the media type of a Content-Type, without its parameters.
@@ -21,37 +22,38 @@ pub(crate) fn media_type(content_type: &str) -> &str {
     content_type[..end.unwrap_or(content_type.len())].trim()
 }
 
-/// Treatment of a client's header field.
+/// Treatment of a header field that a client sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeaderAction {
-    /// The field is sent to the backend.
     Forward,
-    /// The field is neither sent to the backend nor counted as dropped: the field concerns only
-    /// llmlb or the client's connection, or llmlb writes the field itself.
+    /// The field is neither sent to the backend nor counted as dropped: it concerns only llmlb or
+    /// the client's connection, or llmlb writes it itself.
     Consume,
-    /// No rule forwards the field. Its name is counted in the metrics.
+    /// The field is not sent to the backend, because no rule forwards it. Its name is counted in
+    /// the metrics.
     Drop,
 }
 
-/// Properties of a request that determine, besides the names, which fields are forwarded.
+/// Properties of a request that determine, besides a field's name, if the field is forwarded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestContext<'a> {
     pub(crate) method: &'a Method,
-    /// The client requests a WebSocket.
+    /// True if the client requests a WebSocket, for which the `sec-websocket-*` fields are
+    /// forwarded.
     pub(crate) is_upgrade: bool,
     /// True if llmlb streams the body to the backend without parsing it. Only then may the body be
     /// compressed, so only then is `Content-Encoding` forwarded.
     pub(crate) is_unread: bool,
-    /// The names and patterns of `upstream.forward_headers`.
     pub(crate) extra: &'a HeaderPatterns,
 }
 
-/// Names of header fields in lower case. A `*` at the end of a name matches any suffix.
+/// Set of header field names in lower case. A `*` at the end of a name matches any suffix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HeaderPatterns(Vec<String>);
 
 impl RequestContext<'_> {
-    /// Returns the treatment of a client's field with this name, which is in lower case.
+    /// Returns the treatment of a client's header field with this name, which must be in lower
+    /// case.
     pub(crate) fn action(&self, name: &str) -> HeaderAction {
         if is_consumed(name) {
             return HeaderAction::Consume;
@@ -71,8 +73,9 @@ impl RequestContext<'_> {
     }
 }
 
-/// True for fields of one connection (RFC 9110, section 7.6.1, and older ones), fields that frame the
-/// message, which llmlb frames again, and fields with credentials for llmlb.
+/// True for header fields that the backend must not get: fields of one connection (RFC 9110,
+/// section 7.6.1, and older ones), fields that frame the message, which llmlb frames again, and
+/// fields with credentials for llmlb.
 fn is_consumed(name: &str) -> bool {
     matches!(
         name,
@@ -88,7 +91,8 @@ fn is_consumed(name: &str) -> bool {
             | "proxy-authenticate"
             | "proxy-authorization"
             | "proxy-connection"
-            // Without extensions such as compression, the meter can read the messages of a WebSocket.
+            // Remove the extensions of a WebSocket, such as compression, so that the meter can read
+            // its messages.
             | "sec-websocket-extensions"
             | "te"
             | "trailer"
@@ -101,7 +105,7 @@ fn is_consumed(name: &str) -> bool {
     )
 }
 
-/// True for names that are forwarded with every request.
+/// True for header fields that are forwarded with every request.
 fn is_forwarded(name: &str) -> bool {
     let is_listed = matches!(
         name,
@@ -115,7 +119,8 @@ fn is_forwarded(name: &str) -> bool {
             | "tracestate"
             | "user-agent"
             | "x-title"
-            // Session ids of Claude Code, Codex, OpenCode and Open WebUI.
+            // Forward the session ids of Claude Code, Codex, OpenCode and Open WebUI, by which a
+            // backend recognizes the requests of one session.
             | "conversation_id"
             | "session_id"
             | "thread-id"
@@ -161,10 +166,11 @@ pub(crate) fn may_be_credential(name: &str) -> bool {
         "signature",
         "token",
     ];
-    // Strings that mark a secret anywhere in a word, as in `x-myapikey`.
+    // Strings that mark a secret anywhere in a header field's name, as in `x-myapikey`.
     const PARTS: [&str; 5] = ["apikey", "accesskey", "password", "secret", "signature"];
     let mut words = name.split(['-', '_', '.']);
-    // The names `author` and `pagetoken` match the patterns but are no secrets.
+    // The names `author` and `pagetoken` match the patterns of secrets but are none, so they are
+    // exempt.
     let is_auth = |word: &str| word.contains("auth") && word != "author" && word != "authors";
     let is_secret = |word: &str| {
         WORDS.contains(&word)
@@ -233,15 +239,16 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
 }
 
 /// True for names of response fields that report the rate limits of the operator's account at a
-/// backend. They are not sent to clients.
+/// backend. They are not sent to clients, whose limits are others.
 fn is_rate_limit(name: &str) -> bool {
     ["ratelimit", "rate-limit", "tokenlimit"]
         .iter()
         .any(|word| name.contains(word))
 }
 
-/// Returns a client's `Accept` value if it is well-formed, else `*/*`. A server that rejects a malformed
-/// value may leave the request body unread, and the next request on the connection would be misread.
+/// Returns a client's `Accept` value if it is well-formed, else `*/*`. A backend that rejects a
+/// malformed value may leave the request body unread, and the next request on the connection would
+/// be misread.
 pub(crate) fn accept(value: &[u8]) -> &[u8] {
     let is_usual = matches!(value, b"*/*" | b"application/json" | b"text/event-stream");
     if is_usual || std::str::from_utf8(value).is_ok_and(is_accept) {
@@ -273,7 +280,8 @@ fn is_accept_parameter(parameter: &str) -> bool {
     }
 }
 
-/// True for a weight as in RFC 9110, section 12.4.2: 0 to 1 with at most three decimals.
+/// True for a valid weight in `Accept` (RFC 9110, section 12.4.2): 0 to 1 with at most three
+/// decimals.
 fn is_weight(value: &str) -> bool {
     let (whole, decimals) = value.split_once('.').unwrap_or((value, ""));
     let is_short = decimals.len() <= 3 && decimals.bytes().all(|byte| byte.is_ascii_digit());
@@ -284,7 +292,7 @@ fn is_weight(value: &str) -> bool {
     }
 }
 
-/// True for a token as in RFC 9110, section 5.6.2.
+/// True for a valid token, such as a header field's name (RFC 9110, section 5.6.2).
 pub(crate) fn is_token(text: &str) -> bool {
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_allowed)
@@ -292,7 +300,7 @@ pub(crate) fn is_token(text: &str) -> bool {
 
 impl HeaderPatterns {
     /// Parses one name or pattern of `upstream.forward_headers`. The error is the reason for its
-    /// rejection: the name is not valid, or the field is never forwarded.
+    /// rejection: the name is not valid, or the field must never be forwarded.
     pub(crate) fn parse_one(text: &str) -> Result<String, &'static str> {
         let name = text.to_ascii_lowercase();
         let bare = name.strip_suffix('*').unwrap_or(&name);
@@ -305,7 +313,6 @@ impl HeaderPatterns {
         Ok(name)
     }
 
-    /// Collects patterns that [`Self::parse_one`] returned.
     pub(crate) fn new(patterns: Vec<String>) -> Self {
         Self(patterns)
     }

@@ -7,18 +7,19 @@ use sha2::{Digest, Sha256};
 use crate::endpoint::IssuedIds;
 use crate::json;
 
-/// Maximum number of bytes of a response that are searched. Backends put ids at the beginning.
+/// Maximum number of bytes of a response that are searched for an issued id. Backends put ids at
+/// the beginning, so the rest is not parsed.
 const MAX_SEARCHED: usize = 16 << 10;
 /// Maximum length of an id in bytes. Longer ids are ignored: requests that name them are not routed
 /// by the id.
 const MAX_ID: usize = 256;
 
-/// Finds the ids at the beginning of a response.
+/// Finder of the ids that a backend issues at the beginning of a response.
 #[derive(Debug)]
 pub(crate) struct IssuedIdFinder {
-    /// Bytes that must be searched again together with the next chunk.
+    /// Bytes of a response that must be searched again together with the next chunk, because an id
+    /// may be split.
     buffered: Vec<u8>,
-    /// Number of bytes that are still to be searched.
     remaining: usize,
     /// Name of a nested object in the response, such as `file`, whose id a backend also issues.
     /// Requests that name this id must go to the same backend, so the finder reports it like the
@@ -43,13 +44,13 @@ impl IssuedIdFinder {
         })
     }
 
-    /// Reads the next chunk of the response. Calls `found` with the hash of each id.
+    /// Searches the next chunk of the response. Calls `found` with the hash of each id.
     pub(crate) fn read(&mut self, data: &Bytes, mut found: impl FnMut(IdHash)) {
         self.search(data, &mut |id| found(IdHash::new(id)));
     }
 
-    /// Searches only the fields in which backends issue ids. Other fields, such as `metadata`, may repeat
-    /// text of the client, which could claim the id of another client's file.
+    /// Only the fields in which backends issue ids are searched. Other fields, such as `metadata`,
+    /// may repeat text of the client, which could claim the id of another client's file.
     fn search(&mut self, data: &[u8], found: &mut dyn FnMut(&[u8])) {
         if self.remaining == 0 {
             return;
@@ -62,8 +63,8 @@ impl IssuedIdFinder {
                 self.remaining = 0;
             }
         } else {
-            // The response is an event stream. Keep its last line, which may be incomplete, for the next
-            // chunk.
+            // The response is an event stream. Keep its last line for the next chunk, because the
+            // line may be incomplete.
             for line in self.buffered.split(|byte| *byte == b'\n') {
                 if let Some(event) = line.strip_prefix(b"data:") {
                     ids(event, Some("response"), found);
@@ -78,12 +79,13 @@ impl IssuedIdFinder {
     }
 }
 
-/// Hash of an issued id, under which its backend is stored: half of a SHA-256.
+/// Hash of an issued id, half of a SHA-256, under which llmlb stores the backend that issued the
+/// id.
 ///
 /// Some backends let clients choose ids. A client that finds another id with the hash of a foreign
 /// id could have it issued by a different backend, and so divert the requests of the other client.
-/// A 64-bit hash that is fast to compute permits such a search; 128 bits of SHA-256 do not. The
-/// hash is stored in files and in Redis instead of the id, which is often the only secret that
+/// A 64-bit hash that is fast to compute permits such a search; 128 bits of SHA-256 do not. Files
+/// and Redis contain the hash instead of the id, because the id is often the only secret that
 /// protects an object. Ids that backends generate are random, so they cannot be found by hashing
 /// guesses; a key would add no protection, because it would have to be stored next to the hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -101,8 +103,8 @@ impl IdHash {
 pub(crate) struct BackendKey(pub(crate) u64);
 
 impl BackendKey {
-    /// Returns the key of a URL. The URL of a loopback address means another backend on each host,
-    /// so servers that share issued ids also pass the name of their `host`.
+    /// Returns the key of a backend's URL. The URL of a loopback address means another backend on
+    /// each host, so servers that share issued ids also pass the name of their `host`.
     pub(crate) fn new(url: &str, host: Option<&str>) -> Self {
         let named = format!("{url}\0{}", host.unwrap_or_default());
         let [first @ .., _, _, _, _, _, _, _, _] = digest(b"llmlb backend\0", named.as_bytes());
@@ -110,8 +112,8 @@ impl BackendKey {
     }
 }
 
-/// Returns the first half of a SHA-256. The prefix differs for each kind of text, so that a text of
-/// one kind never has the hash of a text of another kind.
+/// Returns the first half of a SHA-256. The prefix differs for each kind of text, such as ids and
+/// URLs, so that a text of one kind never has the hash of a text of another kind.
 fn digest(prefix: &[u8], text: &[u8]) -> [u8; 16] {
     let hash = Sha256::new().chain_update(prefix).chain_update(text);
     let mut half = [0; 16];
@@ -119,11 +121,12 @@ fn digest(prefix: &[u8], text: &[u8]) -> [u8; 16] {
     half
 }
 
-/// Calls `found` with the id of a JSON object, which may be truncated, and with the id of its `nested`
-/// object. Returns true if the object has an id at its top level.
+/// Calls `found` with the id of a JSON object, which may be truncated, and with the id of its
+/// `nested` object. Returns true if the object has an id at its top level, so that the search can
+/// end.
 fn ids(text: &[u8], nested: Option<&str>, found: &mut dyn FnMut(&[u8])) -> bool {
     let mut has_id = false;
-    // The text may be truncated, which is not an error.
+    // Ignore an error: the text may be truncated, and the ids in front of its end count.
     let _ = json::beginnings(text, |name, at| {
         if name == b"id" {
             if let Some(id) = quoted(&text[at..]) {
@@ -137,7 +140,7 @@ fn ids(text: &[u8], nested: Option<&str>, found: &mut dyn FnMut(&[u8])) -> bool 
     has_id
 }
 
-/// Returns the text of a string if it can be an id and is complete.
+/// Returns the text of a JSON string if it is complete and can be an id.
 fn quoted(text: &[u8]) -> Option<&[u8]> {
     let text = text.strip_prefix(b"\"")?;
     let end = memchr::memchr2(b'"', b'\\', &text[..text.len().min(MAX_ID)])?;
@@ -148,15 +151,14 @@ fn quoted(text: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// Returns the ids in a response that arrives in these chunks.
     fn found<'a>(issues: IssuedIds, pieces: impl IntoIterator<Item = &'a [u8]>) -> Vec<String> {
         let mut found = Vec::new();
         let mut finder = IssuedIdFinder::new(issues, true).unwrap();
         for piece in pieces {
             finder.search(piece, &mut |id| {
                 let id = String::from_utf8_lossy(id).into_owned();
-                // The same id can be found twice: the beginning of an incomplete object is searched
-                // again with the next chunk.
+                // Remove duplicates: the beginning of an incomplete object is searched again with
+                // the next chunk, so the same id can be found twice.
                 if !found.contains(&id) {
                     found.push(id);
                 }
@@ -223,7 +225,8 @@ mod tests {
 
     #[test]
     fn hashes_are_those_of_earlier_releases() {
-        // Files and Redis contain these hashes: another hash would forget all ids at an upgrade.
+        // Files and Redis contain these hashes. With other hashes, all ids would be forgotten at an
+        // upgrade.
         let id = IdHash::new(b"file-abc").0;
         assert_eq!(id, 0x936f_d447_f6b2_6982_6d74_72d9_6115_4c8e);
         let url = "http://127.0.0.1:11434";

@@ -1,5 +1,6 @@
-//! The file `issued-ids` of the data directory: which backend issued which id. It survives restarts
-//! and `kill -9` of the server (promise L6).
+//! Stores in the file `issued-ids` of the data directory which backend issued which id, so that
+//! requests with an id are routed correctly after a restart or `kill -9` of the server (promise
+//! L6).
 //!
 //! ```text
 //! 8d3c..(32 digits) 5be1..(16 digits) 6a9f03c1 0c1d2e3f
@@ -7,9 +8,10 @@
 //! ```
 //!
 //! A thread appends a line for each new id within some milliseconds, so requests never wait for the
-//! disk. Servers that share a data directory append to the same file and read it at their start. The
-//! file contains nothing that cannot be lost: a request with a forgotten id is routed like one with an
-//! unknown id. Lines are therefore not synced, and a line that is torn, damaged or foreign is ignored.
+//! disk. Servers that share a data directory append to the same file and read it at their start.
+//! The file contains nothing that must not be lost: a request with a forgotten id is routed like
+//! one with an unknown id. Lines are therefore not synced, and a line that is torn, damaged or
+//! foreign is ignored.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
@@ -23,24 +25,25 @@ use crate::episode::{Episode, Event};
 use crate::issued_ids::{BackendKey, IdHash};
 use crate::sys::data_file;
 
-/// Name of the file in the data directory.
 const FILE: &str = "issued-ids";
-/// Length of each line in bytes, with its line break. All lines have the same length.
+/// Length of each line of the file in bytes, with its line break. All lines have the same length,
+/// so that the reader finds the next line after a damaged one.
 const LINE: usize = 32 + 1 + 16 + 1 + 8 + 1 + 8 + 1;
 /// Size from which the file is rewritten without repeated, expired and surplus ids. It is twice the
 /// size of a rewritten file, so each line is rewritten about once on average.
 const REWRITE_SIZE: u64 = (2 * ISSUER_CAPACITY * LINE) as u64;
-/// Maximum size of the file. While it cannot be rewritten, nothing is appended beyond this size.
+/// Maximum size of the file `issued-ids`. If it cannot be rewritten, nothing is appended beyond
+/// this size.
 const MAX_SIZE: u64 = 2 * REWRITE_SIZE;
-/// Time after which an id is forgotten. OpenAI stores responses for 30 days by default.
+/// Time after which an issued id is forgotten. OpenAI stores responses for 30 days by default.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Pause after a write, in which further ids gather, so that a busy server writes at most 200 times
-/// per second.
+/// Pause after a write to the file, in which further ids gather, so that a busy server writes at
+/// most 200 times per second.
 const GATHER: Duration = Duration::from_millis(5);
 /// Maximum time that shutdown waits until the last ids are written.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Handle of the thread that writes the file.
+/// Handle of the thread that writes the file `issued-ids`.
 #[derive(Debug)]
 pub(crate) struct IssuerFile {
     queue: Arc<IssuerQueue>,
@@ -125,7 +128,7 @@ impl Writer {
 }
 
 /// Appends lines in a single write, so that servers that share the file do not interleave parts of
-/// lines. The file is opened each time, because another server may have replaced it.
+/// lines. The file is opened for each write, because another server may have replaced it.
 fn append(path: &Path, issuers: &[Issuer], now: u32) -> io::Result<()> {
     let mut text = String::with_capacity(issuers.len() * LINE);
     for issuer in issuers {
@@ -140,7 +143,7 @@ fn append(path: &Path, issuers: &[Issuer], now: u32) -> io::Result<()> {
     };
     let size = file.metadata()?.len();
     if size >= REWRITE_SIZE {
-        // The file is closed first, because Windows cannot replace an open file.
+        // Close the file before it is replaced, because Windows cannot replace an open file.
         drop(file);
         let rewritten = rewrite(path, now);
         if size >= MAX_SIZE {
@@ -170,16 +173,16 @@ fn rewrite(path: &Path, now: u32) -> io::Result<()> {
     }
     let new = path.with_extension(format!("{}.tmp", std::process::id()));
     let written = (|| {
-        // A crash of an earlier process with the same PID may have left its file. Windows does not
-        // truncate a file that is opened for appending, so the file is removed.
+        // Remove the temporary file of an earlier process with the same PID, which a crash may have
+        // left: Windows does not truncate a file that is opened for appending.
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let mut file = data_file::append(&new)?;
         file.write_all(text.as_bytes())?;
-        // The new file is synced in front of the rename: a power failure could otherwise leave an
-        // empty file under the name of the old one.
+        // Sync the new file before it is renamed. Otherwise a power failure could leave an empty
+        // file under the name of the old one.
         file.sync_data()?;
         drop(file);
         std::fs::rename(&new, path)
@@ -190,20 +193,20 @@ fn rewrite(path: &Path, now: u32) -> io::Result<()> {
     written
 }
 
-/// Reads the newest part of the file, at most [`MAX_SIZE`] bytes.
+/// Reads the newest part of the file `issued-ids`, at most [`MAX_SIZE`] bytes.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     use std::io::{Seek, SeekFrom};
     let mut file = data_file::open(path)?;
     let size = file.metadata()?.len();
-    // The part that is read may begin within a line. The rest of that line is ignored like a
-    // damaged one.
+    // The part may begin within a line. The rest of that line is ignored like a damaged line.
     file.seek(SeekFrom::Start(size.saturating_sub(MAX_SIZE)))?;
     let mut text = Vec::new();
     file.take(MAX_SIZE).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// Returns the valid lines that have not expired, in the order of the file, each with its time.
+/// Returns the valid lines that have not expired, in the order of the file. Each has the time at
+/// which the id was issued.
 fn lines(text: &[u8], now: u32) -> impl Iterator<Item = (Issuer, u32)> {
     let oldest = u64::from(now).saturating_sub(MAX_AGE.as_secs());
     text.split(|byte| *byte == b'\n')
@@ -241,7 +244,7 @@ fn parse_line(line: &[u8]) -> Option<(Issuer, u32)> {
     (backend != 0 && words.next().is_none()).then_some((issuer, time))
 }
 
-/// Returns the present time in seconds since 1970, as lines store it.
+/// Returns the present time in seconds since 1970, as the lines of the file store it.
 fn now() -> u32 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     u32::try_from(since.map_or(0, |since| since.as_secs())).unwrap_or(u32::MAX)
@@ -281,8 +284,7 @@ mod tests {
                 damaged[at] ^= 1 << bit;
                 let found = ids(&damaged);
                 let expected: &[&[u128]] = match at {
-                    // If the line break of a line is damaged, the line and the next one are read as
-                    // one damaged line.
+                    // A damaged line break joins two lines, which must count as one damaged line.
                     at if at == 2 * LINE - 1 => &[&[1]],
                     _ => &[&[1, 3]],
                 };
@@ -320,7 +322,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         let mut text = String::new();
-        // The first half of the ids is issued again at the end.
+        // Issue the first half of the ids again, so that each of them has two lines. Only the newer
+        // ones must remain.
         let all = ISSUER_CAPACITY as u128;
         for id in (0..2 * all).chain(0..all / 2) {
             write_line(&mut text, issuer(id), NOW);

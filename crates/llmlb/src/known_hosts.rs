@@ -12,7 +12,8 @@ pub(crate) struct KnownHosts {
 }
 
 impl KnownHosts {
-    /// Returns the hosts of `server.hosts` (`configured`) and the name of this machine (`machine`).
+    /// Returns the allowed hosts of a private server: those of `server.hosts` (`configured`) and
+    /// the name of this machine (`machine`).
     pub(crate) fn new(configured: &[String], machine: Option<String>) -> Self {
         let mut known = Self::default();
         for host in configured.iter().cloned().chain(machine) {
@@ -24,18 +25,19 @@ impl KnownHosts {
         known
     }
 
-    /// True if a request may have this `Host`. Any address is allowed, because DNS rebinding needs a
-    /// name.
+    /// True if a request may have this `Host`. Every IP address is allowed, because a foreign web
+    /// page needs a name for DNS rebinding.
     pub(crate) fn may_be_host(&self, host: &str) -> bool {
         match Host::parse(host) {
             Host::Address(_) => true,
-            // Some clients send an empty `Host`. It is no name that DNS rebinding could use.
+            // Allow an empty `Host`, which some clients send. It is no name that DNS rebinding
+            // could use.
             Host::Name(name) => name.is_empty() || self.has_name(name),
         }
     }
 
-    /// True if pages of this host may send requests. `local` is the address that the client
-    /// connected to.
+    /// True if web pages of this host may send requests to the server. `local` is the address that
+    /// the client connected to.
     pub(crate) fn may_be_origin(&self, host: &str, local: IpAddr) -> bool {
         match Host::parse(host) {
             Host::Address(address) => {
@@ -48,7 +50,8 @@ impl KnownHosts {
     }
 
     /// True for `localhost` and the configured names, which DNS rebinding cannot use. Other names
-    /// without a dot, and names under `.local`, can be claimed by any device on the local network.
+    /// without a dot, and names under `.local`, can be claimed by any device on the local network,
+    /// so they are not allowed.
     fn has_name(&self, name: &str) -> bool {
         let last = name.rsplit('.').next().unwrap_or(name);
         last.eq_ignore_ascii_case("localhost")
@@ -59,7 +62,7 @@ impl KnownHosts {
     }
 }
 
-/// A host without its port: `localhost`, `127.0.0.1:8000`, `[::1]`.
+/// Host of `Host` or `Origin` without its port, such as `localhost`, `127.0.0.1:8000` or `[::1]`.
 enum Host<'a> {
     Address(IpAddr),
     Name(&'a str),

@@ -52,7 +52,7 @@ mod text;
 mod tls;
 mod upstream;
 
-/// Compiles and runs the README's examples as doc tests.
+/// Compiles and runs the README's examples as doc tests, so that they stay correct.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

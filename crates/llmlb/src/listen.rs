@@ -1,4 +1,4 @@
-//! Exclusive bind of the server's port.
+//! Binds the server's port exclusively, so that no other program can receive its connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -7,7 +7,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::sys;
 
-/// Maximum number of connections that wait to be accepted. The system may allow fewer.
+/// Maximum number of connections that wait in the kernel to be accepted. The system may allow
+/// fewer.
 const BACKLOG: i32 = 4096;
 
 /// Binds the address and listens. No other program can bind the port while the socket is open.
@@ -18,7 +19,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         Some(Protocol::TCP),
     )?;
     if address.is_ipv6() && address.ip().is_unspecified() {
-        // `::` must also accept IPv4 on every system. Some systems default to IPv6 only.
+        // Let `::` accept IPv4 as well on every system. Some systems default to IPv6 only.
         socket.set_only_v6(false)?;
     }
     sys::listen::exclusive(&socket, address)?;
@@ -50,7 +51,8 @@ mod tests {
     fn port_in_time_wait_can_be_bound_again() {
         let first = listen(address("127.0.0.1:0")).unwrap();
         let port = first.local_addr().unwrap().port();
-        // A connection that the server closes first leaves the port in TIME_WAIT.
+        // A connection that the server closes first leaves the port in TIME_WAIT. A restart must
+        // still be able to bind it.
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
         first.set_nonblocking(false).unwrap();
         drop(first.accept().unwrap());

@@ -13,21 +13,23 @@ use bytes::Bytes;
 
 use crate::episode::{Episode, Event};
 
-/// Optional buffers are charged only while less than this fraction (a quarter) of the budget is used.
+/// Divisor of the budget for optional buffers, which save CPU: they are charged only while less
+/// than a quarter of the budget is used.
 const PLENTY: usize = 4;
 
-/// Fraction of the budget (a sixteenth) that is reserved for connections. While bodies and responses use up
-/// the rest, small requests are still served and `llmlb status` works.
+/// Divisor of the part of the budget that only connections may use: a sixteenth. While bodies and
+/// responses use up the rest, small requests are still served and `llmlb status` works.
 const FOR_CONNECTIONS: usize = 16;
 
-/// Memory budget of all clients.
+/// Memory budget that all client connections share (`server.body_memory`).
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: AtomicUsize,
-    /// Limit for all charges except connections.
+    /// Limit of the budget for all charges except those of connections, which have a reserve.
     shared_limit: AtomicUsize,
     used: AtomicUsize,
-    /// Number of request bodies in memory that have a [`BodyShare`].
+    /// Number of request bodies in memory that have a [`BodyShare`]. The only one may exceed the
+    /// budget.
     bodies: AtomicUsize,
     refused: Episode,
 }
@@ -52,19 +54,21 @@ impl Budget {
         }
     }
 
-    /// Changes `server.body_memory`. Memory that is charged already stays charged: after a reduction, nothing
-    /// is charged until enough is released.
+    /// Applies `server.body_memory` of a reloaded configuration. Memory that is charged stays
+    /// charged: after a reduction, nothing is charged until enough is released.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
         self.shared_limit.store(shared(limit), Ordering::Relaxed);
     }
 
-    /// Logs that a connection or a request was rejected because the budget is used up.
+    /// Logs that a connection or a request was rejected because the budget is used up. Repeated
+    /// rejections are logged at intervals.
     pub(crate) fn note_refusal(&self) {
         self.log(self.refused.occurred(Instant::now()));
     }
 
-    /// Logs the end of rejections. To be called periodically.
+    /// Logs the end of a period of rejections. It is called periodically, because no event marks
+    /// the end.
     pub(crate) fn check_end(&self) {
         self.log(self.refused.check_end(Instant::now()));
     }
@@ -120,24 +124,24 @@ impl Budget {
             .is_ok()
     }
 
-    /// Charges memory that is in use already, even if it exceeds the budget.
+    /// Charges memory that is in use already and cannot be refused, even if it exceeds the budget.
     pub(crate) fn charge(&self, bytes: usize) {
         self.used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// True if not a single byte can be charged.
+    /// True if the budget is used up, so that not a single byte can be charged for a request or
+    /// response.
     pub(crate) fn is_full(&self) -> bool {
         !self.has(1)
     }
 
-    /// True if this many bytes can be charged.
+    /// True if this many bytes can be charged for a request or response.
     pub(crate) fn has(&self, bytes: usize) -> bool {
         let used = self.used.load(Ordering::Relaxed);
         used.checked_add(bytes)
             .is_some_and(|all| all <= self.shared_limit.load(Ordering::Relaxed))
     }
 
-    /// Releases bytes that were charged.
     pub(crate) fn release(&self, bytes: usize) {
         // Fast path: most owners have nothing to release, and a write to the counter that all threads
         // share is slow.
@@ -153,12 +157,13 @@ impl Budget {
     }
 }
 
-/// Returns the part of a budget that bodies and responses may use.
+/// Returns the part of a budget that bodies and responses may use; the rest is reserved for
+/// connections.
 fn shared(limit: usize) -> usize {
     limit - limit / FOR_CONNECTIONS
 }
 
-/// Memory charged for one owner. It is released when the share is dropped.
+/// Memory that is charged to the budget for one owner, and released when the share is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
@@ -174,7 +179,6 @@ impl Share {
         }
     }
 
-    /// Grows the share to this many bytes. Returns `false` if that would exceed the budget.
     #[must_use]
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
@@ -185,7 +189,6 @@ impl Share {
         is_charged
     }
 
-    /// Shrinks the share to this many bytes, and releases the rest.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let less = self.bytes.saturating_sub(bytes);
         self.budget.release(less);
@@ -199,8 +202,8 @@ impl Drop for Share {
     }
 }
 
-/// The share of a request body. The only body in memory may exceed the budget. Otherwise a body that is
-/// larger than the budget could never be served.
+/// Share of a request body in the budget. The only body in memory may exceed the budget: otherwise
+/// a body that is larger than the budget could never be served.
 #[derive(Debug)]
 pub(crate) struct BodyShare(Share);
 
@@ -210,8 +213,8 @@ impl BodyShare {
         Self(Share::new(budget))
     }
 
-    /// Grows the share to this many bytes. Returns `false` if that would exceed the budget and other bodies
-    /// have a share.
+    /// Grows the share to this many bytes. Returns `false` if that would exceed the budget while
+    /// other bodies have a share.
     #[must_use]
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let share = &mut self.0;
@@ -227,7 +230,7 @@ impl BodyShare {
         is_alone
     }
 
-    /// Attaches the share to a body. The bytes of the body stay charged until its last clone is
+    /// Attaches the share to a body, whose bytes stay charged until the last clone of the body is
     /// dropped.
     pub(crate) fn attach(mut self, body: Bytes) -> Bytes {
         self.0.shrink_to(body.len());
@@ -241,7 +244,6 @@ impl Drop for BodyShare {
     }
 }
 
-/// A body together with its share.
 struct ChargedBody {
     body: Bytes,
     _share: BodyShare,
@@ -267,8 +269,8 @@ mod tests {
         drop(two);
         assert!(one.grow_to(61));
         assert_eq!(budget.used(), 61);
-        // Bytes that are charged beyond the body's length are released at once. The other bytes are
-        // released when the last clone of the body is dropped.
+        // Bytes that are charged beyond the body's length must be released at once, and the rest
+        // when the last clone of the body is dropped.
         let body = one.attach(Bytes::from_static(b"body"));
         let mut copy = body.clone();
         drop(body);
@@ -282,7 +284,7 @@ mod tests {
     fn only_body_in_memory_may_exceed_the_budget() {
         let budget = Arc::new(Budget::without_reserve(100));
         // A request body may exceed the budget if it is the only body. A connection may not, and
-        // the body counts as the only one even while a connection is charged.
+        // must not make the body count as one of two.
         let mut connection = Share::new(&budget);
         assert!(connection.grow_to(60) && !connection.grow_to(101));
         let mut large = BodyShare::new(&budget);

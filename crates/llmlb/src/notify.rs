@@ -1,11 +1,12 @@
-//! Notification of systemd (`Type=notify`): the server is ready, or it is stopping.
+//! Notifies systemd (`Type=notify`) that the server is ready or is stopping.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 use crate::sys;
 
-/// Socket of the service manager. `None` if `NOTIFY_SOCKET` is not set: no notifications are sent.
+/// Socket of the service manager; `None` if `NOTIFY_SOCKET` is not set, so that no notifications
+/// are sent.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Notify {
     socket: Option<OsString>,
@@ -16,13 +17,13 @@ impl Notify {
         Self { socket }
     }
 
-    /// Reports that the server accepts requests.
+    /// Notifies systemd that the server accepts requests, so that units that depend on it start.
     pub(crate) fn ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
 
-    /// Reports to systemd that the server is stopping. systemd waits for the duration `within` before it
-    /// kills the server.
+    /// Notifies systemd that the server is stopping. systemd waits for the duration `within` before
+    /// it kills the server.
     pub(crate) fn stopping(&self, within: Duration, status: &str) {
         let micros = within.as_micros();
         self.send(&format!(

@@ -4,16 +4,18 @@ use spool::{CloudEvents, HttpError, HttpOptions, Token};
 
 use crate::config::Format;
 
-/// `source` of every CloudEvent. Must never change: receivers deduplicate by `source` and `id`, so
-/// a new value would count old records a second time.
+/// Value of `source` in every CloudEvent. It must never change: receivers deduplicate by `source`
+/// and `id`, so a new value would count old records a second time.
 const SOURCE: &str = "llmlb";
-/// `type` of every CloudEvent. Receivers select the events to meter by it.
+/// Value of `type` in every CloudEvent. Receivers select by it the events to meter, so it must not
+/// change.
 const EVENT: &str = "llm.request";
-/// Field of a usage record that is the `subject` of its CloudEvent. Receivers bill by the subject.
+/// Field of a usage record that becomes the `subject` of its CloudEvent. Receivers bill by the
+/// subject.
 const SUBJECT_FIELD: &str = "key";
 
-/// Returns the options that `serve` and `usage deliver` have in common. Both must send identical
-/// requests, or the receiver could not deduplicate a batch that both send.
+/// Returns the HTTP options that `serve` and `usage deliver` have in common. Both must send
+/// identical requests, or the receiver could not deduplicate a batch that both send.
 pub(crate) fn options(
     format: Format,
     token: Option<Token>,

@@ -8,64 +8,66 @@ use crate::config::{self, Config, LimitMode, Networks, UnknownEndpoints};
 use crate::headers::HeaderPatterns;
 use crate::known_hosts::KnownHosts;
 
-/// Settings of requests and connections.
 #[derive(Debug)]
 pub(crate) struct RequestSettings {
-    /// `server.max_body`, in bytes.
     pub(crate) max_body: usize,
     /// Host names of a private server, which rejects requests of foreign web pages. `None` if the
     /// server is public: not bound to loopback, or with `server.allow_public`.
     pub(crate) private_hosts: Option<KnownHosts>,
     pub(crate) unknown_endpoints: UnknownEndpoints,
     pub(crate) limits: LimitMode,
-    /// Reverse proxies that are trusted to report their clients' addresses.
+    /// Reverse proxies whose reports of their clients' addresses are trusted
+    /// (`server.trusted_proxies`).
     pub(crate) proxies: Networks,
     pub(crate) client_limits: ClientLimits,
     pub(crate) http: HttpLimits,
     pub(crate) timeouts: ForwardTimeouts,
-    /// Client header fields that are forwarded in addition to the default ones.
+    /// Client header fields that are forwarded in addition to the default ones
+    /// (`upstream.forward_headers`).
     pub(crate) forward_headers: HeaderPatterns,
 }
 
 /// Limits on clients that send or read slowly, or cancel many requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientLimits {
-    /// Minimum rate at which a client sends a request's body.
+    /// Minimum rate at which a client must send a request's body.
     pub(crate) body: BodyPace,
     /// Maximum time for which a client may read a waiting response too slowly
     /// (`server.send_timeout`). After that time its connection is closed, or its HTTP/2 stream is
     /// reset.
     pub(crate) send: Duration,
-    /// Maximum number of requests per minute that a client may cancel on one HTTP/2 connection.
+    /// Maximum number of requests per minute that a client may cancel on one HTTP/2 connection
+    /// (`server.max_resets`).
     pub(crate) max_resets: u32,
 }
 
-/// Limits on client connections. A connection keeps the limits with which it began.
+/// Limits on a client connection, which keeps the limits with which it began, even after a reload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HttpLimits {
-    /// Maximum time of a connection without a request, and of receiving a head.
+    /// Maximum time for which a connection may have no request, and for which a head may arrive
+    /// (`server.idle_timeout`).
     pub(crate) idle: Duration,
-    /// Maximum size of a request's head, in bytes.
+    /// Maximum size of a request's head, in bytes (`server.max_header`).
     pub(crate) max_header: usize,
-    /// Maximum number of streams on one HTTP/2 connection.
+    /// Maximum number of streams that a client may have open on one HTTP/2 connection.
     pub(crate) max_streams: u32,
 }
 
-/// Timeouts of a request that is forwarded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForwardTimeouts {
-    /// Maximum time until a response begins: `upstream.first_byte_timeout`.
+    /// Maximum time until a backend's response begins (`upstream.first_byte_timeout`).
     pub(crate) first_byte: Duration,
-    /// Maximum time between two chunks of a response: `upstream.idle_timeout`.
+    /// Maximum time between two chunks of a backend's response (`upstream.idle_timeout`).
     pub(crate) idle: Duration,
-    /// Minimum rate at which a client sends a body that is forwarded as it arrives.
+    /// Minimum rate at which a client must send a body that is forwarded as it arrives.
     pub(crate) body: BodyPace,
-    /// Maximum time for which a tunnel may carry no bytes: `server.tunnel_idle`.
+    /// Maximum time for which a tunnel may carry no bytes (`server.tunnel_idle`).
     pub(crate) tunnel_idle: Duration,
 }
 
 impl RequestSettings {
-    /// `machine` is the name of this machine, which a private server accepts in `Host`.
+    /// Returns the settings of a configuration. `machine` is the name of this machine, which a
+    /// private server accepts in `Host`.
     pub(crate) fn new(config: &Config, machine: Option<String>) -> Self {
         let server = &config.server;
         let is_private = config::is_loopback(server.host) && !server.allow_public;
@@ -99,7 +101,6 @@ impl RequestSettings {
         }
     }
 
-    /// The default settings, for tests.
     #[cfg(test)]
     pub(crate) fn default_for_tests() -> std::sync::Arc<Self> {
         let flags = config::Flags {

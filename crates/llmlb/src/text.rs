@@ -6,13 +6,14 @@ use std::fmt::Write;
 
 pub(crate) use tenure::text::is_unsafe;
 
-/// Returns the text with each unsafe character replaced by `?`.
+/// Returns the text with each unsafe character replaced by `?`, so that it cannot control a
+/// terminal.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     replaced(text, is_unsafe)
 }
 
-/// Returns text of several lines with each unsafe character replaced by `?`. Line feeds and tabs
-/// stay.
+/// Returns a text of several lines with each unsafe character replaced by `?`. Line feeds and tabs
+/// stay, because they structure the text.
 pub(crate) fn plain_lines(text: &str) -> Cow<'_, str> {
     replaced(text, |c| is_unsafe(c) && !matches!(c, '\n' | '\t'))
 }
@@ -25,13 +26,14 @@ pub(crate) fn shortened(text: &str, max: usize) -> Cow<'_, str> {
     }
 }
 
-/// Returns the text with each unsafe character escaped as in JSON: `\u202e`.
+/// Returns the text with each unsafe character escaped as in JSON, such as `\u202e`, so that it can
+/// be printed.
 pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
     escaped_where(text, is_unsafe)
 }
 
-/// Returns an equivalent JSON document in which the unsafe characters of strings are escaped. Line
-/// feeds between values stay.
+/// Returns an equivalent JSON document in which the unsafe characters of strings are escaped, so
+/// that it can be printed on a terminal. Line feeds between values stay.
 pub(crate) fn escaped_json(document: &str) -> Cow<'_, str> {
     escaped_where(document, |c| is_unsafe(c) && c != '\n')
 }

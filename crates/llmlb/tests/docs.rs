@@ -142,7 +142,8 @@ fn troubleshooting_page_quotes_messages_of_the_code() {
     };
     let sources = sources.filter(|path| !is_test(path));
     let sources: Vec<String> = sources.map(|path| read(&path)).collect();
-    // A literal may continue on the next line.
+    // A string literal may continue on the next line. Join such lines, so that a message which a
+    // page quotes is found.
     let pieces = sources.iter().flat_map(|text| text.split("\\\n"));
     let code: String = pieces.map(str::trim_start).collect();
     let page = page("docs/troubleshooting.md");
@@ -216,7 +217,6 @@ fn promises_page_names_existing_tests_for_every_promise() {
     assert_eq!(listed, expected);
 }
 
-/// Returns the fenced blocks of a page.
 fn blocks(page: &str) -> Vec<String> {
     let parts = page.split("\n```").skip(1).step_by(2);
     parts.map(str::to_owned).collect()

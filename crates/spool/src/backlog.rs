@@ -9,10 +9,11 @@ use crate::data_dir::{DataDir, for_each_file};
 use crate::entry::EntryName;
 use crate::error::Error;
 
-/// Maximum number of names in memory: 17 bytes each.
+/// Maximum number of names in memory, of 17 bytes each. The names beyond it come with the next
+/// listing, so that memory is bounded for any number of entries.
 const PAGE: usize = 1 << 20;
 
-/// The oldest entries of the last listing that are in no snapshot yet.
+/// Names of the oldest staged entries that the last listing found and no snapshot has yet.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog {
     /// Names of the entries, with the oldest name last, so that `pop` is cheap.
@@ -20,8 +21,8 @@ pub(crate) struct Backlog {
 }
 
 impl Backlog {
-    /// Replaces the names with those of the oldest entries that are staged now. Returns the number
-    /// of all staged entries.
+    /// Reads the staging directory and replaces the names with those of its oldest entries. Returns
+    /// the number of all staged entries.
     pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
         self.list_page(data, PAGE)
     }
@@ -47,13 +48,14 @@ impl Backlog {
         self.names.is_empty()
     }
 
-    /// Removes and returns the oldest name. Since the listing, its entry may have been removed or
-    /// sealed.
+    /// Removes and returns the name of the oldest entry. The entry itself may have been removed or
+    /// sealed since the listing, so the caller must check.
     pub(crate) fn pop(&mut self) -> Option<EntryName> {
         self.names.pop()
     }
 
-    /// Puts a name back whose entry did not fit into a snapshot.
+    /// Puts a name back whose entry did not fit into a snapshot, so that the next snapshot begins
+    /// with this entry.
     pub(crate) fn put_back(&mut self, name: EntryName) {
         self.names.push(name);
     }

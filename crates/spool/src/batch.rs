@@ -26,7 +26,8 @@ pub(crate) const VERSION: u32 = 1;
 /// batches.
 pub(crate) const MAX_BYTES: usize = record::MAX_BYTES;
 
-/// Consecutive records of one entry that are in a batch, by their numbers in the entry.
+/// Range of consecutive records of one entry that are in a batch. The ranges of all batches show
+/// that no record is missing or repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// The entry's file name.
@@ -130,7 +131,7 @@ impl Batch {
             self.key,
             self.records.len(),
         );
-        // Serializing strings and numbers to memory does not fail.
+        // Serializing strings and numbers cannot fail, so an error needs no handling here.
         text += &serde_json::to_string(&self.parts).unwrap_or_default();
         text += r#","records":["#;
         text.reserve(

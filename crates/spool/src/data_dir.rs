@@ -35,7 +35,7 @@ impl DataDir {
         Self::on(Arc::new(RealDisk), root)
     }
 
-    /// The data directory itself.
+    /// Path of the data directory itself, which contains all other directories.
     pub(crate) fn root(&self) -> &Path {
         self.spool.parent().unwrap_or(&self.spool)
     }
@@ -87,8 +87,8 @@ pub(crate) fn read_bounded(disk: &dyn Disk, path: &Path) -> io::Result<Option<Ve
     Ok((bytes.len() as u64 <= MAX_BYTES).then_some(bytes))
 }
 
-/// Calls `each` with the names of the regular files in a directory, in no order. A missing
-/// directory counts as empty.
+/// Calls `each` with the names of the regular files in a directory, in no particular order. A
+/// missing directory counts as empty.
 pub(crate) fn for_each_file(
     disk: &dyn Disk,
     dir: &Path,
@@ -118,7 +118,8 @@ pub(crate) fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> io::Result<()> 
     disk.remove(from)
 }
 
-/// Path of a file while it is being written.
+/// Path under which a file is written before it is renamed to its own path, so that readers never
+/// see a part of it.
 pub(crate) fn temporary_path(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.tmp"))
@@ -177,7 +178,8 @@ pub(crate) fn write_atomically(
     let temporary = temporary_path(&path);
     let failed = |error| Error::new("write", &path, error);
     check_replaceable(&path).map_err(failed)?;
-    // Remove the part of the file that a crash may have left at the temporary path.
+    // A crash may have left a part of the file at the temporary path. Remove it, because a file
+    // cannot be created at an existing path.
     match disk.remove(&temporary) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

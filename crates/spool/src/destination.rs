@@ -25,14 +25,14 @@ use crate::time::Moment;
 
 const VERSION: u32 = 1;
 const NAME: &str = "destination.json";
-/// Maximum number of batch names in memory.
+/// Maximum number of batch names in memory, so that memory is bounded for any number of pending
+/// batches.
 const PAGE: usize = 1024;
 /// Maximum number of attempts to acquire the delivery lock while another process delivers, with a
 /// pause after each.
 const MAX_TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Content of `destination.json`.
 #[derive(Serialize, Deserialize)]
 struct DestinationFile {
     version: u32,
@@ -121,7 +121,8 @@ pub fn change_destination(
     let (disk, data) = (spool.disk(), spool.root());
     let _lock = DeliveryLock::acquire(data)?;
     let (from, is_damaged) = match read(disk, data) {
-        // A damaged destination file is replaced below.
+        // A damaged `destination.json` names no destination. It is replaced, because this call is
+        // how a person repairs it.
         Err(error) if error.is_damage() => (None, true),
         from => (from.map_err(RunError::Disk)?, false),
     };

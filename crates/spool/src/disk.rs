@@ -42,8 +42,8 @@ pub(crate) trait Disk: fmt::Debug + Send + Sync {
     fn read(&self, mut file: &File, into: &mut [u8]) -> io::Result<usize> {
         file.read(into)
     }
-    /// Calls `each` with every name in a directory, in no order, and with `true` for a regular
-    /// file.
+    /// Calls `each` with every name in a directory, in no particular order, and with `true` for a
+    /// regular file.
     fn list(&self, dir: &Path, each: &mut dyn FnMut(&OsStr, bool)) -> io::Result<()> {
         for file in std::fs::read_dir(dir)? {
             let file = file?;
@@ -101,7 +101,6 @@ impl Read for DiskReader<'_> {
     }
 }
 
-/// The disk of this machine.
 #[derive(Debug)]
 pub(crate) struct RealDisk;
 

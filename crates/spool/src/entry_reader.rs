@@ -28,7 +28,6 @@ const MAX_SINGLE_BYTES: u64 = 4 * record::MAX_BYTES as u64;
 pub(crate) struct EntryReader<R> {
     path: PathBuf,
     lines: Lines<R>,
-    /// Number of lines that were read.
     place: u64,
     /// Highest record number that was read so far. Later lines must have higher numbers.
     highest: u64,
@@ -75,7 +74,6 @@ impl<R: Read> EntryReader<R> {
         }
     }
 
-    /// Returns the next line; `None` at the end of the file.
     pub(crate) fn next(&mut self) -> Result<Option<EntryLine<'_>>, Error> {
         let Self {
             path,
@@ -170,7 +168,8 @@ pub(crate) fn probe(
     let Some(mut entry) = EntryReader::open(disk, &path)? else {
         return Ok(None);
     };
-    // Read the first line, which checks the version of the entry.
+    // Read the first line with its version: consolidation must leave an entry of another version in
+    // place.
     entry.next()?;
     let rest = entry.lines.skip_to_end();
     rest.map(Some).map_err(|error| Error::read(&path, error))

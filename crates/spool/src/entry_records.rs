@@ -40,7 +40,7 @@ enum Source<'a> {
 }
 
 impl<'a> EntryRecords<'a> {
-    /// Opens an entry. Returns `None` if it does not exist.
+    /// Opens an entry of the staging directory. Returns `None` if the entry does not exist.
     pub(crate) fn open(
         disk: &'a dyn Disk,
         data: &'a DataDir,

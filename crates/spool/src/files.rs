@@ -147,8 +147,8 @@ pub(crate) fn move_file(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), E
     Ok(())
 }
 
-/// Calls `each` with the names of a directory's files on the disk and in the reserve, in no order.
-/// A missing directory counts as empty.
+/// Calls `each` with the names of a directory's files on the disk and in the reserve, in no
+/// particular order. A missing directory counts as empty.
 pub(crate) fn for_each_file(
     disk: &dyn Disk,
     dir: &Path,

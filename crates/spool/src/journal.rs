@@ -87,7 +87,7 @@ pub(crate) struct Journal {
     generation: u64,
     path: PathBuf,
     file: File,
-    /// True if the file is open for reading only.
+    /// True if the file is open for reading only. The next event reopens it for writing.
     is_read_only: bool,
     /// True if a failed rotation may have created the next journal file (generation). The first
     /// line of that file has the sums of all events so far: events that are added to this file now
@@ -619,7 +619,7 @@ fn remove_old(disk: &dyn Disk, path: &Path) {
 
 /// Encodes a JSON object as a line with a checksum.
 pub(crate) fn encode<T: Serialize>(value: &T) -> Vec<u8> {
-    // Serializing strings and numbers does not fail.
+    // Serializing strings and numbers does not fail, so an error needs no handling here.
     let mut text = serde_json::to_vec(value).unwrap_or_default();
     text.pop();
     line::with_checksum(text)

@@ -18,7 +18,7 @@ use crate::record::{Record, parse_id};
 pub(crate) const VERSION: u32 = 1;
 /// Minimum length of a line with a record: the record has only an id.
 pub(crate) const SHORTEST: u64 = 124;
-/// Length of `,"crc":"xxxxxxxx"}`.
+/// Length of the checksum at the end of a line: `,"crc":"xxxxxxxx"}`.
 const CHECKSUM_LENGTH: usize = 18;
 
 /// Content of a line.
@@ -58,7 +58,7 @@ impl<'a> PreparedLine<'a> {
         [br#"{"id":""#, id, br#"","record":"#, self.json.as_bytes()]
     }
 
-    /// Appends the line to a buffer.
+    /// Appends the line with this number to a buffer.
     pub(crate) fn write(self, to: &mut Vec<u8>, number: u64) {
         for part in self.parts(&mut Uuid::encode_buffer()) {
             to.extend(part);
@@ -82,7 +82,7 @@ pub(crate) fn write_sealed(to: &mut Vec<u8>, records: u64) {
 
 fn write(to: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let start = to.len();
-    // Writing to memory does not fail.
+    // Writing to memory does not fail, so the result is ignored.
     let _ = to.write_fmt(text);
     add_checksum(to, start);
 }

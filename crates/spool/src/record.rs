@@ -189,7 +189,8 @@ fn bad(why: impl Into<String>) -> BadRecord {
     BadRecord(why.into())
 }
 
-/// Maximum depth of nested values. Many parsers of receivers accept little more.
+/// Maximum depth of nested values. Many receivers use parsers with a limit that is little higher,
+/// and would reject the whole batch.
 const MAX_DEPTH: usize = 100;
 
 /// Removes white space between the tokens of valid JSON.

@@ -134,7 +134,8 @@ struct EntryExtent {
 }
 
 impl EntryExtent {
-    /// Reads an entry. Returns `None` if it does not exist.
+    /// Reads an entry to find the end of its intact lines. Returns `None` if the entry does not
+    /// exist.
     fn read(disk: &dyn Disk, path: &Path) -> Result<Option<Self>, Error> {
         let Some(mut lines) = EntryReader::open(disk, path)? else {
             return Ok(None);

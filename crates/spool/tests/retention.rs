@@ -134,7 +134,7 @@ fn failed_batches_that_are_deleted_still_count_as_failed() {
         ["notes.txt"],
         "batches are deleted with their reasons"
     );
-    // The deleted batches count as failed after later deliveries too.
+    // The deleted batches must still count as failed after later deliveries.
     deliver(data, &["good"], Destination::To(&RejectsBadWords));
     let after = verify(data, &Watch::silent()).unwrap();
     assert!(after.balance(), "{:?}", after.problems);

@@ -1,4 +1,4 @@
-//! The command line, and its help texts.
+//! Command line of `tenure`: verbs, options and their help texts.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

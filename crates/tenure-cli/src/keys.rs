@@ -65,7 +65,6 @@ fn has_credentials(url: &str) -> bool {
     url.contains('@')
 }
 
-/// Returns the store of lock files: the directory that `TENURE_DIR` names, or the default one.
 fn lock_files() -> Store {
     match std::env::var_os("TENURE_DIR") {
         Some(dir) if !dir.is_empty() => Store::in_dir(dir),
@@ -73,7 +72,6 @@ fn lock_files() -> Store {
     }
 }
 
-/// Returns the key that the arguments name; `None` if they name no key.
 pub(crate) fn named(typed: &OneKey) -> Result<Option<Key>, Error> {
     Ok(match typed {
         OneKey {

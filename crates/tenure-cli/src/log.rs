@@ -15,13 +15,14 @@ use crate::output;
 
 /// Maximum number of lines that wait while stderr is blocked. Further lines are dropped.
 const QUEUE_LENGTH: usize = 64;
-/// Maximum time for which the program waits at its end for a blocked stderr.
+/// Maximum time for which the program, at its end, waits for a blocked stderr. Lines that are not
+/// printed by then are dropped, so that the program ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Sender to the thread that prints log events. `None` while each thread prints its own events.
+/// Sender to the thread that prints log events. While it is `None`, each thread prints its own
+/// events and can block on stderr.
 static QUEUE: Mutex<Option<SyncSender<String>>> = Mutex::new(None);
 
-/// Subscriber that prints events of at least this level.
 struct Printer(Level);
 
 /// Installs the subscriber for the rest of the run. Warnings are printed even with `--quiet`.
@@ -33,7 +34,8 @@ pub(crate) fn install(verbose: bool) {
 /// Thread that prints all events until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Background {
-    /// Receiver that is disconnected once the thread that prints has ended.
+    /// Receiver that is disconnected once the thread that prints has ended. Waiting for it ensures
+    /// that the last lines are printed before the program ends.
     ended: Receiver<()>,
 }
 

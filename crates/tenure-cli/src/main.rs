@@ -50,7 +50,8 @@ fn real_main() -> i32 {
             } else {
                 exit::DONE
             };
-            // A help text whose reader closed the pipe, such as `head`, is not an error.
+            // Printing a help text into a pipe whose reader has exited, such as `head`, is not an
+            // error.
             let _ = error.print();
             let words: Vec<_> = std::env::args_os().collect();
             if code == exit::USAGE

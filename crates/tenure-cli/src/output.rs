@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::exit::{self, Failure};
 
-/// Prints data on stdout.
+/// Prints data on stdout. A closed pipe is not an error: `tenure status | head` must not fail.
 pub(crate) fn data(text: &str) -> Result<(), Failure> {
     match io::stdout().write_all(format!("{text}\n").as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -17,12 +17,10 @@ pub(crate) fn data(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Prints a message on stderr.
 pub(crate) fn message(text: &str) {
     let _ = writeln!(io::stderr(), "tenure: {text}");
 }
 
-/// Prints a hint below a message.
 pub(crate) fn hint(text: &str) {
     let _ = writeln!(io::stderr(), "  hint: {text}");
 }
@@ -48,7 +46,6 @@ pub(crate) enum Colour {
     Dim = 2,
 }
 
-/// Formats a time in UTC, to the second.
 pub(crate) fn time(time: SystemTime) -> String {
     jiff::Timestamp::try_from(time)
         .and_then(|time| jiff::Timestamp::from_second(time.as_second()))

@@ -124,8 +124,6 @@ mod linux {
             }
         }
 
-        /// Returns a percentile of the measured durations, in microseconds. `percent` 50 gives the
-        /// median.
         fn percentile(&self, percent: usize) -> f64 {
             let mut sorted = self.nanos.clone();
             sorted.sort_unstable();

@@ -41,7 +41,7 @@ fn main() {
             let status = command.status().unwrap();
             let took = began.elapsed();
             assert!(status.success());
-            // The first rounds fill the caches and are not counted.
+            // The first rounds fill the caches and would be slower, so they are not counted.
             if round >= 20 {
                 micros.push(took.as_secs_f64() * 1e6);
             }

@@ -12,7 +12,8 @@ use crate::witness::{Counter, Witness};
 const OWNS: u64 = 1;
 const REFUSED: u64 = 2;
 const FAILED: u64 = 3;
-/// Attempts that each refused process makes while the owner keeps the key.
+/// Attempts that each refused process makes while the owner keeps the key. If its refusals name two
+/// processes, they count as wrong.
 const TRIES: usize = 20;
 
 /// Parameters of a race: several processes start together and try to acquire one key.
@@ -107,7 +108,8 @@ impl BootRace {
     }
 }
 
-/// Process of one starter: waits for the signal, tries to acquire the key, reports and stays alive.
+/// Runs in each starting process: waits for the signal, tries to acquire the key, reports and stays
+/// alive, so that an owner keeps the key until the end of the round.
 pub fn starter(contender: Contender, dir: &Path, witness: &Path, slot: u64, slots: u64) -> ! {
     let witness = Witness::open(witness, slots + 1);
     while witness.value(slots, Counter::Report) == 0 {

@@ -36,7 +36,8 @@ pub enum Outcome {
     Failed(String),
 }
 
-/// Ownership of the key. It must be released explicitly.
+/// Ownership of the key by one of the lock algorithms. Dropping it is not enough: some algorithms
+/// remove their file on release.
 #[derive(Debug)]
 pub enum Ownership {
     /// A tenure.

@@ -16,7 +16,8 @@ pub struct FencedResource {
 
 #[derive(Debug)]
 struct State {
-    /// False: every write is accepted, which is wrong on purpose.
+    /// False if every write is accepted, whatever its token. That is wrong on purpose and must be
+    /// detected as a late write.
     checks_tokens: bool,
     /// Tokens of the accepted writes, in the order of their arrival, without repetitions.
     accepted: Vec<u64>,

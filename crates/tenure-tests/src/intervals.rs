@@ -13,7 +13,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Size in bytes of one entry: token, start and end, eight bytes each.
+/// Size in bytes of one entry of the file: token, start and end, eight bytes each. A smaller rest
+/// at the end was left by a killed process.
 const ENTRY: u64 = 24;
 
 /// File in which one process notes the intervals of its acquisitions.

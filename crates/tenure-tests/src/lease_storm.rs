@@ -17,7 +17,7 @@ use crate::fenced::{FencedResource, ResourceClient, ResourceReport};
 use crate::intervals::{self, IntervalLog, Verdict};
 use crate::naive_lease::NaiveLease;
 
-/// Name of the key for which the processes compete.
+/// Name of the one key for which all processes of a run compete.
 pub const KEY: &str = "contended";
 
 /// Behaviour of the competing processes.
@@ -128,7 +128,7 @@ impl LeaseStorm {
             command.env("LD_PRELOAD", faketime_library());
             command.env("FAKETIME", format!("+{}s", offset.as_secs()));
             // Shift the wall clock only. Leases rely on monotonic clocks, which no administrator
-            // can set.
+            // can set, so a shift of those would break correct runs.
             command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         }
         let errors = std::fs::OpenOptions::new()
@@ -252,7 +252,6 @@ impl Drop for RunningStorm {
     }
 }
 
-/// Ownership of the key, by a tenure of this library or by a naive lease.
 enum Ownership {
     Tenure(Box<Tenure>),
     Naive(NaiveLease),
@@ -328,7 +327,8 @@ pub fn worker(
             }
         }
         release(owned, &mut random);
-        // Pause before the next attempt, so that waiting processes can acquire the key too.
+        // Pause before the next attempt. Otherwise the former owner would often acquire the key
+        // again before a waiting process can.
         thread::sleep(Duration::from_micros(random.below(2000)));
     }
 }

@@ -59,7 +59,8 @@ impl NaiveLease {
     }
 }
 
-/// Sends a command and returns the beginning of the response; empty if the connection failed.
+/// Sends a command to Redis and returns the beginning of the response; empty if the connection
+/// failed.
 fn command(connection: &mut TcpStream, words: &[&str]) -> String {
     let mut text = format!("*{}\r\n", words.len());
     for word in words {

@@ -119,7 +119,8 @@ fn connect(client: TcpStream, state: &Arc<Mutex<State>>) {
     copy(server_in, client, state, generation, true);
 }
 
-/// Copies one direction of a connection until it ends.
+/// Copies one direction of a connection until it ends, and applies the state of the network to the
+/// copied data.
 fn copy(
     mut from: TcpStream,
     mut to: TcpStream,
@@ -170,7 +171,6 @@ fn is_timeout(error: &std::io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// A server that returns what it receives.
     fn echo() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

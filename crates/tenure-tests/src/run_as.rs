@@ -167,7 +167,7 @@ impl SharedDir {
     }
 }
 
-/// Sets the permissions of a file or directory.
+/// Sets the permissions of a file or directory, whatever the umask is.
 pub fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
 }

@@ -401,7 +401,6 @@ fn http_get(port: u16, path: &str) -> Option<String> {
     .filter(|response| response.starts_with("HTTP/"))
 }
 
-/// Sends a request and reads the response until the server closes the connection.
 fn exchange(port: u16, request: &str) -> Option<String> {
     let mut stream = connect(port)?;
     stream.write_all(request.as_bytes()).ok()?;

@@ -9,7 +9,8 @@ use crate::Random;
 use crate::contenders::{Contender, Outcome};
 use crate::witness::{Counter, Witness};
 
-/// Maximum time without any acquisition. A longer pause counts as a stuck key.
+/// Maximum time in which no process acquires the key. A longer pause counts as a stuck key, which a
+/// correct lock never has.
 const STUCK: Duration = Duration::from_secs(2);
 
 /// Parameters of a storm, a stress test: several processes acquire and release one key in a loop,

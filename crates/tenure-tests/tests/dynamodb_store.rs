@@ -113,8 +113,8 @@ fn lost_response_does_not_cost_the_key() {
     let Some(server) = DynamoDbServer::start() else {
         return;
     };
-    // moto closes the connection after each response. The second connection therefore has the
-    // request that writes the owner, and the proxy drops its response.
+    // moto closes the connection after each response, so the second connection has the request that
+    // writes the owner. The proxy drops the response to this request.
     let proxy = start_cutting_proxy(server.port(), |index| match index {
         1 => 0,
         _ => usize::MAX,

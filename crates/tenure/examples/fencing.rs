@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use tenure::{Key, Store};
 
-/// A value that several owners write one after the other.
 #[derive(Default)]
 struct Resource {
     value: String,
@@ -24,7 +23,8 @@ struct Resource {
 }
 
 impl Resource {
-    /// Writes the value, unless an owner with a larger token has written before.
+    /// Writes the value, unless an owner with a larger token has written before: the late write of
+    /// a former owner must not replace the value of its successor.
     fn write(&mut self, token: u64, value: &str) -> Result<(), String> {
         if token < self.token {
             return Err(format!(
@@ -52,8 +52,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let first = claim().try_acquire()?;
     let old_token = first.token();
     resource.write(old_token, "first")?;
-    // `leave` ends the renewal without a release, so the lease expires. The store sees the same if
-    // the first owner is suspended.
+    // `leave` ends the renewal without a release, so the lease expires. The store cannot
+    // distinguish this from an owner that is suspended, whose lease is not renewed either.
     first.leave()?;
 
     let second = claim().acquire_within(Duration::from_secs(10), |holder| {

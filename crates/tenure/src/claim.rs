@@ -385,7 +385,8 @@ fn next_token(last: u64, now: SystemTime) -> u64 {
     micros.max(last.saturating_add(1))
 }
 
-/// Facts about this process for its lock records; the same for every key that it acquires.
+/// Facts about this process that its lock records contain. They are read once and cached, so that
+/// later acquisitions need not read them again.
 #[derive(Clone)]
 pub(crate) struct OwnProcess {
     pub(crate) pid: u32,

@@ -94,7 +94,7 @@ pub fn boot_time() -> std::time::Duration {
     sys::clock::boot_time()
 }
 
-/// Compiles and runs the example in the README.
+/// Compiles and runs the example in the README, so that it stays correct.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

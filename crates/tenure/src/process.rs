@@ -140,7 +140,8 @@ mod tests {
         let pid = std::process::id();
         let this = Identity::from_pid(pid).unwrap();
         assert!(!this.has_ended(pid));
-        // In this boot, another process has the same pid now.
+        // `earlier` has this process's pid and boot, but another start time: the pid was reused, so
+        // the process that had it has ended.
         let earlier = Identity {
             start: this.start.wrapping_sub(1),
             ..this.clone()

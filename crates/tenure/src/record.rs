@@ -424,7 +424,8 @@ fn take_command(fields: &mut Map<String, Value>) -> Option<RecordedCommand> {
     })
 }
 
-/// Writer of a JSON object that keeps the order in which members are added.
+/// Writer of a JSON object that keeps the order in which members are added. The pid must come first
+/// and the checksum last.
 struct JsonWriter(Vec<u8>);
 
 impl JsonWriter {

@@ -16,7 +16,7 @@ use crate::sys::types::Evidence;
 /// Interval between checks of the lock while its owner exits.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum time between the kernel's release of an exiting process's lock and the end of the
-/// process.
+/// process. `stop` removes the lock file that the process leaves only after its end.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// Maximum time that a killed process may take to exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// killed.
 const WRAPPER_GRACE: Duration = Duration::from_secs(1);
 
-/// A request to stop the owner of a key.
+/// A request to stop the owner of a key. [`run`](Self::run) executes it.
 ///
 /// A process is signalled only if it is proven to be the owner. Another process that now has the
 /// recorded pid is not signalled.

@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-/// Maximum length of a name that is read from a lock record, in characters.
+/// Maximum length of a name that is read from a lock record, in characters. Another program may
+/// have written a name that would flood a message.
 const MAX_NAME_CHARS: usize = 256;
 
 /// Replaces each unsafe character by `?`.

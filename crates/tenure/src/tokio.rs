@@ -9,7 +9,8 @@ use crate::error::Error;
 use crate::holder::Holder;
 use crate::tenure::Tenure;
 
-/// Sets the flag that ends the wait on the blocking thread when the future is dropped.
+/// Guard that ends the wait on the blocking thread when the future is dropped. Otherwise the thread
+/// would go on waiting, although no task needs the key any more.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {

@@ -95,7 +95,8 @@ pub fn serve(sandbox: &Sandbox, backends: &[&FakeLlm], settings: &[(&str, &str)]
     sandbox.serve_with(command.envs(settings.iter().copied()))
 }
 
-/// Returns the configuration of backends whose names are their addresses.
+/// Returns the configuration of backends whose names are their addresses, so that the name in a
+/// response identifies the backend.
 pub fn named_by_address(addresses: impl Iterator<Item = SocketAddr>) -> String {
     let backends = addresses
         .map(|address| format!("[[backend]]\nname = \"{address}\"\nurl = \"http://{address}\"\n"));
@@ -116,7 +117,8 @@ pub fn asked(backend: &FakeLlm) -> Vec<Arc<Received>> {
     requests
 }
 
-/// Returns the number of requests that [`asked`] returns.
+/// Returns the number of requests under `/v1/` that a backend received, apart from those for the
+/// model list.
 pub fn count(backend: &FakeLlm) -> usize {
     asked(backend).len()
 }

@@ -68,13 +68,12 @@ impl Authority {
         }
     }
 
-    /// Runs openssl in the directory of the authority.
+    /// Runs openssl in the directory of the authority, where its relative paths are resolved.
     pub fn openssl(&self, arguments: &str) {
         assert!(openssl(&self.directory, arguments), "openssl is gone");
     }
 }
 
-/// Runs openssl. Returns false if there is no such program.
 fn openssl(directory: &Path, arguments: &str) -> bool {
     let mut command = Command::new("openssl");
     command

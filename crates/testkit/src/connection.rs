@@ -109,8 +109,8 @@ impl Connection {
         Answer { head, body }
     }
 
-    /// True if the server has closed the connection without sending further bytes. False if the
-    /// connection stays open and silent.
+    /// True if the server has closed the connection without sending further bytes. False if it has
+    /// sent some, or if the connection stays open.
     pub fn is_closed(&mut self) -> bool {
         match self.reader.fill_buf() {
             Ok(more) => more.is_empty(),

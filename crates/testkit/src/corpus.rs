@@ -51,7 +51,6 @@ pub fn replay(name: &str, target: impl Fn(&[u8])) {
     }
 }
 
-/// Returns a random number below `end`.
 fn index(random: &mut Random, end: usize) -> usize {
     usize::try_from(random.below(end as u64)).unwrap_or_default()
 }

@@ -7,8 +7,9 @@
 use crate::message::Head;
 use crate::server::{BodyHandling, Received, Reply};
 
-/// Returns the body rule of the library. The bodies of GET, HEAD, OPTIONS and DELETE requests stay
-/// unread, and those of requests that the library rejects by their head.
+/// Returns the body rule of cpp-httplib: which request bodies a scripted server leaves unread.
+/// These are bodies of GET, HEAD, OPTIONS and DELETE requests, and of requests that the library
+/// rejects by their head.
 pub fn body_rule(head: &Head) -> BodyHandling {
     let is_bodiless = matches!(head.method(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
     if is_bodiless || rejection(head).is_some() {
@@ -18,7 +19,8 @@ pub fn body_rule(head: &Head) -> BodyHandling {
     }
 }
 
-/// Returns the response to a request that the library rejects by its head.
+/// Returns the response to a request that cpp-httplib rejects by its head, or `None` for other
+/// requests.
 pub fn rejected(request: &Received) -> Option<Reply> {
     let status = rejection(&request.head)?;
     Some(Reply::response(status, &[], ""))
@@ -36,7 +38,8 @@ fn rejection(head: &Head) -> Option<u16> {
     (head.field("if-match").is_some() && head.method() != "GET").then_some(412)
 }
 
-/// True if the library can parse this `Range`.
+/// True if cpp-httplib can parse this `Range`. It responds 416 to any other and leaves the body
+/// unread.
 fn is_range(value: &str) -> bool {
     let is_number = |text: &str| text.is_empty() || text.bytes().all(|byte| byte.is_ascii_digit());
     value.strip_prefix("bytes=").is_some_and(|ranges| {
@@ -49,7 +52,8 @@ fn is_range(value: &str) -> bool {
     })
 }
 
-/// True if the library can parse this `Accept`.
+/// True if cpp-httplib can parse this `Accept`. It responds 400 to any other and leaves the body
+/// unread.
 fn is_accept(value: &str) -> bool {
     value.is_empty()
         || value.split(',').all(|entry| {

@@ -22,7 +22,6 @@ pub fn assert_screens(program: &str, file: &Path) {
     );
 }
 
-/// Appends the help screen of a subcommand, then those of its own subcommands.
 fn collect(program: &str, subcommand: &[&str], screens: &mut String) {
     let output = Command::new(program)
         .args(subcommand)

@@ -98,8 +98,8 @@ impl Http1 {
         (bytes, is_closed)
     }
 
-    /// Shuts down the sending direction of the connection. The client can still receive the
-    /// response.
+    /// Shuts down the sending direction of the connection, as a client that has sent its last
+    /// request. The client can still receive the response.
     pub fn finish_sending(&self) -> io::Result<()> {
         self.reader.get_ref().shutdown(Shutdown::Write)
     }
@@ -109,7 +109,6 @@ impl Http1 {
         SockRef::from(self.reader.get_ref()).set_linger(Some(Duration::ZERO))
     }
 
-    /// Returns a reader that fails with `TimedOut` at this time.
     fn until(&mut self, deadline: Instant) -> ReadUntil<'_> {
         ReadUntil {
             reader: &mut self.reader,

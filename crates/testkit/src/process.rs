@@ -209,7 +209,8 @@ impl From<Output> for Finished {
     }
 }
 
-/// Opens a file for appending; it is created if there is none.
+/// Opens a file for appending, so that output which it contains is kept. Creates it if it does not
+/// exist.
 pub fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }

@@ -93,7 +93,7 @@ pub fn heads(handle: impl Fn(&Head, &mut BufReader<TcpStream>) + Send + Sync + '
     })
 }
 
-/// Resets a connection, even if clones of its stream are open.
+/// Resets a connection at once. Dropping the stream would not, as long as clones of it are open.
 #[cfg(unix)]
 pub fn reset(stream: &TcpStream) {
     let _ = rustix::net::connect_unspec(stream);

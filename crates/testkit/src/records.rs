@@ -37,8 +37,8 @@ pub fn of_request(data_dir: &Path, request_id: &str) -> io::Result<Vec<Value>> {
     Ok(records)
 }
 
-/// Returns the texts of the files in a directory. A file that is renamed meanwhile is read again
-/// under its new name.
+/// Returns the texts of the record files in a directory. If a file is renamed meanwhile, the whole
+/// directory is read again, so that no record is missed.
 fn texts(dir: &Path) -> io::Result<Vec<String>> {
     let texts = try_eventually("the directory can be read", || match try_texts(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -65,7 +65,8 @@ fn try_texts(dir: &Path) -> io::Result<Vec<String>> {
     Ok(texts)
 }
 
-/// Returns the records of a staged entry. An incomplete last line is ignored.
+/// Returns the records of a staged entry. An incomplete last line is ignored, because the server
+/// may be writing it.
 fn entry(text: &str) -> Vec<Value> {
     let line = |line: &str| {
         let line: Value = serde_json::from_str(line).ok()?;

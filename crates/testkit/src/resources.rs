@@ -36,7 +36,8 @@ pub fn closed_first(port: u16) -> io::Result<BTreeSet<String>> {
     let mut kept = BTreeSet::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         let table = match fs::read_to_string(table) {
-            // A system without IPv6 has no table of IPv6 connections.
+            // A system without IPv6 has no table of IPv6 connections. The missing file is not an
+            // error.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             table => table?,
         };

@@ -37,7 +37,7 @@ impl Sandbox {
         Self::try_new(llmlb).expect("a temporary directory")
     }
 
-    /// Like [`Sandbox::new`], but returns the failure.
+    /// Like [`Sandbox::new`], but returns a failure instead of panicking.
     pub fn try_new(llmlb: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self {
             dir: tempfile::Builder::new().prefix("llmlb-test-").tempdir()?,
@@ -123,7 +123,7 @@ impl Sandbox {
         self.try_start(command).expect("the process starts")
     }
 
-    /// Like [`Sandbox::start`], but returns the failure.
+    /// Like [`Sandbox::start`], but returns a failure instead of panicking.
     pub fn try_start(&self, command: &mut Command) -> io::Result<Process> {
         let number = self.launched.fetch_add(1, Ordering::Relaxed);
         let stdout = self.path(&format!("{number}.out"));
@@ -138,7 +138,7 @@ impl Sandbox {
         self.start(&mut self.command(words)).finish()
     }
 
-    /// Like [`Sandbox::run`], but returns the failure.
+    /// Like [`Sandbox::run`], but returns a failure instead of panicking.
     pub fn try_run(&self, words: &str) -> io::Result<Finished> {
         self.try_finish(&mut self.command(words))
     }

@@ -78,13 +78,13 @@ impl<'a> ServeBuilder<'a> {
         self
     }
 
-    /// Limits the number of open descriptors, soft and hard.
+    /// Limits the number of open descriptors of the server, soft and hard.
     #[must_use]
     pub fn max_descriptors(self, limit: usize) -> Self {
         self.under(&["prlimit", &format!("--nofile={limit}:{limit}")])
     }
 
-    /// Limits the address space in bytes.
+    /// Limits the address space of the server, in bytes. An allocation beyond it fails.
     #[must_use]
     pub fn max_address_space(self, limit: u64) -> Self {
         self.under(&["prlimit", &format!("--as={limit}:{limit}")])
@@ -203,7 +203,7 @@ impl LlmlbServer {
         self.get("/status").json()
     }
 
-    /// Like [`LlmlbServer::status`], but returns the failure.
+    /// Like [`LlmlbServer::status`], but returns a failure instead of panicking.
     pub fn try_status(&self) -> io::Result<Value> {
         Ok(self.send(&Request::get("/status"))?.json())
     }
@@ -233,7 +233,7 @@ impl LlmlbServer {
         status.unwrap_or_else(|error| panic!("{error}")).code()
     }
 
-    /// Like [`LlmlbServer::stop`], but returns the failure.
+    /// Like [`LlmlbServer::stop`], but returns a failure instead of panicking.
     pub fn try_stop(&self) -> io::Result<ExitStatus> {
         self.process.terminate()?;
         try_eventually("the server ends", || self.process.exit_status().transpose())

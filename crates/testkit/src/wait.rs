@@ -36,7 +36,7 @@ pub fn until(condition: &str, mut is_true: impl FnMut() -> bool) {
     eventually(condition, || is_true().then_some(()));
 }
 
-/// Like [`eventually`], but returns the failure.
+/// Like [`eventually`], but returns a failure instead of panicking.
 pub fn try_eventually<T>(condition: &str, check: impl FnMut() -> Option<T>) -> Result<T, TimedOut> {
     poll(DEADLINE, check).ok_or_else(|| TimedOut(condition.to_owned()))
 }

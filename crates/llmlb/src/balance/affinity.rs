@@ -5,10 +5,12 @@ use super::backend::Backend;
 use super::lossy_cache::{LossyCache, VALUE_BITS};
 use crate::backend_id::BackendId;
 
-/// Binary logarithm of the number of cells: 2 MiB, enough for the beginnings of many thousand prompts.
+/// Binary logarithm of the number of cells in the table of prompt beginnings. The table then has 2
+/// MiB, enough for many thousand prompts.
 const CELLS_LOG2: u32 = 18;
 
-/// Backends by the beginnings of prompts that they received.
+/// Table of the beginnings of prompts, with the backend that received each of them. A later prompt
+/// with the same beginning is sent there, because the backend's prefix cache may still contain it.
 #[derive(Debug)]
 pub(super) struct Affinity(LossyCache);
 
@@ -22,13 +24,14 @@ const ID_BITS: u32 = VALUE_BITS - u16::BITS;
 pub(super) struct BackendEpoch(u64);
 
 impl BackendEpoch {
-    /// `None` if the id of the backend is too large.
+    /// Returns `None` for a backend's id that does not fit into [`ID_BITS`]: a truncated id would
+    /// name another backend.
     pub(super) fn new(backend: &Backend) -> Option<Self> {
         let id = u64::from(backend.id.0);
         (id >> ID_BITS == 0).then(|| Self(u64::from(backend.stats.epoch()) << ID_BITS | id))
     }
 
-    /// Id of the backend, without the number of times that the backend came up.
+    /// Returns the id of the backend, without the number of times that the backend came up.
     pub(super) fn id(self) -> BackendId {
         BackendId((self.0 & ((1 << ID_BITS) - 1)) as u32)
     }
@@ -39,7 +42,8 @@ impl Affinity {
         Self(LossyCache::new(CELLS_LOG2))
     }
 
-    /// Notes that a backend receives a prompt.
+    /// Notes that a backend receives a prompt, so that later prompts with the same beginning are
+    /// sent to that backend.
     pub(super) fn remember(&self, blocks: &[u64], backend: &Backend) {
         let Some(BackendEpoch(epoch)) = BackendEpoch::new(backend) else {
             return;
@@ -49,12 +53,14 @@ impl Affinity {
         }
     }
 
-    /// Backends that received the longest known beginning of a prompt, then backends of shorter beginnings.
+    /// Returns the backends that received the longest known beginning of a prompt, then the
+    /// backends of shorter beginnings.
     pub(super) fn recall(&self, blocks: &[u64]) -> impl Iterator<Item = BackendEpoch> {
         let mut last = None;
         let epochs = blocks.iter().rev().filter_map(|block| self.0.get(*block));
         epochs.map(BackendEpoch).filter(move |epoch| {
-            // Successive blocks of a prompt mostly lead to the same backend, which is returned once.
+            // Return each backend once: successive blocks of a prompt mostly lead to the same
+            // backend.
             let is_new = last != Some(*epoch);
             last = Some(*epoch);
             is_new

@@ -17,18 +17,20 @@ use crate::backend_id::BackendId;
 use crate::config::{self, Kind};
 use crate::issued_ids::BackendKey;
 
-/// An upstream LLM server.
 #[derive(Debug)]
 pub(crate) struct Backend {
     pub(crate) id: BackendId,
-    /// Identity of the backend in files and in Redis, set when the backend is added to the pool.
+    /// Key that identifies the backend in files and in Redis, where issued ids are stored with it.
+    /// Set when the backend is added to the pool.
     pub(super) key: BackendKey,
     pub(crate) name: String,
-    /// Name that clients see in `x-llmlb-backend`.
+    /// Name that clients see in `x-llmlb-backend`. A default name is replaced, because it contains
+    /// the backend's host and port.
     pub(crate) label: HeaderValue,
     pub(crate) url: config::BackendUrl,
     pub(crate) settings: BackendSettings,
-    /// Number of a [`Kind`]. `u8::MAX` means that the kind is not known.
+    /// Kind of the backend, as the number of a [`Kind`]. `u8::MAX` means that the kind is not
+    /// known.
     kind: AtomicU8,
     current: Arc<Mutex<StateAndModels>>,
     pub(crate) health: Arc<BackendHealth>,
@@ -44,17 +46,19 @@ pub(crate) struct Backend {
     reason = "each is an independent setting"
 )]
 pub(crate) struct BackendSettings {
-    /// The backend was found on this machine; the configuration does not name it.
+    /// True if the backend was discovered on this machine, and the configuration does not name it.
     pub(crate) is_discovered: bool,
-    /// Models that the configuration lists. `None` if probes request the list from the backend.
+    /// Models that the configuration lists (`backend.models`), which replace the list that the
+    /// backend reports. `None` if probes request that list.
     pub(crate) fixed_models: Option<Vec<String>>,
-    /// Patterns of the models that the backend is used for.
+    /// Patterns of the models for which the backend is used (`backend.only_models`).
     only_models: Option<Vec<String>>,
-    /// Header field and value of the backend's key.
+    /// Header field and value with which a request to the backend carries the backend's key.
     pub(crate) credential: Option<(HeaderName, HeaderValue)>,
-    /// Relative share of the requests.
+    /// Share of the requests that the backend gets, relative to the other backends.
     pub(crate) weight: u32,
-    /// Maximum number of concurrent requests: `max_concurrent`.
+    /// Maximum number of concurrent requests at the backend (`max_concurrent`). Further ones wait
+    /// or go to another backend.
     pub(crate) limit: Option<u32>,
     /// True if backend connections are also reused after an error response to a request with a body
     /// (`backend.reuse_after_errors`). Only safe for backends that always read the whole request.
@@ -72,7 +76,8 @@ pub(super) struct Learned {
     /// Models for which `include_usage` is not added to requests, since the backend rejects the
     /// option or reports usage where it cannot be hidden from the client.
     usage_opt_outs: UsageOptOuts,
-    /// Endpoints that the backend serves or lacks.
+    /// Endpoints that the backend serves or lacks, so that requests avoid a backend that would
+    /// respond 404.
     endpoints: Endpoints,
     /// Failed responses since the last success that a client may have provoked. They eject the
     /// backend only if two clients or three prompts caused them: one bad prompt must not eject a
@@ -88,7 +93,8 @@ impl Learned {
     }
 }
 
-/// State of a backend, as the last probe or the last failed connection showed it.
+/// State of a backend, as the last probe or the last failed connection showed it. Only a backend
+/// that is up gets requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum BackendState {
     /// The backend responds and serves these models.
@@ -110,7 +116,8 @@ struct StateAndModels {
 }
 
 impl BackendState {
-    /// State of a backend before its first probe.
+    /// Returns the state of a backend before its first probe, in which the backend gets no
+    /// requests.
     pub(crate) fn not_probed() -> Self {
         Self::Down("the backend has not responded to a probe yet".to_owned())
     }
@@ -161,8 +168,8 @@ impl Backend {
         .with_fixed_models()
     }
 
-    /// Returns a backend with new settings at the same URL, which keeps what is known about the old one:
-    /// its id, state, load, latency, failures and affinity.
+    /// Returns a backend with new settings at the same URL. It keeps the old backend's id, state,
+    /// load, latency, failures and affinity, so that a reload does not forget them.
     pub(crate) fn with_state_of(mut self, old: &Self) -> Self {
         let kind = match (old.settings.is_kind_given, old.kind()) {
             (false, Some(kind)) => Some(kind),
@@ -180,7 +187,8 @@ impl Backend {
         self
     }
 
-    /// Lists the configured models as served, also while the backend is down.
+    /// Lists the configured models as served even while the backend is down, so that they do not
+    /// become unknown to clients.
     fn with_fixed_models(self) -> Self {
         let served = self.fixed_models();
         if let Some(served) = served {
@@ -189,7 +197,7 @@ impl Backend {
         self
     }
 
-    /// Names of the models that the configuration lists. `None` if the backend reports its models.
+    /// Returns the models that the configuration lists. `None` if the backend reports its models.
     fn fixed_models(&self) -> Option<Arc<[Arc<str>]>> {
         let fixed = self.settings.fixed_models.as_ref()?.iter();
         let only = self.settings.only_models.as_deref();
@@ -211,7 +219,7 @@ impl Backend {
         current.served = fixed.unwrap_or_else(|| allowed.collect());
     }
 
-    /// True if both have the same settings, so that the old one can stay in use.
+    /// True if a reloaded backend has the same settings as this one, so that this one stays in use.
     pub(super) fn has_same_settings(&self, other: &Self) -> bool {
         let kind = |backend: &Self| backend.settings.is_kind_given.then(|| backend.kind());
         self.name == other.name
@@ -220,24 +228,25 @@ impl Backend {
             && self.settings == other.settings
     }
 
-    /// True while the configuration does not name the backend any more: it gets no further requests.
+    /// True while the configuration does not name the backend any more: it gets no further
+    /// requests.
     pub(crate) fn is_removed(&self) -> bool {
         self.stats.is_removed()
     }
 
-    /// A backend that was found on this machine.
+    /// Returns a backend that was discovered on this machine and is not in the configuration.
     pub(crate) fn discovered(backend: config::Backend) -> Self {
         let mut backend = Self::new(backend);
         backend.settings.is_discovered = true;
         backend
     }
 
-    /// Name that clients see in `x-llmlb-backend`.
     pub(crate) fn label(&self) -> &str {
         self.label.to_str().unwrap_or_default()
     }
 
-    /// Notes whether the backend refused the last connection.
+    /// Notes whether the backend refused the last connection. If it did, a request still tries the
+    /// backend when no other is left.
     pub(crate) fn set_refuses_connections(&self, refuses: bool) {
         // A discovered backend is not retried without a probe: another user's program may listen on
         // its port by now, and only the probe checks the owner.
@@ -245,12 +254,14 @@ impl Backend {
         self.health.set_refuses_connections(refuses);
     }
 
-    /// True if `include_usage` may be added to requests for a stream of this model.
+    /// True if `include_usage` may be added to a streaming request for this model, so that the
+    /// backend reports the usage.
     pub(crate) fn accepts_usage_option(&self, model: &str) -> bool {
         !self.learned.usage_opt_outs.has(model, Moment::now)
     }
 
-    /// Stops adding `include_usage` for this model, for an hour. `why` is logged.
+    /// Stops adding `include_usage` to requests for this model for an hour, because of `why`, which
+    /// is logged. The usage of the model's streams is estimated meanwhile.
     pub(crate) fn opt_out_of_usage(&self, model: &str, why: &str) {
         if self.learned.usage_opt_outs.note(model, Moment::now()) {
             let name = &self.name;
@@ -258,8 +269,9 @@ impl Backend {
         }
     }
 
-    /// True if the backend has recently shown that it does not serve this endpoint. Backends lack WebSockets
-    /// unless the configuration or an accepted handshake shows otherwise.
+    /// True if the backend recently showed that it does not serve this endpoint, so that requests
+    /// prefer other backends. A backend lacks WebSockets unless the configuration or an accepted
+    /// handshake shows otherwise.
     pub(super) fn lacks(&self, endpoint: EndpointKey, now: Moment) -> bool {
         let endpoints = &self.learned.endpoints;
         let is_unproven = endpoint.is_websocket()
@@ -268,12 +280,14 @@ impl Backend {
         is_unproven || (self.stats.lacks_any() && endpoints.lacks(endpoint, now))
     }
 
-    /// True if a 404, 405 or 501 may mean that the backend does not serve this endpoint.
+    /// True if a 404, 405 or 501 may mean that the backend does not serve this endpoint. False
+    /// after a success on the endpoint: then the response concerns only its request.
     pub(crate) fn may_lack(&self, endpoint: EndpointKey) -> bool {
         !self.learned.endpoints.has_served(endpoint)
     }
 
-    /// Notes that the backend does not serve an endpoint: it responded `status` to this path.
+    /// Notes that the backend does not serve an endpoint, after it responded `status` to this path.
+    /// Requests then prefer other backends for ten minutes.
     pub(crate) fn note_missing(&self, endpoint: EndpointKey, status: StatusCode, path: &str) {
         if self.learned.endpoints.note_missing(endpoint, Moment::now()) {
             self.stats.set_lacks_any(true);
@@ -292,14 +306,16 @@ impl Backend {
         }
     }
 
-    /// Notes that the backend serves an endpoint.
+    /// Notes that the backend serves an endpoint, so that a later 404, 405 or 501 counts only for
+    /// its request.
     pub(crate) fn note_served(&self, endpoint: EndpointKey) {
         if !self.learned.endpoints.has_served(endpoint) {
             self.learned.endpoints.note_served(endpoint, Moment::now());
         }
     }
 
-    /// Notes a response with which the backend rejects our credential.
+    /// Notes that the backend rejected our credential, and logs a warning for the first rejection
+    /// since the last success.
     pub(crate) fn note_rejected_key(&self, status: StatusCode) {
         if self.learned.suspicion.note_rejected_key() {
             let (name, status) = (&self.name, status.as_u16());
@@ -310,7 +326,6 @@ impl Backend {
         }
     }
 
-    /// Program or service that runs at the backend, if it is known.
     pub(crate) fn kind(&self) -> Option<Kind> {
         Kind::from_number(self.kind.load(Ordering::Relaxed))
     }
@@ -331,7 +346,8 @@ impl Backend {
         self.stats.is_up()
     }
 
-    /// Replaces the state and returns the old one.
+    /// Replaces the state of the backend and returns the old state. When the backend comes up,
+    /// facts learned about its previous program are discarded.
     pub(super) fn replace_state(&self, mut state: BackendState) -> BackendState {
         let mut current = self.lock();
         if let BackendState::Up(models) = &mut state {
@@ -350,17 +366,20 @@ impl Backend {
         std::mem::replace(&mut current.state, state)
     }
 
-    /// True if the backend's models are known, even if it is down now.
+    /// True if the backend has reported its models or the configuration lists them, even if the
+    /// backend is down now. Until this is true for all backends, a request for an unknown model
+    /// gets 503 instead of 404.
     pub(crate) fn has_known_models(&self) -> bool {
         self.settings.fixed_models.is_some() || self.lock().has_reported
     }
 
-    /// Names of the models that the backend serves, or served before it went down.
+    /// Returns the names of the models that the backend serves, or served before it went down.
     pub(super) fn model_names(&self) -> Arc<[Arc<str>]> {
         Arc::clone(&self.lock().served)
     }
 
-    /// Removes the models that `only_models` excludes.
+    /// Removes the models that `only_models` excludes from a backend's list, so that no request for
+    /// them is sent there.
     pub(crate) fn allowed_models(&self, mut models: Models) -> Models {
         let only = self.settings.only_models.as_deref();
         models.retain(|id| is_allowed(only, id));
@@ -371,12 +390,10 @@ impl Backend {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of requests that the backend is working on for llmlb.
     pub(crate) fn outstanding(&self) -> usize {
         self.stats.outstanding() as usize
     }
 
-    /// Number of requests that were sent to the backend.
     pub(crate) fn requests(&self) -> u64 {
         self.stats.requests()
     }
@@ -386,7 +403,8 @@ impl Backend {
         self.stats.verdict(Moment::now()) != Verdict::Healthy
     }
 
-    /// Maximum number of concurrent requests.
+    /// Returns the maximum number of concurrent requests at the backend; `u32::MAX` if it has no
+    /// limit.
     pub(super) fn max_slots(&self) -> u32 {
         self.settings.limit.unwrap_or(u32::MAX)
     }

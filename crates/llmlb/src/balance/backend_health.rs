@@ -7,43 +7,45 @@ use std::time::SystemTime;
 use http::StatusCode;
 use tokio::sync::Notify;
 
-/// Health of one backend.
 #[derive(Debug, Default)]
 pub(crate) struct BackendHealth {
-    /// The backend accepts connections and does not respond.
+    /// True if the backend accepts connections but does not respond. Requests that wait for its
+    /// response are then retried on another backend.
     is_hung: AtomicBool,
     /// True if the backend is down because it refused a connection. A request still tries such a
     /// backend if no other backend is left: the backend may be up again, and if it is not, the
     /// attempt fails at once.
     refuses_connections: AtomicBool,
-    /// Status with which the backend rejected our key in the last probe, or 0.
+    /// HTTP status with which the backend rejected our key in the last probe, or 0. While all
+    /// backends of a model reject it, clients get an error about the key.
     rejected_key: AtomicU16,
     last_error: Mutex<Option<LastError>>,
-    /// Number of responses to requests and probes.
+    /// Number of responses to requests and probes. If the number has not changed since an attempt
+    /// started, a failure of that attempt may mean that the backend is down.
     responses: AtomicU64,
     /// True if the backend has sent bytes since the last call of [`BackendHealth::take_active`]. A
     /// probe that timed out then means that the backend is busy, not down.
     was_active: AtomicBool,
-    /// Wakes the probe, which then checks the backend at once.
+    /// Signal that wakes the backend's probe loop, which then probes soon instead of after its
+    /// interval.
     pub(crate) recheck: Notify,
 }
 
-/// The last request that a backend failed.
+/// Last failed request of a backend, shown by `llmlb status`.
 #[derive(Clone, Debug)]
 pub(crate) struct LastError {
-    /// Status of the response, if there was one.
+    /// HTTP status of the failed response, if there was one.
     pub(crate) status: Option<StatusCode>,
     pub(crate) error: String,
     pub(crate) at: SystemTime,
 }
 
 impl BackendHealth {
-    /// Number of responses to requests and probes.
     pub(crate) fn responses(&self) -> u64 {
         self.responses.load(Ordering::Relaxed)
     }
 
-    /// Counts a response to a request or probe, and marks the backend as active.
+    /// Counts a response of the backend to a request or probe, and marks the backend as active.
     pub(crate) fn note_response(&self) {
         self.responses.fetch_add(1, Ordering::Relaxed);
         self.mark_active();
@@ -64,7 +66,6 @@ impl BackendHealth {
         self.was_active.swap(false, Ordering::Relaxed)
     }
 
-    /// True if the backend accepts connections and does not respond.
     pub(crate) fn is_hung(&self) -> bool {
         self.is_hung.load(Ordering::Relaxed)
     }
@@ -73,7 +74,6 @@ impl BackendHealth {
         self.is_hung.store(hung, Ordering::Relaxed);
     }
 
-    /// True if the backend is down because it refused a connection.
     pub(super) fn refuses_connections(&self) -> bool {
         self.refuses_connections.load(Ordering::Relaxed)
     }
@@ -82,19 +82,19 @@ impl BackendHealth {
         self.refuses_connections.store(refuses, Ordering::Relaxed);
     }
 
-    /// Status with which the backend rejected our key in the last probe, if the backend is down for
-    /// this reason. `None` otherwise.
+    /// Returns the status with which the backend rejected our key in the last probe, if the backend
+    /// is down for this reason; `None` otherwise.
     pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
         StatusCode::from_u16(self.rejected_key.load(Ordering::Relaxed)).ok()
     }
 
-    /// Notes whether the last probe was rejected because of our key.
+    /// Notes whether the last probe of the backend was rejected because of our key.
     pub(crate) fn set_rejected_key(&self, status: Option<StatusCode>) {
         let status = status.map_or(0, |status| status.as_u16());
         self.rejected_key.store(status, Ordering::Relaxed);
     }
 
-    /// Notes a failure, to be shown by `status`.
+    /// Notes a failed request, which `llmlb status` shows as the backend's last error.
     pub(crate) fn note_error(&self, status: Option<StatusCode>, error: &str) {
         let last = LastError {
             status,

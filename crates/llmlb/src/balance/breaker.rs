@@ -19,29 +19,29 @@ const MAX_FAILURES: u8 = 3;
 /// Duration of the first ejection. Each further ejection without a response in between lasts twice
 /// as long.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Number of ejections after which their duration does not double any more.
+/// Number of ejections after which the next ones do not last longer, so that a backend that
+/// recovers is tried again within seconds.
 const MAX_STEPS: u8 = 3;
 
-/// Circuit breaker of one backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Breaker {
-    /// Number of consecutive failures.
+    /// Number of consecutive failed requests at the backend.
     failures: u8,
     /// Number of ejections since a response last proved the backend healthy, at most [`MAX_STEPS`].
     /// The number determines the duration of the next ejection. 0 means that the backend gets
     /// requests; otherwise it is ejected or needs a trial.
     steps: u8,
-    /// The trial, the single request after an ejection, was sent and its outcome is not known yet.
-    /// Failures of other requests do not prolong the ejection.
+    /// True after the trial (the single request after an ejection) was sent, until its outcome is
+    /// known. Failures of other requests do not prolong the ejection meanwhile.
     is_on_trial: bool,
-    /// The backend itself requested the ejection, with 429 and `Retry-After`. Responses to earlier
-    /// requests do not end such an ejection.
+    /// True if the backend itself requested the ejection, with 429 and `Retry-After`. Responses to
+    /// earlier requests do not end such an ejection.
     is_backing_off: bool,
     /// End of the ejection, in milliseconds of the balancer's clock ([`Moment`]).
     until: u64,
 }
 
-/// Decision of the breaker about the next request.
+/// Decision of the breaker about sending the next request to the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The backend gets requests.
@@ -61,8 +61,8 @@ impl Breaker {
         }
     }
 
-    /// State after a request is sent. The first request after the pause is the trial; until its
-    /// outcome is known, the backend counts as ejected again.
+    /// Returns the breaker's state after a request is sent. The first request after the pause is
+    /// the trial; until its outcome is known, the backend counts as ejected again.
     #[must_use]
     pub(super) fn tried(self, now: Moment) -> Self {
         if self.verdict(now) != Verdict::TrialDue {
@@ -76,13 +76,15 @@ impl Breaker {
         }
     }
 
-    /// State after a failed request.
+    /// Returns the breaker's state after a failed request: the third consecutive failure, or a
+    /// failed trial, ejects the backend.
     #[must_use]
     pub(super) fn failed(self, now: Moment) -> Self {
         let failures = self.failures.saturating_add(1).min(MAX_FAILURES);
         let is_over = match self.steps {
             0 => failures == MAX_FAILURES,
-            // Requests that were sent before the ejection do not prolong it.
+            // Keep the end of the ejection: requests that were sent before the ejection and fail
+            // during it do not prolong it.
             _ => self.is_on_trial,
         };
         if !is_over {
@@ -98,16 +100,18 @@ impl Breaker {
         }
     }
 
-    /// State after the backend is ejected for another reason than three consecutive failures. If a trial was
-    /// running, it counts as failed and the pause doubles.
+    /// Returns the breaker's state after the backend is ejected for another reason than three
+    /// consecutive failures. If a trial was running, the trial counts as failed and the pause
+    /// doubles.
     #[must_use]
     pub(super) fn ejected(self, now: Moment) -> Self {
         let failures = MAX_FAILURES - 1;
         Self { failures, ..self }.failed(now)
     }
 
-    /// State after a response that proves neither success nor failure. The next request is a new
-    /// trial: otherwise a client could keep the backend ejected by provoking such responses.
+    /// Returns the breaker's state after a response that proves neither success nor failure. The
+    /// next request is a new trial: otherwise a client could keep the backend ejected by provoking
+    /// such responses.
     #[must_use]
     pub(super) fn inconclusive(self, now: Moment) -> Self {
         if !self.is_on_trial {
@@ -120,7 +124,8 @@ impl Breaker {
         }
     }
 
-    /// State after the backend requested a pause, with 429 and `Retry-After`.
+    /// Returns the breaker's state after the backend requested a pause, with 429 and `Retry-After`.
+    /// The backend gets no requests during the pause.
     #[must_use]
     pub(super) fn backed_off(self, now: Moment, pause: Duration) -> Self {
         Self {
@@ -132,7 +137,8 @@ impl Breaker {
         }
     }
 
-    /// State after a response began. The ejection is over, but the next failure ejects again.
+    /// Returns the breaker's state after a response began. The ejection is over, but the next
+    /// failure ejects the backend again.
     #[must_use]
     pub(super) fn began(self, now: Moment) -> Self {
         match self.steps {
@@ -145,7 +151,7 @@ impl Breaker {
         }
     }
 
-    /// State after a complete response.
+    /// Returns the breaker's state after a complete response, which clears the backend's failures.
     #[must_use]
     pub(super) fn ended(self, now: Moment) -> Self {
         if self.is_backing_off_at(now) {
@@ -154,12 +160,14 @@ impl Breaker {
         Self::default()
     }
 
-    /// True while a pause that the backend requested lasts. Responses to earlier requests do not end it.
+    /// True during a pause that the backend requested with 429. Responses to earlier requests do
+    /// not end the pause.
     fn is_backing_off_at(self, now: Moment) -> bool {
         self.is_backing_off && now.0 < self.until
     }
 
-    /// Packs the breaker into one number, which is 0 for a backend without failures.
+    /// Packs the breaker into one number, which threads change atomically without a lock. The
+    /// number is 0 for a backend without failures.
     pub(super) fn pack(self) -> u64 {
         let until = self.until.min(u64::MAX >> 16);
         until << 16

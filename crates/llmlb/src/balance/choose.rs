@@ -91,7 +91,8 @@ impl Selection<'_> {
         slot.map_or_else(|| self.choose_of_all(random), Choice::Slot)
     }
 
-    /// Acquires a slot. `None` if the candidate is unavailable or another request was faster.
+    /// Acquires a slot at a candidate. `None` if the candidate is unavailable, or another request
+    /// acquired its last slot first.
     pub(super) fn acquire(&self, index: usize) -> Option<Slot> {
         match self.availability(index) {
             Availability::TrialDue if !self.backend(index).stats.claim_trial(self.now) => None,
@@ -160,7 +161,8 @@ impl Selection<'_> {
         self.backend(index).stats.verdict(self.now)
     }
 
-    /// Examines all candidates, because the random draws yielded no slot.
+    /// Examines all candidates, after the random draws yielded no slot: a free candidate may not
+    /// have been drawn.
     fn choose_of_all(&self, random: &mut Random) -> Choice {
         let mut select = || self.select_best(random);
         select().or_else(select).unwrap_or(Choice::Busy)
@@ -169,7 +171,8 @@ impl Selection<'_> {
     /// Selects the best of all candidates. `None` if another request acquired the last slot of that
     /// candidate.
     fn select_best(&self, random: &mut Random) -> Option<Choice> {
-        // All candidates, not only `route.up`: a backend may have come up since the route was built.
+        // Examine all candidates, not only `route.up`: a backend may have come up since the route
+        // was built.
         let count = self.route.candidates.len();
         let start = random.below(u32::try_from(count).unwrap_or(u32::MAX)) as usize;
         let mut best: Option<(usize, Load)> = None;
@@ -217,7 +220,8 @@ impl Selection<'_> {
             Availability::Unavailable => Choice::Down,
             Availability::Full | Availability::EjectedAndFull => Choice::Busy,
             Availability::Free(_) | Availability::Ejected(_) | Availability::TrialDue => {
-                // No other backend can serve the request, so it is sent even during another trial.
+                // Send the request even if the backend is ejected and its trial is running: no
+                // other backend can serve the request.
                 self.backend(index).stats.claim_trial(self.now);
                 Slot::acquire(self.route, index).map_or(Choice::Busy, Choice::Slot)
             }

@@ -25,7 +25,7 @@ impl Moment {
         Self(self.0.saturating_add(pause))
     }
 
-    /// Seconds since an earlier moment, for messages.
+    /// Returns the seconds since an earlier moment, for messages.
     pub(super) fn seconds_after(self, earlier: Self) -> f32 {
         Duration::from_millis(self.0.saturating_sub(earlier.0)).as_secs_f32()
     }

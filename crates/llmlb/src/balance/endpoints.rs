@@ -15,9 +15,10 @@ use foldhash::fast::FixedState;
 
 use super::clock::Moment;
 
-/// Time for which an endpoint counts as missing.
+/// Time for which a backend counts as lacking an endpoint after it responded 404, 405 or 501.
 const EXPIRES_AFTER: Duration = Duration::from_secs(10 * 60);
-/// Number of cells for known endpoints, and of cells for other paths. A power of two.
+/// Number of cells for known endpoints, and as many again for other paths. A power of two, so that
+/// every hash selects a cell evenly.
 const CELLS: usize = 32;
 /// Number of successive cells in which one endpoint may be stored, so that endpoints whose hashes
 /// select the same first cell can all be stored.
@@ -56,7 +57,7 @@ impl EndpointKey {
         }
     }
 
-    /// True for WebSockets on a path, and false for other requests.
+    /// True if the key stands for WebSockets on a path, and not for ordinary requests to that path.
     pub(crate) fn is_websocket(self) -> bool {
         self.is_websocket
     }
@@ -85,7 +86,7 @@ impl Default for Endpoints {
 }
 
 impl Endpoints {
-    /// True if the endpoint counts as missing now.
+    /// True if the backend counts as lacking the endpoint at this time.
     pub(super) fn lacks(&self, endpoint: EndpointKey, now: Moment) -> bool {
         self.state(endpoint)
             .is_some_and(|state| is_missing(state, now))
@@ -96,7 +97,8 @@ impl Endpoints {
         self.state(endpoint) == Some(SERVED)
     }
 
-    /// Notes that the backend served the endpoint.
+    /// Notes that the backend served the endpoint, so that a later 404, 405 or 501 does not mark
+    /// the endpoint as missing.
     pub(super) fn note_served(&self, endpoint: EndpointKey, now: Moment) {
         if !self.has_served(endpoint) {
             self.put(endpoint, SERVED, now);

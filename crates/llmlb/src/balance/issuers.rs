@@ -4,11 +4,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::issued_ids::{BackendKey, IdHash};
 
-/// Maximum number of ids in memory: 3 MiB when full.
+/// Maximum number of issued ids, such as file ids, in memory. They use 3 MiB when the map is full.
 pub(crate) const CAPACITY: usize = SHARDS * SETS * WAYS;
-/// Number of parts with a lock of their own, so that threads rarely wait for each other.
+/// Number of shards. Each has a lock of its own, so that threads rarely wait for each other.
 const SHARDS: usize = 64;
-/// Number of sets in a shard. The hash of an id selects its set.
+/// Number of sets in a shard. The hash of an id selects its set, so that only one set is searched.
 const SETS: usize = 512;
 /// Number of ids in a set. A new id replaces the oldest one of its set.
 const WAYS: usize = 4;
@@ -17,14 +17,15 @@ const WAYS: usize = 4;
 /// only remembered in memory.
 const MAX_QUEUED: usize = 4096;
 
-/// An id and the backend that issued it.
+/// An issued id, such as a file id, and the backend that issued it. Requests that name the id must
+/// be sent to this backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Issuer {
     pub(crate) id: IdHash,
     pub(crate) backend: BackendKey,
 }
 
-/// Map of fixed size from issued ids to backends.
+/// Map of fixed size from issued ids, such as file ids, to the backends that issued them.
 pub(super) struct Issuers {
     shards: Box<[Mutex<Shard>]>,
 }
@@ -38,7 +39,8 @@ struct Shard {
 
 impl Issuers {
     pub(super) fn new() -> Self {
-        // The allocator returns zeroed pages, which use no memory until ids are stored.
+        // Allocate all memory at once: the allocator returns zeroed pages, which use no memory
+        // until ids are stored.
         let shard = || {
             Mutex::new(Shard {
                 ids: vec![0; SETS * WAYS],
@@ -50,7 +52,8 @@ impl Issuers {
         }
     }
 
-    /// Stores the backend of an id. Returns false if it was stored already.
+    /// Stores the backend that issued an id. Returns false if the same backend was already stored
+    /// for the id, so that the caller does not persist it again.
     pub(super) fn put(&self, issuer: Issuer) -> bool {
         let (shard, set) = self.find(issuer.id);
         let shard = &mut *lock(shard);
@@ -58,7 +61,8 @@ impl Issuers {
         let backends = &mut shard.backends[set..set + WAYS];
         let found = (0..WAYS).find(|at| backends[*at] != 0 && ids[*at] == issuer.id.0);
         let is_new = found.is_none_or(|at| backends[at] != issuer.backend.0);
-        // Move the newer ids of the set back by one, over the id itself or over the oldest one.
+        // Shift the newer ids of the set by one position. This overwrites the id's old entry or,
+        // without one, the oldest id of the set.
         let end = found.unwrap_or(WAYS - 1);
         ids.copy_within(..end, 1);
         backends.copy_within(..end, 1);
@@ -136,7 +140,8 @@ impl IssuerQueue {
         lock(&self.content).dropped
     }
 
-    /// Ends [`Self::take`] after the last id.
+    /// Closes the queue: [`Self::take`] returns `None` after the last id, which ends the thread
+    /// that persists the ids.
     pub(crate) fn close(&self) {
         lock(&self.content).is_closed = true;
         self.changed.notify_all();
@@ -166,7 +171,8 @@ mod tests {
         assert!(!issuers.put(issuer(0, 5)));
         assert!(issuers.put(issuer(0, 6)));
         assert_eq!(issuers.get(IdHash(0)), Some(BackendKey(6)));
-        // The id differs only in a bit that selects neither the shard nor the set.
+        // Two ids that differ only in a bit that selects neither the shard nor the set must not be
+        // confused.
         assert_eq!(issuers.get(IdHash(1 << 127)), None);
     }
 

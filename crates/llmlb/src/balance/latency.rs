@@ -15,12 +15,12 @@ const HALF_LIFE: u32 = 10_000;
 /// succession would hardly change the average.
 const MIN_WEIGHT: f64 = 1.0 / 8.0;
 
-/// Average latency of a backend, and the time of its last update.
+/// Average latency of a backend, and the time of its last update, from which the decay is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Latency {
     /// Average latency in microseconds; 0 before the first response.
     value: u32,
-    /// Time of the last update, in milliseconds. Wraps around.
+    /// Time of the last update, in milliseconds. The number wraps around.
     at: u32,
 }
 
@@ -61,7 +61,8 @@ impl Latency {
         milliseconds(now).wrapping_sub(self.at)
     }
 
-    /// Packs the average into one number, which is 0 before the first response.
+    /// Packs the average into one number, which threads share without a lock. The number is 0
+    /// before the first response.
     pub(super) fn pack(self) -> u64 {
         u64::from(self.value) << 32 | u64::from(self.at)
     }

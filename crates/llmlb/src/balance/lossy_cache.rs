@@ -26,11 +26,13 @@ impl LossyCache {
         }
     }
 
-    /// Stores the lower [`VALUE_BITS`] of a value.
+    /// Stores the lower [`VALUE_BITS`] of a value. The previous value of the cell is lost, even if
+    /// it belongs to another hash.
     pub(super) fn put(&self, hash: u64, value: u64) {
         let (cell, tag) = self.find(hash);
         let content = tag | (value & VALUE);
-        // Writing an equal value would only invalidate the cache line of other threads.
+        // Skip the write of an equal value: it would invalidate the cache line of other threads for
+        // nothing.
         if cell.load(Ordering::Relaxed) != content {
             cell.store(content, Ordering::Relaxed);
         }

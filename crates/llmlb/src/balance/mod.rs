@@ -60,14 +60,12 @@ pub(crate) use table::Table;
 pub(crate) struct PoolConfig {
     pub(crate) aliases: Vec<Alias>,
     pub(crate) settings: Arc<RequestSettings>,
-    /// Maximum number of requests that wait for a slot.
     pub(crate) queue: usize,
-    /// Maximum time that a request waits for a slot.
     pub(crate) queue_timeout: Duration,
-    /// Name of this host, if other hosts learn which backend issued an id. A loopback address means
-    /// another backend on each host.
+    /// Name of this host, if issued ids are shared with other hosts. It distinguishes the loopback
+    /// backends of different hosts, whose URLs can be equal.
     pub(crate) host: Option<String>,
-    /// Queues that receive each newly issued id with its backend.
+    /// Queues of the threads that persist each newly issued id with its backend.
     pub(crate) issuer_queues: Vec<Arc<IssuerQueue>>,
 }
 
@@ -87,18 +85,20 @@ impl PoolConfig {
 /// Properties of a request that influence which backend is selected.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SelectHints<'a> {
-    /// Chain hashes of the prompt's 1 KiB blocks: `blocks[i]` covers the first i+1 KiB.
+    /// Chain hashes of the prompt's 1 KiB blocks: `blocks[i]` covers the first i+1 KiB. They find
+    /// the backend whose prefix cache has the longest beginning of the prompt.
     pub(crate) blocks: &'a [u64],
-    /// Hash of an id that a backend issued and that the request names.
+    /// Hash of an issued id, such as a file id, that the request names. Only the backend that
+    /// issued the id knows it.
     pub(crate) issued: Option<IdHash>,
     /// Sender of the request. The queue serves senders in turn. Errors that a client may provoke
     /// eject a backend only if they come from two client addresses or three different prompts.
     pub(crate) client: ClientKey,
-    /// Endpoint of a POST whose path has no id. Backends that lack this endpoint are avoided.
+    /// Endpoint of a POST whose path has no id. Backends that lack the endpoint are avoided.
     pub(crate) endpoint: Option<EndpointKey>,
 }
 
-/// The sender of a request.
+/// Sender of a request, by which the fair queue divides slots among clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientKey {
     /// The client's API key, or without keys its address. All addresses of an IPv6 /64 network count
@@ -110,7 +110,7 @@ pub(crate) struct ClientKey {
     pub(crate) credential: u64,
 }
 
-/// The reason why no route exists for a model.
+/// Reason why no route exists for a model. It decides between 404 and 503.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouteError {
     /// No backend serves the model.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A model. Cheap to clone.
+/// A model as its backend describes it. Cloning it copies no text.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) id: Arc<str>,
@@ -17,7 +17,7 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// `fields` are members of a JSON object, without braces.
+    /// Creates a model. `fields` are members of a JSON object, without braces.
     pub(crate) fn new(id: &str, created: Option<i64>, fields: &str) -> Self {
         Self {
             id: id.into(),
@@ -26,14 +26,14 @@ impl Model {
         }
     }
 
-    /// A model that the configuration lists.
+    /// Returns a model that the configuration lists, for a backend whose own list is not used.
     pub(crate) fn configured(id: &str, owner: &str) -> Self {
         let owner = json_text(owner);
         let fields = format!(r#""object":"model","owned_by":{owner}"#);
         Self::new(id, Some(0), &fields)
     }
 
-    /// The same model under another name.
+    /// Returns the same model under another name, such as an alias.
     pub(super) fn named(&self, id: &str) -> Self {
         Self {
             id: id.into(),
@@ -41,12 +41,11 @@ impl Model {
         }
     }
 
-    /// Appends the model as a JSON object.
     pub(crate) fn write_json(&self, out: &mut String) {
         out.push_str(r#"{"id":"#);
         out.push_str(&json_text(&self.id));
         if let Some(created) = self.created {
-            // Writing into memory cannot fail.
+            // Ignore the result: writing into memory cannot fail.
             let _ = write!(out, r#","created":{created}"#);
         }
         if !self.fields.is_empty() {
@@ -61,7 +60,7 @@ impl Model {
     }
 }
 
-/// Returns a text as a JSON string.
+/// Returns a text as a JSON string, with quotes and escapes.
 fn json_text(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
@@ -78,7 +77,8 @@ impl Models {
         Self(models)
     }
 
-    /// Copies the creation times of an earlier list, so that they stay the same.
+    /// Copies the creation times of the models in an earlier list. Some servers report the time of
+    /// the request instead, so clients would see the times change.
     pub(super) fn keep_created(&mut self, before: &Self) {
         let before: HashMap<&str, Option<i64>> =
             before.iter().map(|one| (&*one.id, one.created)).collect();
@@ -89,7 +89,6 @@ impl Models {
         }
     }
 
-    /// Keeps the models for which `is_kept` is true.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
         self.0.retain(|model| is_kept(&model.id));
     }

@@ -15,18 +15,15 @@ pub(super) struct Load {
     pub(super) outstanding: u32,
     /// Average time until a response begins, in microseconds; 0 if it is not known.
     pub(super) latency: u32,
-    /// Relative share of the requests.
+    /// Share of the requests that the backend gets, relative to the other backends.
     pub(super) weight: u32,
 }
 
-/// State of a candidate that was drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Drawn {
-    /// The candidate can be used.
     Usable(Load),
     /// The candidate's trial is due: it is selected at once.
     TrialDue,
-    /// The candidate cannot be used.
     Unusable,
 }
 
@@ -57,7 +54,7 @@ impl Shares {
         Some(self.index_at(random.below(end)))
     }
 
-    /// Draws a candidate other than `excluded`.
+    /// Draws a candidate other than `excluded`, so that two different candidates are compared.
     fn draw_other(&self, excluded: usize, random: &mut Random) -> Option<usize> {
         let start = excluded
             .checked_sub(1)
@@ -71,7 +68,7 @@ impl Shares {
         Some(self.index_at(if drawn < start { drawn } else { drawn + share }))
     }
 
-    /// Index of the candidate whose share contains this number.
+    /// Returns the index of the candidate whose share contains this number.
     fn index_at(&self, number: u32) -> usize {
         self.ends.partition_point(|end| *end <= number)
     }
@@ -118,7 +115,8 @@ const MAX_LATENCY_RATIO: u64 = 4;
 pub(super) fn is_better(other: Load, first: Load) -> bool {
     let (other_latency, first_latency) = compared(other.latency, first.latency);
     if other.outstanding == 0 && first.outstanding == 0 {
-        // The draw has respected the weights: using them twice would starve the lighter candidate.
+        // Compare without the weights: the draw has respected them, and using them twice would
+        // starve the lighter candidate.
         return other_latency < first_latency;
     }
     let cost = |load: Load, latency: u64, other_weight: u32| {
@@ -155,7 +153,6 @@ mod tests {
         }
     }
 
-    /// Number of times that each candidate is picked.
     fn counts(weights: &[u32], times: usize, look: impl Fn(usize) -> Drawn) -> Vec<usize> {
         let shares = Shares::new(weights.iter().copied());
         let mut random = Random::seeded(1);

@@ -35,7 +35,8 @@ pub(crate) struct Pool {
     issuers: Issuers,
     /// Queues of the threads that persist issued ids.
     issuer_queues: Vec<Arc<IssuerQueue>>,
-    /// Name of this host, for the keys of loopback backends.
+    /// Name of this host, as a part of the keys of loopback backends, whose URLs can be equal on
+    /// other hosts.
     pub(super) host: Option<String>,
     /// Lock held while a changed table of backends, routes and models is built and stored.
     /// Otherwise two concurrent changes could start from the same old table, and one of them would
@@ -71,7 +72,8 @@ impl Pool {
         self.current.get()
     }
 
-    /// Settings of requests that begin now.
+    /// Returns the settings for requests that begin now. A reload replaces them for later requests
+    /// only.
     pub(crate) fn settings(&self) -> Arc<RequestSettings> {
         self.current.with(|table| Arc::clone(table.settings()))
     }
@@ -81,12 +83,12 @@ impl Pool {
         self.queue.contention(limit)
     }
 
-    /// Number of requests that wait for a slot.
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len()
     }
 
-    /// True if the pool has a backend at this address.
+    /// True if the pool has a backend at this address, so that discovery does not probe the address
+    /// again.
     pub(crate) fn has_backend_at(&self, url: &BackendUrl) -> bool {
         is_among(&self.table().backends, url)
     }
@@ -103,7 +105,8 @@ impl Pool {
         added
     }
 
-    /// Replaces the state of a backend. Returns the old state.
+    /// Replaces the state of a backend and rebuilds the routes if the state differs. Returns the
+    /// old state.
     pub(crate) fn set_state(&self, backend: &Backend, state: BackendState) -> BackendState {
         if backend.state() == state {
             return state; // The usual case, which builds no table.
@@ -157,7 +160,7 @@ impl Pool {
         }
     }
 
-    /// Notes a response that is evidence neither against the backend nor for it.
+    /// Notes a response that is evidence neither for nor against the backend's health.
     pub(crate) fn note_inconclusive(&self, backend: &Backend) {
         if backend.stats.note_inconclusive(Moment::now()) {
             self.queue.backend_recovered();
@@ -198,19 +201,17 @@ impl Pool {
         self.reroute();
     }
 
-    /// Gives waiting requests the routes of the current table.
+    /// Replaces the routes of waiting requests, so that they can be served by backends of the
+    /// current table.
     pub(super) fn reroute(&self) {
         self.queue.reroute(|route| self.find_current(route));
     }
 
-    /// Returns the backends that may serve a model.
     #[cfg(test)]
     pub(crate) fn route(&self, model: Option<&str>) -> Result<Arc<Route>, RouteError> {
         self.route_for_kind(None, model)
     }
 
-    /// Returns the backends that may serve a model; only those of `kind`, if it is given. A request
-    /// without a model may be sent to any backend.
     #[cfg(test)]
     pub(crate) fn route_for_kind(
         &self,
@@ -235,7 +236,8 @@ impl Pool {
         })
     }
 
-    /// The current route for the model of an older route.
+    /// Returns the current route for the model of an older route. `None` if no backend serves the
+    /// model any more.
     fn find_current(&self, route: &Route) -> Option<Arc<Route>> {
         let (kind, model) = (route.kind, route.name.as_deref());
         self.current.with(|table| table.route(kind, model).cloned())
@@ -253,7 +255,8 @@ impl Pool {
         })
     }
 
-    /// [`Self::choose`] with the time and the random numbers as parameters.
+    /// Like [`Self::choose`], with the time and the random numbers as parameters, so that tests can
+    /// set them.
     pub(super) fn choose_at(
         &self,
         route: &Arc<Route>,
@@ -283,8 +286,8 @@ impl Pool {
         choice
     }
 
-    /// A slot at a backend that refused its last connection, when no other backend is left. The
-    /// backend may be up again. If it is not, the attempt fails at once.
+    /// Returns a slot at a backend that refused its last connection, when no other backend is left.
+    /// The backend may be up again. If it is not, the attempt fails at once.
     pub(crate) fn last_resort(
         &self,
         route: &Arc<Route>,
@@ -327,7 +330,8 @@ impl Pool {
         })
     }
 
-    /// True if a backend that was not tried yet may serve the request.
+    /// True if a backend that was not tried yet may serve the request, so that a failed attempt can
+    /// be retried there.
     pub(crate) fn has_another(
         &self,
         route: &Arc<Route>,
@@ -350,13 +354,14 @@ impl Pool {
         })
     }
 
-    /// Returns the current route for the same model. Backends may have changed since the route was built.
+    /// Returns the current route for the model of an older route, since backends may have changed
+    /// after that route was built.
     pub(crate) fn current_route(&self, route: &Arc<Route>) -> Arc<Route> {
         self.find_current(route)
             .unwrap_or_else(|| Arc::clone(route))
     }
 
-    /// Waits for a slot in a fair queue.
+    /// Waits in the fair queue until a backend of the route has a free slot for the request.
     pub(crate) async fn wait(
         &self,
         route: &Arc<Route>,
@@ -380,7 +385,7 @@ impl Pool {
             id,
             backend: backend.key,
         };
-        // A response may be searched several times, and then its id is not new.
+        // Persist an id only once: a response may be searched for ids several times.
         if self.issuers.put(issuer) {
             for queue in &self.issuer_queues {
                 queue.push(issuer);
@@ -388,7 +393,8 @@ impl Pool {
         }
     }
 
-    /// True if the backend that issued this id is known, be it in use or not.
+    /// True if the backend that issued this id is known, even if the configuration does not name
+    /// the backend any more.
     pub(crate) fn knows_issuer(&self, id: IdHash) -> bool {
         self.issuers.get(id).is_some()
     }
@@ -398,7 +404,7 @@ impl Pool {
         self.issuers.put(issuer);
     }
 
-    /// Index of the candidate that issued the id which the request names.
+    /// Returns the index of the candidate that issued the id which the request names.
     fn issuer(&self, route: &Route, hints: &SelectHints<'_>) -> Option<usize> {
         let key = self.issuers.get(hints.issued?)?;
         let candidates = &route.candidates;

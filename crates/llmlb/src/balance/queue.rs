@@ -1,4 +1,4 @@
-//! Requests that wait for a slot.
+//! The queue of requests that wait for a slot at a backend.
 //!
 //! A request joins the queue if all its backends are at `max_concurrent`. When a slot becomes free, or a
 //! backend comes up or recovers, the next request in turn that can use that backend gets the slot.
@@ -81,7 +81,6 @@ impl Queue {
         self.timeout.set(timeout);
     }
 
-    /// Number of waiting requests.
     pub(super) fn len(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
@@ -202,7 +201,7 @@ impl Queue {
 }
 
 impl Waiter<'_> {
-    /// Waits for a slot, at most for `server.queue_timeout`.
+    /// Waits until the queue gives the request a slot, at most for `server.queue_timeout`.
     pub(super) async fn outcome(mut self) -> WaitResult {
         let deadline = Instant::now() + self.queue.timeout.get();
         loop {

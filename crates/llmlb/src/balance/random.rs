@@ -2,12 +2,12 @@
 
 use fastrand::Rng;
 
-/// A source of random numbers.
 #[derive(Debug)]
 pub(super) struct Random(Rng);
 
 impl Random {
-    /// A source that yields the same numbers for the same seed.
+    /// Returns a source that yields the same numbers for the same seed, so that tests are
+    /// repeatable.
     #[cfg(test)]
     pub(super) fn seeded(seed: u64) -> Self {
         Self(Rng::with_seed(seed))
@@ -18,7 +18,7 @@ impl Random {
         run(&mut Self(Rng::new()))
     }
 
-    /// A number below `end`, or 0 if `end` is 0.
+    /// Returns a random number below `end`, or 0 if `end` is 0.
     pub(super) fn below(&mut self, end: u32) -> u32 {
         self.0.u32(..end.max(1))
     }

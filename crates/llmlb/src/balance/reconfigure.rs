@@ -16,10 +16,10 @@ use crate::config::Alias;
 use crate::issued_ids::BackendKey;
 use crate::request_settings::RequestSettings;
 
-/// Maximum number of removed backends whose state is remembered.
+/// Maximum number of removed backends whose state is remembered, which bounds memory.
 const MAX_REMOVED: usize = 1024;
 
-/// Backends that the pool has had.
+/// Ids that were given to backends, and removed backends whose state is remembered.
 #[derive(Debug, Default)]
 pub(super) struct KnownBackends {
     /// Number of ids that were given to backends. Ids are never given twice.
@@ -28,7 +28,7 @@ pub(super) struct KnownBackends {
     removed: VecDeque<Arc<Backend>>,
 }
 
-/// A backend of a new configuration.
+/// A backend of a new configuration, which gets requests only after [`Pool::reconfigure`].
 #[derive(Debug)]
 pub(crate) struct PlannedBackend {
     pub(crate) backend: Arc<Backend>,
@@ -38,7 +38,8 @@ pub(crate) struct PlannedBackend {
     pub(crate) state: Option<BackendState>,
 }
 
-/// A new configuration of the pool.
+/// Backends, aliases and settings of a reloaded configuration, which replace those of the pool at
+/// once.
 #[derive(Debug)]
 pub(crate) struct Reconfigured {
     /// Configured backends, in the order of the configuration. See [`Pool::plan`].
@@ -79,7 +80,8 @@ impl Pool {
     pub(crate) fn plan(&self, wanted: impl IntoIterator<Item = Backend>) -> Vec<PlannedBackend> {
         let mut known = lock(&self.changing);
         let table = self.table();
-        // A backend that was removed and added several times has several entries with the same state.
+        // Use any entry of the backend: if it was removed and added several times, all its entries
+        // have the same state.
         let existing = known.removed.iter().chain(&table.backends);
         let existing: HashMap<String, Arc<Backend>> = existing
             .map(|one| (one.url.to_string(), Arc::clone(one)))

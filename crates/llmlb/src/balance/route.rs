@@ -17,7 +17,7 @@ use crate::config::Kind;
 /// Maximum number of candidates for which the average load is computed anew for each request. With
 /// more candidates a cached average is used, since the computation reads every candidate.
 const MAX_UNCACHED: usize = 64;
-/// Maximum age of a cached average, in milliseconds.
+/// Maximum age of a cached average load, in milliseconds.
 const MAX_AVERAGE_AGE: u64 = 2;
 
 /// Backends that may serve a model. A route does not change: each change of the backends builds a
@@ -27,7 +27,7 @@ pub(crate) struct Route {
     /// Kind (program) that all candidates must have, for requests to Ollama's own API. `None` if
     /// backends of every kind are candidates.
     pub(super) kind: Option<Kind>,
-    /// The model; `None` for requests without one.
+    /// Name of the model that the route is for; `None` for requests without a model.
     pub(super) name: Option<Arc<str>>,
     /// Backends that may serve the route's model, also those that are down. Sorted by the backends'
     /// ids, because [`Self::index_of`] does a binary search. The candidates of a request without a model
@@ -61,7 +61,8 @@ pub(super) struct Average {
 }
 
 impl Route {
-    /// Status with which the first candidate rejects our key, if all candidates are down because of the key.
+    /// Returns the status with which the first candidate rejects our key, if all candidates are
+    /// down because of the key.
     pub(crate) fn rejected_key(&self) -> Option<StatusCode> {
         let mut statuses = self
             .candidates
@@ -100,7 +101,7 @@ impl Route {
         }
     }
 
-    /// A route for the same model without backends, for a model that no backend serves any more.
+    /// Returns a route without backends, for a model that no backend serves any more.
     pub(super) fn without_candidates(&self) -> Self {
         Self::new(self.kind, self.name.clone(), Vec::new(), &self.queue)
     }
@@ -114,7 +115,7 @@ impl Route {
         &self.candidates[index].backend
     }
 
-    /// Index of a backend among the candidates.
+    /// Returns the index of a backend among the candidates.
     pub(super) fn index_of(&self, id: BackendId) -> Option<usize> {
         if self.is_in_order() {
             return self.candidates.iter().position(|one| one.backend.id == id);
@@ -133,7 +134,8 @@ impl Route {
         self.index_of(id).is_some() && !others.any(|one| is_healthy(&one.backend))
     }
 
-    /// True if one of the candidates lacks this endpoint.
+    /// True if one of the candidates lacks this endpoint, so that other candidates must be
+    /// preferred.
     pub(super) fn has_lacking(&self, endpoint: EndpointKey, now: Moment) -> bool {
         let mut candidates = self.candidates.iter();
         candidates.any(|one| one.backend.lacks(endpoint, now))
@@ -146,13 +148,14 @@ impl Route {
         candidates.any(|one| !one.backend.lacks(endpoint, now))
     }
 
-    /// Average load of the usable candidates.
+    /// Returns the average load of the usable candidates, from the cache if there are many.
     pub(super) fn average(&self, now: Moment) -> Average {
         if self.up.len() <= MAX_UNCACHED {
             return self.averaged(now);
         }
         let at = self.average_at.load(Ordering::Relaxed);
-        // Only one thread replaces an expired average. Other threads use the old one meanwhile.
+        // Let only one thread replace an expired average. Other threads use the old average
+        // meanwhile, so that none waits.
         let is_mine = now.0 > at.saturating_add(MAX_AVERAGE_AGE)
             && self
                 .average_at

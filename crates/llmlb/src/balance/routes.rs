@@ -28,7 +28,8 @@ pub(super) struct Routes {
 #[derive(Debug)]
 struct Named {
     route: Arc<Route>,
-    /// The name is an abbreviation of `name:latest`. It is not listed.
+    /// True if the name is short for `name:latest`. Such a name is not listed, since the full name
+    /// is.
     is_short: bool,
 }
 
@@ -85,7 +86,6 @@ impl Routes {
         }
     }
 
-    /// The route of a model, or of requests without one.
     pub(super) fn get(&self, model: Option<&str>) -> Option<&Arc<Route>> {
         match model {
             Some(model) => self.by_model.get(model).map(|named| &named.route),
@@ -101,7 +101,7 @@ impl Routes {
         routes.any(|route| route.is_last(id, now))
     }
 
-    /// Names of all models and aliases, sorted.
+    /// Returns the names of all models and aliases, sorted, for the error about an unknown model.
     pub(super) fn names(&self) -> Vec<&str> {
         let names = self.names.get_or_init(|| {
             let listed = self.by_model.iter().filter(|(_, named)| !named.is_short);
@@ -133,7 +133,7 @@ impl Drafts {
         drafts
     }
 
-    /// Candidates that serve `model`, for requests that name it `alias`.
+    /// Returns the candidates that serve `model`, for requests that name it `alias`.
     fn renamed(&self, model: &str, alias: &str) -> impl Iterator<Item = Candidate> {
         let found = self.by_model.get_key_value(model);
         let name = found.and_then(|(name, _)| (**name != *alias).then(|| Arc::clone(name)));
@@ -144,8 +144,9 @@ impl Drafts {
         })
     }
 
-    /// Candidates of an alias: each backend that serves one of the alias's models, with the first model that
-    /// it serves. A model `name` of the alias also matches Ollama's `name:latest`.
+    /// Returns the candidates of an alias: each backend that serves one of the alias's models, with
+    /// the first model that it serves. A model `name` of the alias also matches Ollama's
+    /// `name:latest`.
     fn of_alias(&self, alias: &Alias) -> Vec<Candidate> {
         let mut seen = HashSet::new();
         let mut candidates = Vec::new();

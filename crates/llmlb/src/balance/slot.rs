@@ -1,4 +1,4 @@
-//! One unit of a backend's concurrency.
+//! Slots at backends: each is one unit of a backend's concurrency and is held by one request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,17 @@ pub(crate) struct Slot {
     route: Arc<Route>,
     /// Index, in the candidates of `route`, of the backend that the slot belongs to.
     index: usize,
-    /// A response that does not count as a failure has begun. Only then does its complete end clear
-    /// the backend's failures, and its early end count as a failure.
+    /// True if a response has begun that does not count as a failure. Only then does its complete
+    /// end clear the backend's failures, and its early end count as a failure.
     has_begun: bool,
-    /// The response is a success on an inference endpoint. Its complete end clears the suspicion
-    /// from responses that a client may have provoked.
+    /// True if the response is a success on an inference endpoint. Its complete end clears the
+    /// suspicion from responses that a client may have provoked.
     is_success: bool,
 }
 
 impl Slot {
-    /// Acquires a slot at one of the route's candidates. `None` if all its slots are in use.
+    /// Acquires a slot at one of the route's candidates. `None` if all slots of that backend are in
+    /// use.
     pub(super) fn acquire(route: &Arc<Route>, index: usize) -> Option<Self> {
         let backend = route.backend(index);
         backend
@@ -44,12 +45,13 @@ impl Slot {
         &self.route
     }
 
-    /// True if the request names a model, so that other backends may serve the same one.
+    /// True if the request names a model: then other backends may serve the same model.
     pub(crate) fn has_model(&self) -> bool {
         !self.route.is_in_order()
     }
 
-    /// Model as the backend names it, if that differs from the client's name.
+    /// Returns the model's name at the backend, if it differs from the name in the client's
+    /// request.
     pub(crate) fn model(&self) -> Option<&str> {
         self.route.candidates[self.index].model.as_deref()
     }
@@ -71,7 +73,8 @@ impl Slot {
         self.backend().learned.suspicion.note_success_began();
     }
 
-    /// Notes that the response is complete.
+    /// Notes that the response is complete. The complete end of a success clears the suspicion, and
+    /// that of any response that is no failure clears the backend's failures.
     pub(crate) fn note_ended(&self) {
         if self.is_success {
             self.backend().learned.suspicion.clear();
@@ -82,7 +85,8 @@ impl Slot {
         }
     }
 
-    /// Notes that the response ended early. An error response has been counted as a failure already.
+    /// Notes that the response ended early, which counts as a failure. An error response does not
+    /// count here: it has been counted already.
     pub(crate) fn note_cut(&self) {
         if self.has_begun {
             self.note_failed();

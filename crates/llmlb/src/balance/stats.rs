@@ -31,12 +31,10 @@ pub(super) struct BackendStats {
 }
 
 impl BackendStats {
-    /// True if the backend is up and may get requests.
     pub(super) fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Relaxed) && !self.is_removed()
     }
 
-    /// True while the configuration does not name the backend any more.
     pub(super) fn is_removed(&self) -> bool {
         self.is_removed.load(Ordering::Relaxed)
     }
@@ -45,18 +43,17 @@ impl BackendStats {
         self.is_removed.store(is_removed, Ordering::SeqCst);
     }
 
-    /// Notes that the backend came up or went down.
+    /// Notes that the backend came up or went down. Only a backend that is up gets requests.
     pub(super) fn set_up(&self, is_up: bool) {
         if is_up && !self.is_up.load(Ordering::Relaxed) {
             self.epochs.fetch_add(1, Ordering::Relaxed);
-            // Failures before the restart do not count: they belong to the program that ran then.
+            // Clear the failures when the backend comes up: they belong to the program that ran
+            // before.
             self.breaker.store(0, Ordering::Relaxed);
         }
         self.is_up.store(is_up, Ordering::SeqCst);
     }
 
-    /// True if the table of missing endpoints may have an entry. Fast path: false for most
-    /// backends, for which the lookup in that table is skipped.
     pub(super) fn lacks_any(&self) -> bool {
         self.lacks_any.load(Ordering::Relaxed)
     }
@@ -65,8 +62,8 @@ impl BackendStats {
         self.lacks_any.store(lacks_any, Ordering::Relaxed);
     }
 
-    /// Number of times that the backend came up. The backend's prefix cache is empty each time, so
-    /// prompts of an earlier epoch do not count for affinity.
+    /// Returns the number of times that the backend came up. The backend's prefix cache is empty
+    /// each time, so prompts of an earlier epoch do not count for affinity.
     pub(super) fn epoch(&self) -> u16 {
         self.epochs.load(Ordering::Relaxed)
     }
@@ -90,7 +87,7 @@ impl BackendStats {
         }
     }
 
-    /// Acquires a slot. False if `limit` slots are in use.
+    /// Acquires a slot at the backend. False if `limit` slots are in use already.
     pub(super) fn try_acquire(&self, limit: u32) -> bool {
         // Sequentially consistent, like `release`, which is followed by a check for waiting requests.
         // With weaker ordering, a request could see no free slot and start to wait, while the thread
@@ -127,26 +124,29 @@ impl BackendStats {
                 .is_ok()
     }
 
-    /// Notes the latency of a response.
+    /// Adds the latency of a response to the backend's average.
     pub(super) fn note_latency(&self, first_byte: Duration, now: Moment) {
         let packed = self.latency.load(Ordering::Relaxed);
         let latency = Latency::unpack(packed).after(first_byte, now);
-        // One of two simultaneous updates may be lost, which does not matter to an average.
+        // Use no atomic exchange: one of two simultaneous updates may be lost, which does not
+        // matter to an average.
         self.latency.store(latency.pack(), Ordering::Relaxed);
     }
 
-    /// Notes that a response began. True if this ends an ejection.
+    /// Notes that a response began. Returns true if this ends an ejection, so that waiting requests
+    /// can use the backend.
     pub(super) fn note_began(&self, now: Moment) -> bool {
         let (before, _) = self.change(|breaker| breaker.began(now));
         before.verdict(now) != Verdict::Healthy
     }
 
-    /// True if the breaker has its initial state: no failure counts.
+    /// True if the breaker has its initial state, so that a complete response need not change it.
     pub(super) fn has_no_failures(&self) -> bool {
         self.breaker.load(Ordering::Relaxed) == 0
     }
 
-    /// Notes a complete response. True if this ends an ejection.
+    /// Notes a complete response. Returns true if this ends an ejection, so that waiting requests
+    /// can use the backend.
     pub(super) fn note_ended(&self, now: Moment) -> bool {
         let (before, _) = self.change(|breaker| breaker.ended(now));
         before.verdict(now) != Verdict::Healthy
@@ -164,7 +164,8 @@ impl BackendStats {
         self.change_to_ejected(now, |breaker| breaker.ejected(now))
     }
 
-    /// Notes a response that proves neither success nor failure. True if a new trial is due.
+    /// Notes a response that proves neither success nor failure. Returns true if a new trial is
+    /// due.
     pub(super) fn note_inconclusive(&self, now: Moment) -> bool {
         let (before, after) = self.change(|breaker| breaker.inconclusive(now));
         before != after
@@ -188,7 +189,7 @@ impl BackendStats {
         }
     }
 
-    /// Changes the breaker. Returns the old and the new one.
+    /// Changes the breaker atomically. Returns the old and the new state.
     fn change(&self, next: impl Fn(Breaker) -> Breaker) -> (Breaker, Breaker) {
         let mut packed = self.breaker.load(Ordering::Relaxed);
         loop {

@@ -28,7 +28,7 @@ pub(crate) struct Evidence {
 /// Reason why a response counts as evidence against its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The response had this status.
+    /// The response had this HTTP status, such as 500.
     Status(StatusCode),
     /// The backend ended the response early.
     Cut,
@@ -63,15 +63,15 @@ struct Run {
 /// Result of counting one more suspect response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Suspected {
-    /// The response is the first suspect response since the last success. Only the first one is
-    /// logged.
+    /// True for the first suspect response since the last success, the only one that is logged.
     pub(super) is_first: bool,
-    /// The evidence is sufficient to eject the backend.
+    /// True if the evidence is sufficient to eject the backend.
     pub(super) is_enough: bool,
 }
 
 impl Suspicion {
-    /// Counts a response. All credentials of an address count as one client.
+    /// Counts a suspect response. All credentials of an address count as one client, so that one
+    /// client cannot pose as two.
     pub(super) fn note(&self, evidence: Evidence) -> Suspected {
         let (client, prompt) = (evidence.client.address, evidence.prompt);
         let mut run = self.lock();
@@ -92,8 +92,8 @@ impl Suspicion {
         }
     }
 
-    /// Notes that the backend rejected our key. True for the first rejection since the last success, so that
-    /// the caller logs it once.
+    /// Notes that the backend rejected our key. Returns true for the first rejection since the last
+    /// success, so that the caller logs it once.
     pub(super) fn note_rejected_key(&self) -> bool {
         let mut run = self.lock();
         self.any.store(true, Ordering::Relaxed);
@@ -106,7 +106,8 @@ impl Suspicion {
         self.clear_if(|run| !run.has_cut);
     }
 
-    /// Clears the suspicion, after a complete success.
+    /// Clears the suspicion after a complete success, so that earlier evidence does not count any
+    /// more.
     pub(super) fn clear(&self) {
         self.clear_if(|_| true);
     }

@@ -17,7 +17,7 @@ use crate::backend_id::BackendId;
 use crate::config::{Alias, Kind};
 use crate::request_settings::RequestSettings;
 
-/// Backends, routes and models as of one moment.
+/// Backends, routes and models as of one moment, so that a request reads all of them consistently.
 #[derive(Debug)]
 pub(crate) struct Table {
     /// All backends: those of the configuration in its order, then the discovered ones.
@@ -28,7 +28,7 @@ pub(crate) struct Table {
     /// Every model of a backend that is up, once, as its first backend describes it; then the
     /// aliases.
     models: Vec<Model>,
-    /// Indices in `models` by name.
+    /// Indices in `models` by name, so that a model is found without a search.
     indices: HashMap<Arc<str>, usize>,
     /// Body of `/v1/models`, built at the first use.
     list: OnceLock<Bytes>,
@@ -62,7 +62,6 @@ impl Table {
         }
     }
 
-    /// Returns the alias with this name.
     pub(crate) fn alias(&self, name: &str) -> Option<&Alias> {
         self.aliases.iter().find(|alias| alias.name == name)
     }
@@ -75,7 +74,8 @@ impl Table {
         &self.aliases
     }
 
-    /// The route of a model, or of requests without one; only backends of `kind`, if it is given.
+    /// Returns the route of a model, or of requests without one; only backends of `kind`, if it is
+    /// given.
     pub(super) fn route(&self, kind: Option<Kind>, model: Option<&str>) -> Option<&Arc<Route>> {
         self.routes(kind).get(model)
     }
@@ -94,7 +94,8 @@ impl Table {
         self.routes.is_last(id, now) || self.ollama.is_last(id, now)
     }
 
-    /// True if the models of all backends are known.
+    /// True if the models of all backends are known. Until then, a request for an unknown model
+    /// gets 503 instead of 404.
     pub(crate) fn is_complete(&self) -> bool {
         !self.backends.is_empty() && self.backends.iter().all(|one| one.has_known_models())
     }
@@ -117,18 +118,17 @@ impl Table {
         self.backends.iter().filter(|one| one.is_up()).count()
     }
 
-    /// The listed model or alias with this name.
     pub(crate) fn model(&self, id: &str) -> Option<&Model> {
         self.models.get(*self.indices.get(id)?)
     }
 
-    /// Body of the response to `/v1/models`.
     pub(crate) fn list(&self) -> Bytes {
         let list = self.list.get_or_init(|| self.list_where(|_| true));
         list.clone()
     }
 
-    /// Body of the response to `/v1/models` with the models for which `is_listed` is true.
+    /// Returns the body of the response to `/v1/models` with only the models for which `is_listed`
+    /// is true, such as those that an API key may use.
     pub(crate) fn list_where(&self, is_listed: impl Fn(&str) -> bool) -> Bytes {
         let mut text = String::from(r#"{"object":"list","data":["#);
         let listed = self.models.iter().filter(|model| is_listed(&model.id));
@@ -142,13 +142,14 @@ impl Table {
         text.into()
     }
 
-    /// Names of all models and aliases, sorted; only backends of `kind`, if it is given.
+    /// Returns the names of all models and aliases, sorted; only backends of `kind`, if it is
+    /// given.
     pub(crate) fn model_names(&self, kind: Option<Kind>) -> Vec<&str> {
         self.routes(kind).names()
     }
 }
 
-/// Models and aliases for `/v1/models`.
+/// Returns the models and aliases for `/v1/models`, each name once.
 fn models(backends: &[Arc<Backend>], aliases: &[Alias], routes: &Routes) -> Vec<Model> {
     let hidden: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
     let reported = backends.iter().filter_map(|backend| match backend.state() {

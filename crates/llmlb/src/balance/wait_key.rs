@@ -29,7 +29,8 @@ pub(super) struct WaitKey {
     pub(super) is_blocked: bool,
 }
 
-/// Keys are equal if they stand for the same selection. The current candidates do not matter.
+/// Keys are equal if the same backends can serve their requests, which then share a lane. The
+/// current candidates are not compared, because they follow from the kind and the model.
 impl PartialEq for WaitKey {
     fn eq(&self, other: &Self) -> bool {
         let (one, another) = (&self.route, &other.route);
@@ -59,7 +60,7 @@ impl WaitKey {
         }
     }
 
-    /// Acquires a slot at any candidate.
+    /// Selects one of all candidates and acquires a slot there.
     pub(super) fn choose(&self, now: Moment, random: &mut Random) -> Choice {
         let selection = self.selection(now);
         if self.only.is_some() && selection.only.is_none() {
@@ -68,7 +69,8 @@ impl WaitKey {
         selection.choose(random)
     }
 
-    /// Acquires a slot at this backend, if the request may be sent there now.
+    /// Acquires a slot at this backend, which just became free, if the request may be sent there
+    /// now.
     pub(super) fn choose_at(&self, backend: &Backend, now: Moment, random: &mut Random) -> Choice {
         let is_free = self.only.is_none() && self.endpoint.is_none();
         let is_plain = !self.route.is_in_order() && is_free;

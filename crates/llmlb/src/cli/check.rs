@@ -43,7 +43,7 @@ pub(super) fn check(args: &Check, quiet: bool) -> Result<u8, Failure> {
     })
 }
 
-/// Returns the error for an invalid configuration: the number of problems, then a line for each.
+/// Returns the error for an invalid configuration: the number of problems, then one line for each.
 pub(super) fn refused(problems: &Problems) -> Failure {
     let count = match problems.len() {
         1 => "1 problem".to_owned(),
@@ -55,7 +55,8 @@ pub(super) fn refused(problems: &Problems) -> Failure {
     )
 }
 
-/// Returns the names and the validity of the certificate, with a warning if clients would reject it.
+/// Describes the names and the validity of the server's TLS certificate, with a warning if clients
+/// would reject it.
 fn certificate(tls: &TlsConfig) -> String {
     let certificate = tls.certificate();
     let warning = certificate.warning(SystemTime::now());
@@ -85,7 +86,8 @@ fn report(config: &Config) -> String {
     format!("{verdict}\n\n{settings}\n\n{backends}{aliases}{keys}")
 }
 
-/// Returns the API keys of the file. `llmlb key list` shows those of the data directory too.
+/// Lists the API keys that the configuration file declares. Those of the data directory are shown
+/// by `llmlb key list` only.
 fn api_keys(config: &Config) -> String {
     if config.keys.is_empty() {
         return String::new();
@@ -122,7 +124,7 @@ fn backends(config: &Config) -> String {
     format!("backends:\n{}", aligned(&rows.collect::<Vec<_>>()))
 }
 
-/// Returns the optional settings of a backend that differ from their defaults.
+/// Describes the optional settings of a backend that differ from their defaults.
 fn further(backend: &config::Backend) -> String {
     let mut words = Vec::new();
     if let Some(kind) = backend.kind {

@@ -18,10 +18,11 @@ use crate::descriptors::Division;
 use crate::health::{self, Reply};
 use crate::upstream::{self, Connector};
 
-/// Maximum number of models that are named.
+/// Maximum number of models whose names are shown for a backend.
 const MAX_NAMED: usize = 5;
 
-/// Contacts all targets and prints a line for each. Returns false if one of them failed.
+/// Contacts all backends and the receiver of usage records, and prints a line for each. Returns
+/// false if one of them failed.
 pub(super) fn ask(config: &Config) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -37,14 +38,14 @@ pub(super) fn ask(config: &Config) -> Result<bool, Failure> {
     let mut text = String::from("\ncontacted:");
     for (is_ok, line) in &lines {
         let word = if *is_ok { "ok  " } else { "FAIL" };
-        // Writing into memory cannot fail.
+        // Ignore the result: writing into memory cannot fail.
         let _ = write!(text, "\n  {word}  {line}");
     }
     output::data(&text)?;
     Ok(lines.iter().all(|(is_ok, _)| *is_ok))
 }
 
-/// Result for one target: true if it works, and the line that is printed about it.
+/// Result for one backend or receiver: true if it works, and the line that is printed about it.
 type Line = (bool, String);
 
 async fn contact(config: &Config, connector: &Connector) -> Vec<Line> {
@@ -107,7 +108,7 @@ fn in_words(reply: &Reply, took: Duration) -> String {
     }
 }
 
-/// Returns a line for each alias whose models no backend serves.
+/// Returns a warning for each alias whose models no backend serves.
 fn unserved(config: &Config, served: &HashSet<Arc<str>>) -> Vec<Line> {
     let is_served = |name: &String| {
         served.contains(name.as_str()) || served.contains(format!("{name}:latest").as_str())
@@ -122,14 +123,15 @@ fn unserved(config: &Config, served: &HashSet<Arc<str>>) -> Vec<Line> {
         .collect()
 }
 
-/// Connects to the receiver and sends HEAD, which no receiver counts as usage. Any HTTP response shows that
-/// the receiver can be reached; receivers need not support HEAD.
+/// Connects to the receiver of usage records and sends HEAD, which no receiver counts as usage. Any
+/// response below 500 shows that the receiver can be reached; receivers need not support HEAD.
 async fn contact_receiver(
     receiver: &Receiver,
     connector: &Connector,
     limit: Duration,
 ) -> Result<String, String> {
-    // Errors of the parsers are not shown: they may repeat a part of the URL, which may contain a key.
+    // Do not show the errors of the URL parsers: they may repeat a part of the URL, which may
+    // contain a key.
     let invalid = || "the URL has no host that can be contacted".to_owned();
     let uri: Uri = receiver.url().parse().map_err(|_| invalid())?;
     let scheme = uri.scheme_str().ok_or_else(invalid)?;
@@ -143,7 +145,9 @@ async fn contact_receiver(
     );
     let began = Instant::now();
     match timeout(limit, upstream::head(connector, &url, head.into())).await {
-        Ok(Ok(status)) if status.is_server_error() => Err(format!("it responded {status} to HEAD")),
+        Ok(Ok(status)) if status.is_server_error() => {
+            Err(format!("the receiver responded {status} to HEAD"))
+        }
         Ok(Ok(status)) => {
             let (millis, status) = (began.elapsed().as_millis(), status.as_u16());
             Ok(format!("{millis} ms, responded {status} to HEAD"))

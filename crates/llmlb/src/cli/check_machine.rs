@@ -1,4 +1,5 @@
-//! Checks of `llmlb check` that concern this machine: the directories that a server would use, and its address.
+//! Checks of `llmlb check` that concern this machine: the directories that a server would use, and
+//! the server's address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::config::{Config, OnFailure, Receiver};
 use crate::{data_dir, lock, sys};
 
-/// Free space below which the data directory is reported: staging would soon fail.
+/// Minimum free space on the disk of the data directory. Less is reported, because staging would
+/// soon fail.
 const MIN_FREE: u64 = 64 << 20;
 
 /// Returns the reasons why a server with this configuration would not start, or would record no usage.
@@ -32,7 +34,8 @@ pub(super) fn problems(config: &Config) -> Vec<String> {
     problems
 }
 
-/// Returns the aliases that no backend serves, if the configuration lists the models of all backends.
+/// Returns a problem for each alias that no backend serves, if the configuration lists the models
+/// of all backends.
 fn unknown_models(config: &Config) -> Vec<String> {
     let listed: Option<Vec<&Vec<String>>> = config
         .backends
@@ -65,12 +68,13 @@ fn data_directory(config: &Config) -> Option<String> {
         .or_else(|| {
             let free = sys::disk_free(&existing(&dir)?)?;
             let mebibytes = free >> 20;
-            (free < MIN_FREE).then(|| format!("only {mebibytes} MiB of its disk are free"))
+            (free < MIN_FREE)
+                .then(|| format!("the disk of this directory has only {mebibytes} MiB left"))
         })?;
     Some(format!("data directory {}: {why}", dir.display()))
 }
 
-/// Returns the reason if a directory cannot be used or created.
+/// Returns the reason why a server could not use or create this directory; `None` if it could.
 fn directory(dir: &Path) -> Option<String> {
     let found = match std::fs::metadata(dir) {
         Ok(found) => found,
@@ -81,7 +85,8 @@ fn directory(dir: &Path) -> Option<String> {
             let parent = existing(dir)?;
             let is_usable = parent.is_dir() && sys::is_writable(&parent);
             let parent = parent.display();
-            return (!is_usable).then(|| format!("this user cannot create it in {parent}"));
+            return (!is_usable)
+                .then(|| format!("this user cannot create the directory in {parent}"));
         }
         Err(error) => return Some(error.kind().to_string()),
     };
@@ -90,13 +95,13 @@ fn directory(dir: &Path) -> Option<String> {
     }
     if !sys::is_writable(dir) {
         let owner = sys::users::owner_of(dir);
-        let owner = owner.map_or_else(String::new, |owner| format!(", it belongs to {owner}"));
-        return Some(format!("this user may not write it{owner}"));
+        let owner = owner.map_or_else(String::new, |owner| format!(", which belongs to {owner}"));
+        return Some(format!("this user may not write the directory{owner}"));
     }
     None
 }
 
-/// Returns the nearest directory above a missing one that exists.
+/// Returns the nearest parent that exists of a directory which may be missing.
 fn existing(dir: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(dir).ok()?;
     absolute
@@ -105,12 +110,13 @@ fn existing(dir: &Path) -> Option<PathBuf> {
         .map(Path::to_owned)
 }
 
-/// Returns the destination of the records in the data directory, if it differs from the configured one.
+/// Returns a problem if the records in the data directory go to another destination than the
+/// configured one.
 fn destination(config: &Config, dir: &Path) -> Option<String> {
     let wanted = config.usage.url.as_ref().map(Receiver::shown);
     let claimed = spool::destination(dir).ok()??;
     (Some(claimed.as_str()) != wanted && !(wanted.is_none() && claimed.is_empty())).then(|| {
         let wanted = wanted.unwrap_or("none");
-        format!("its records go to {claimed} (usage.url: {wanted})")
+        format!("the records in this directory go to {claimed} (usage.url: {wanted})")
     })
 }

@@ -29,9 +29,9 @@ pub(super) struct DataArgs {
 }
 
 impl DataArgs {
-    /// Returns the data directory. The configuration file is not read if `--data` or `LLMLB_DATA_DIR`
-    /// names the directory and `--config` no file, so that a broken file does not stop commands that
-    /// need nothing else of it.
+    /// Returns the data directory. If `--data` or `LLMLB_DATA_DIR` names the directory and
+    /// `--config` is not given, the configuration file is not read: a broken file must not stop a
+    /// command that needs only the directory.
     pub(super) fn directory(&self) -> Result<PathBuf, Failure> {
         if let Some(dir) = &self.data {
             return Ok(dir.clone());
@@ -47,7 +47,7 @@ impl DataArgs {
         self.find(config.usage.data_dir.as_deref())
     }
 
-    /// Returns the data directory of a configuration that was read.
+    /// Returns the data directory from `--data`, or from a configuration that was read before.
     pub(super) fn directory_of(&self, config: &DataConfig) -> Result<PathBuf, Failure> {
         match &self.data {
             Some(dir) => Ok(dir.clone()),
@@ -55,16 +55,18 @@ impl DataArgs {
         }
     }
 
-    /// Reads the sections `[usage]` and `[fleet]` from the same file and environment as `serve`.
+    /// Reads the sections `[usage]` and `[fleet]` from the same file and environment as `serve`, so
+    /// that a command works on the data of the server.
     pub(super) fn config(&self) -> Result<DataConfig, Failure> {
         let config = data::load(&self.flags()).map_err(|problems| refused(&problems))?;
         Ok(self.without_delivery(config))
     }
 
-    /// Like [`Self::config`], with the receiver's token.
+    /// Like [`Self::config`], and also returns the token for the receiver of usage records.
     pub(super) fn config_with_token(&self) -> Result<(DataConfig, Option<spool::Token>), Failure> {
         let config = self.config()?;
-        // The configuration is valid, so the problem is the token.
+        // Add a hint about the token: the configuration was read without problems above, so only
+        // the token can be wrong.
         let (_, token) = data::load_with_token(&self.flags()).map_err(|problems| {
             refused(&problems).hint(
                 "correct the token in that variable, or read it from a file: `--token-file FILE`",
@@ -73,7 +75,8 @@ impl DataArgs {
         Ok((config, token))
     }
 
-    /// Returns the words of the given flags, for commands in hints.
+    /// Returns the given flags as words, so that a suggested command works on the same data
+    /// directory.
     pub(super) fn words(&self) -> Vec<String> {
         let path = |flag: &str, path: &Path| format!("{flag} {}", quoted(&path.to_string_lossy()));
         let mut words = Vec::new();
@@ -107,8 +110,8 @@ impl DataArgs {
         })
     }
 
-    /// Removes receiver and fleet from the configuration of a demo, as `serve --demo` does: its records
-    /// are never delivered to the real receiver.
+    /// Removes receiver and fleet from the configuration of a demo, as `serve --demo` does: records
+    /// of a demo must never be delivered to the real receiver.
     fn without_delivery(&self, mut config: DataConfig) -> DataConfig {
         if self.demo {
             config.usage.url = None;
@@ -118,11 +121,11 @@ impl DataArgs {
     }
 }
 
-/// Ways to name a data directory, for hints.
+/// Ways to name a data directory, for hints that end in something to type.
 pub(super) const WAYS: &str =
     "`--data DIR`, LLMLB_DATA_DIR=DIR, or data_dir = \"DIR\" below [usage] in llmlb.toml";
 
-/// Quotes a text for a shell, if that is necessary.
+/// Quotes a text so that a shell takes it as one word, if that is necessary.
 pub(super) fn quoted(text: &str) -> String {
     let is_plain = |char: char| char.is_alphanumeric() || "/\\:._-".contains(char);
     if !text.is_empty() && text.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! Exit codes, and the error that a verb returns.
+//! Exit codes of `llmlb`, and the error that a verb returns.
 
 use super::output;
 
@@ -8,7 +8,7 @@ pub(super) const DONE: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 /// Wrong usage.
 pub(super) const USAGE: u8 = 2;
-/// `status -p PORT`: no server runs on the port.
+/// Exit code of `status -p PORT` if no server runs on the port.
 pub(super) const NOT_RUNNING: u8 = 3;
 
 /// Error of a verb: exit code, message, and hints with commands to type.
@@ -33,7 +33,7 @@ impl Failure {
         self
     }
 
-    /// Returns the message without the hints.
+    /// Returns the error's message without its hints.
     pub(super) fn message(&self) -> &str {
         &self.message
     }

@@ -1,4 +1,5 @@
-//! Work that a signal interrupts: the first signal cancels it, the second exits without waiting.
+//! Runner of work that a signal interrupts: the first signal cancels the work, the second exits
+//! without waiting for it.
 
 use std::thread;
 
@@ -8,7 +9,7 @@ use tokio::sync::oneshot;
 use super::exit::{self, Failure};
 use crate::sys::signals::Signals;
 
-/// Runs work on its own thread and cancels it on a signal. `None`: a second signal arrived, and the
+/// Runs work on its own thread and cancels it on a signal. `None` after a second signal: the
 /// unfinished work ends with the process.
 pub(super) fn interruptible<T: Send + 'static>(
     work: impl FnOnce(Cancel) -> T + Send + 'static,
@@ -19,8 +20,8 @@ pub(super) fn interruptible<T: Send + 'static>(
         .build()
         .map_err(failed)?;
     runtime.block_on(async {
-        // Install the handlers before the work starts: a signal would kill the process in the middle
-        // of it otherwise.
+        // Install the signal handlers before the work starts: otherwise a signal would kill the
+        // process in the middle of the work.
         let mut signals = Signals::install().map_err(failed)?;
         let cancel = Cancel::new();
         let (sender, mut done) = oneshot::channel();

@@ -20,22 +20,23 @@ use tracing_subscriber::util::SubscriberInitExt;
 use super::progress;
 use crate::{app, request, text};
 
-/// Maximum number of lines that wait for a slow reader of stderr. Further lines are dropped.
+/// Maximum number of log lines that wait for a slow reader of stderr. Further lines are dropped, so
+/// that memory stays bounded.
 const MAX_QUEUED_LINES: usize = 4096;
-/// Maximum number of characters in a line. Backends and clients control parts of some lines and
+/// Maximum number of characters in a log line. Backends and clients control parts of some lines and
 /// could flood the log otherwise.
 const MAX_LINE_CHARS: usize = 4000;
-/// Maximum time that the program's exit waits for queued lines.
+/// Maximum time for which the exit of the program waits for queued log lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Handle of the log. Dropping it writes the queued lines.
+/// Handle of the log. Dropping it writes the queued lines, so that none is lost at the exit.
 pub(super) struct StderrLog {
     lines: Arc<LineQueue>,
     quiet: bool,
     timed: bool,
 }
 
-/// Installs the log for the rest of the run. Warnings and errors are always logged.
+/// Installs the log for the rest of the run. Warnings and errors are always logged, even with `-q`.
 pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
     let level = match (verbose, quiet) {
         (true, _) => LevelFilter::DEBUG,
@@ -53,8 +54,8 @@ pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
         // must keep running.
         .log_internal_errors(false)
         .event_format(line);
-    // Log only the events of our own crates: those of other crates, such as the HTTP library, do not
-    // help operators.
+    // Log only the events of our own crates: those of other crates, such as the HTTP library, would
+    // bury the lines that help operators.
     let own_targets = Targets::new()
         .with_target("llmlb", level)
         .with_target("spool", level)
@@ -70,7 +71,7 @@ pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
 }
 
 impl StderrLog {
-    /// Returns the destination of the access log; none with `-q`.
+    /// Returns the destination of the access log; `None` with `-q`.
     pub(super) fn requests(&self) -> app::RequestLog {
         let lines = Arc::clone(&self.lines);
         let lines: request::LogSink = Arc::new(move |text: &[u8]| lines.add(text));
@@ -87,12 +88,12 @@ impl Drop for StderrLog {
     }
 }
 
-/// Queue of lines for stderr. A separate thread writes them, so that a blocked reader of stderr
+/// Queue of log lines for stderr. A separate thread writes them, so that a blocked reader of stderr
 /// never blocks a request. Lines that do not fit are counted and dropped.
 struct LineQueue {
     queue: SyncSender<Vec<u8>>,
     lost: AtomicUsize,
-    /// Number of lines that are queued and not yet written.
+    /// Number of log lines that are queued and not yet written. The exit waits until it is 0.
     waiting: Arc<(Mutex<usize>, Condvar)>,
 }
 
@@ -101,7 +102,7 @@ impl LineQueue {
         let (queue, lines) = sync_channel::<Vec<u8>>(MAX_QUEUED_LINES);
         let waiting: Arc<(Mutex<usize>, Condvar)> = Arc::default();
         let written = Arc::clone(&waiting);
-        // The thread is never joined: a write to a blocked stderr may never return.
+        // Never join the thread: a write to a blocked stderr may never return.
         thread::spawn(move || {
             let mut printer = Printer::new(io::stderr());
             for line in lines {
@@ -142,13 +143,14 @@ impl LineQueue {
     }
 }
 
-/// Writer of lines. Counts the lines that cannot be written, for example to a full disk, and
+/// Writer of log lines. Counts the lines that cannot be written, for example to a full disk, and
 /// reports the number with the next line that can.
 struct Printer<W> {
     to: W,
     dropped: usize,
     why: String,
-    /// True if the last write ended in the middle of a line.
+    /// True if the last write stopped in the middle of a line, so that the rest of the line must be
+    /// written first.
     is_torn: bool,
 }
 
@@ -170,7 +172,8 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// Completes a torn line, and reports the number of lines dropped since.
+    /// Ends a torn line, and reports the number of lines that were dropped since the last line that
+    /// was written.
     fn catch_up(&mut self) -> io::Result<()> {
         if self.is_torn {
             self.write(b"\n")?;
@@ -204,7 +207,7 @@ fn dropped(count: usize, why: &str) -> String {
     format!("llmlb: warning: dropped {count} log {lines}: {why}\n")
 }
 
-/// Writer for the formatter, which writes each line whole in one call.
+/// Adds each line of the log to the queue: the formatter writes a line whole in one call.
 struct LineWriter(Arc<LineQueue>);
 
 impl Write for LineWriter {
@@ -218,7 +221,7 @@ impl Write for LineWriter {
     }
 }
 
-/// Format of a line: `[time] llmlb: [warning: ] message field=value`
+/// Format of a log line: `[time] llmlb: [warning: ] message field=value`
 struct LineFormat {
     time: bool,
 }
@@ -245,7 +248,8 @@ where
         let mut text = String::new();
         let fields = context.field_format();
         fields.format_fields(Writer::new(&mut text), event)?;
-        // Text from backends and clients must not contain line breaks: it could forge log lines.
+        // Remove line breaks, since backends and clients choose parts of the text and could forge
+        // log lines.
         let text = text::shortened(&text, MAX_LINE_CHARS);
         writeln!(writer, "llmlb: {level}{}", text::plain(&text))
     }
@@ -255,7 +259,7 @@ where
 mod tests {
     use super::*;
 
-    /// A disk with this many free bytes.
+    /// A simulated disk with this many free bytes.
     #[derive(Default)]
     struct Disk {
         left: usize,

@@ -1,4 +1,4 @@
-//! The command line: one verb per file.
+//! The command line of `llmlb`: one verb per file.
 
 mod args;
 mod check;
@@ -34,7 +34,7 @@ pub fn run() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            // Ignore a closed pipe, as in `llmlb --help | head -1`.
+            // Ignore a failed print, which a closed pipe as in `llmlb --help | head -1` causes.
             let _ = error.print();
             return if error.use_stderr() {
                 exit::USAGE.into()
@@ -53,7 +53,7 @@ pub fn run() -> ExitCode {
         Verb::Usage(usage) => usage::usage(&usage, args.quiet),
         Verb::Completions { shell } => completions::completions(shell),
     };
-    // Write the queued log lines before the final error message is printed.
+    // Write the queued log lines first, so that the final error message is the last line.
     drop(log);
     match done {
         Ok(code) => code.into(),

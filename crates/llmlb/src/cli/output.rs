@@ -23,7 +23,8 @@ pub(super) fn data(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Formats a JSON document. Unsafe characters are escaped, which leaves its meaning unchanged.
+/// Formats a JSON document. Characters that could control the terminal are escaped, which leaves
+/// the meaning unchanged.
 pub(super) fn json(document: &impl Serialize) -> Result<String, Failure> {
     let document = serde_json::to_string_pretty(document)
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot format JSON: {error}")))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::status_client;
 use crate::sys::{self, PortOwner};
 
-/// Maximum time to connect. A program on this machine accepts at once, or never.
+/// Maximum time to connect to a port of this machine. A program accepts at once, or never.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Returns the process that uses the port; `None` if the port is free.
@@ -17,8 +17,8 @@ pub(super) fn port_user(port: u16) -> Option<PortOwner> {
     combine(sys::port_owner(port), accepts)
 }
 
-/// Returns the pid of an llmlb server that listens on the port: from its `/status`, else from the
-/// system if the program is called `llmlb`.
+/// Returns the pid of an llmlb server that listens on the port: from the server's `/status`, else
+/// from the system if the program is called `llmlb`.
 pub(super) fn llmlb_pid(port: u16, owner: Option<&PortOwner>) -> Option<u32> {
     let listener = owner.filter(|owner| owner.listening)?;
     let response = loopback(port)
@@ -39,11 +39,12 @@ fn loopback(port: u16) -> [SocketAddr; 2] {
     ]
 }
 
-/// Combines the system's view of a port with a connection attempt.
+/// Combines the process that uses a port, as the system reports it, with the result of a connection
+/// attempt: a listener may be invisible to this user.
 fn combine(owner: Option<PortOwner>, accepts: bool) -> Option<PortOwner> {
     match owner {
-        // A program accepts connections although the system lists no listener, as for the forwarded port of a
-        // container.
+        // Report an unknown program if the port accepts connections although the system lists no
+        // listener, as for the forwarded port of a container.
         Some(owner) if accepts && !owner.listening => Some(invisible_listener()),
         None if accepts => Some(invisible_listener()),
         owner => owner,
@@ -57,7 +58,7 @@ fn invisible_listener() -> PortOwner {
     }
 }
 
-/// Formats one line about the program on the port.
+/// Formats one line about the program that uses the port.
 pub(super) fn line(port: u16, owner: &PortOwner) -> String {
     let what = match (owner.listening, owner.pid) {
         (true, None) => format!("Another program listens on port {port}"),

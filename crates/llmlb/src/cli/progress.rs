@@ -1,4 +1,4 @@
-//! Progress of long work: one line on the terminal that is overwritten and finally removed.
+//! Progress of long commands: one line on the terminal that is overwritten and finally removed.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use super::time::span;
 
-/// Width of the line that is on the terminal; 0 if none. Other output must call `clear` first, or it
-/// would mix with the line.
+/// Width of the progress line on the terminal; 0 if none is shown. Other output must call `clear`
+/// first, or it would mix with the line.
 static SHOWN: AtomicUsize = AtomicUsize::new(0);
 /// Minimum time between two updates of the progress line, so that drawing does not slow the work.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
-/// Width of the bar in characters.
+/// Width of the progress bar in characters.
 const BAR_WIDTH: u64 = 20;
 
-/// The progress line. It is shown only if stderr is a terminal and `-q` is not set.
+/// The progress line of a command. It is shown only if stderr is a terminal and `-q` is not set.
 #[derive(Debug)]
 pub(super) struct ProgressLine {
     is_on: bool,
@@ -39,14 +39,14 @@ impl ProgressLine {
         }
     }
 
-    /// Shows a text, unless the last update was less than `MIN_INTERVAL` ago.
+    /// Shows a text as the progress line, unless the last update was less than `MIN_INTERVAL` ago.
     pub(super) fn show_text(&self, text: &str) {
         if self.is_on && self.is_due() {
             draw(text);
         }
     }
 
-    /// Shows a text at once, for example during a longer wait.
+    /// Shows a text as the progress line at once, for example before a longer wait.
     pub(super) fn show_now(&self, text: &str) {
         if self.is_on {
             draw(text);
@@ -56,7 +56,7 @@ impl ProgressLine {
     fn is_due(&self) -> bool {
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        // Work that finishes within the first `MIN_INTERVAL` shows no line.
+        // Show no line for work that ends within the first `MIN_INTERVAL`: it would only flicker.
         let last = drawn.unwrap_or(self.began);
         let is_due = now.duration_since(last) >= MIN_INTERVAL;
         if is_due {
@@ -72,7 +72,7 @@ impl Drop for ProgressLine {
     }
 }
 
-/// Removes the line from the terminal, if there is one.
+/// Removes the progress line from the terminal, if one is shown.
 pub(super) fn clear() {
     let width = SHOWN.swap(0, Ordering::Relaxed);
     if width > 0 {
@@ -89,7 +89,8 @@ fn draw(text: &str) {
     let _ = write!(io::stderr(), "\r{text:before$}");
 }
 
-/// Formats a line such as `delivered [#####---------------] 250/1000 records, 50/s, 15 s left`.
+/// Formats the progress line, such as `delivered [#####---------------] 250/1000 records, 50/s, 15
+/// s left`.
 fn text(what: &str, done: u64, total: Option<u64>, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(0.001);
     #[expect(

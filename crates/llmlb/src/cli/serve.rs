@@ -22,8 +22,8 @@ use crate::notify::Notify;
 use crate::sys::{self, SignalEvent, signals::Signals};
 use crate::tls::{TlsConfig, TlsError};
 
-/// Maximum number of attempts with `-p 0`. The system may assign a port whose lock another starting
-/// server already holds.
+/// Maximum number of attempts to find a free port with `-p 0`. The system may assign a port whose
+/// lock another starting server already holds.
 const FREE_PORT_TRIES: usize = 8;
 
 pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
@@ -57,15 +57,16 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
             Failure::new(exit::FAILED, format!("cannot start the runtime: {error}"))
         })?;
     let ended = runtime.block_on(run(&config, &flags, log));
-    // Do not wait for tasks: the remaining ones belong to aborted requests.
+    // Do not wait for the remaining tasks: they belong to aborted requests and could delay the
+    // exit.
     runtime.shutdown_background();
     ended
 }
 
 async fn run(config: &Config, flags: &Flags, log: RequestLog) -> Result<u8, Failure> {
     let demo = flags.demo;
-    // Install the signal handlers before the lock is acquired: a signal in between would kill the process
-    // and leave a stale lock file.
+    // Install the signal handlers before the lock is acquired: a signal in between would kill the
+    // process and leave a stale lock file.
     let mut signals = Signals::install()
         .map_err(|error| Failure::new(exit::FAILED, format!("cannot handle signals: {error}")))?;
     let tls = TlsConfig::load(&config.server).map_err(|error| tls_failure(&error))?;
@@ -150,7 +151,8 @@ async fn serve_until_signal(
             Some(SignalEvent::Stop(name)) => return Some(name),
             Some(SignalEvent::Reload) => app.reload(),
             None => {
-                // `llmlb stop` reads the drain timeout from the lock record, to know how long to wait.
+                // Publish the drain timeout in the lock record, from which `llmlb stop` learns how
+                // long to wait.
                 if let Err(error) = lock.publish_drain_timeout(app.drain_timeout()) {
                     tracing::debug!(%error, "cannot write the drain timeout into the lock record");
                 }
@@ -181,7 +183,7 @@ fn divide_descriptors(config: &Config, demo: bool) -> Result<Division, Failure> 
     })
 }
 
-/// Logs the end of the drain and returns the exit code.
+/// Logs the end of the drain, and returns the exit code of the server.
 fn log_end(ended: &Ended) -> u8 {
     match *ended {
         Ended::Drained => {
@@ -232,7 +234,8 @@ fn meter(
     let mut meter = Meter::new(&dir, config.usage.on_failure, instance);
     match meter.open() {
         Ok(()) => {
-            // No request is admitted yet, so limits and reports count the recovered ones from the start.
+            // Record the requests that a crash interrupted before the first request is admitted, so
+            // that limits and reports count them from the start.
             meter.recover(host);
             meter.list_in_flight(host);
             Ok(meter)
@@ -271,8 +274,8 @@ fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
                     "change the destination: `llmlb usage --data {dir} deliver {what} --change-destination`"
                 )))
         }
-        // Start without the check: every run of the exporter checks the destination again and
-        // reports the error.
+        // Start although the check failed: every run of the exporter checks the destination again
+        // and reports the error.
         Err(error) => {
             tracing::debug!(%error, "cannot check the destination of the data directory");
             Ok(())
@@ -280,8 +283,8 @@ fn claim_destination(config: &Config, data: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Acquires the port's lock, then binds the socket. With port 0 the bind comes first, because only
-/// the system knows a free port.
+/// Acquires the lock of the server's port, then binds the socket. With port 0 the bind comes first,
+/// because only the system knows a free port.
 fn acquire_port(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
     let address = SocketAddr::new(config.server.host, config.server.port);
     let claim = |address: SocketAddr| {
@@ -318,7 +321,7 @@ fn acquire_port(config: &Config) -> Result<(ServerLock, TcpListener), Failure> {
     ))
 }
 
-/// Returns the URL of the server without a path.
+/// Returns the URL of the server without a path, for messages.
 fn base_url(app: &App, address: SocketAddr) -> String {
     let scheme = if app.shared.tls.is_some() {
         "https"
@@ -371,7 +374,7 @@ fn announce(app: &App, config: &Config, address: SocketAddr, demo: bool) {
     }
 }
 
-/// Returns the failure for files of the TLS configuration that cannot be used.
+/// Returns the error for a certificate or key file that cannot be used.
 pub(super) fn tls_failure(error: &TlsError) -> Failure {
     let failure = Failure::new(exit::FAILED, error.to_string());
     match error.hint_text() {
@@ -387,7 +390,7 @@ fn counted_requests(count: usize) -> String {
     }
 }
 
-/// Returns the text that describes the drain after the first signal.
+/// Returns the message about the drain that the first signal has started.
 fn drain_message(in_flight: usize, limit: Duration) -> String {
     if in_flight == 0 {
         return "draining; no requests in flight".to_owned();
@@ -399,7 +402,7 @@ fn drain_message(in_flight: usize, limit: Duration) -> String {
     )
 }
 
-/// Releases the lock and returns the exit code.
+/// Releases the lock of the port, and returns the exit code of the server.
 fn release(lock: ServerLock, code: u8) -> Result<u8, Failure> {
     match lock.release() {
         Ok(()) => Ok(code),
@@ -425,7 +428,8 @@ fn lock_failure(error: LockError) -> Failure {
     }
 }
 
-/// Returns the error for a failed bind: the reason, the program that uses the port, and hints.
+/// Returns the error for a port that cannot be bound: the reason, the program that uses the port,
+/// and hints.
 fn bind_failure(address: SocketAddr, error: &io::Error) -> Failure {
     let port = address.port();
     match error.kind() {

@@ -1,6 +1,6 @@
-//! The API keys of a server that starts, from `llmlb.toml` and the data directory.
+//! The API keys of a server at its start, from `llmlb.toml` and the data directory.
 //!
-//! The demo has a data directory of its own for usage, but honours the same keys as other servers.
+//! A demo has a data directory of its own for usage, but honours the same keys as other servers.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,18 +10,19 @@ use crate::config::Config;
 use crate::data_dir;
 use crate::keys::{KeyFileError, KeyStore, KeyTable, KeyWatch};
 
-/// Returns the keys of the configured data directory, else of the user's own; `None` if this user has
-/// none.
+/// Returns the file of API keys in the configured data directory, else in that of the user; `None`
+/// if there is no data directory.
 fn store(configured: Option<&Path>) -> Option<KeyStore> {
     data_dir::find(configured, false).map(|dir| KeyStore::new(&dir))
 }
 
-/// True if the data directory has API keys, or a file of keys that cannot be read.
+/// True if the data directory has API keys, or a `keys.json` that cannot be read: clients then need
+/// a key.
 pub(super) fn are_stored(configured: Option<&Path>) -> bool {
     store(configured).is_some_and(|store| store.requires_keys())
 }
 
-/// Checks that the keys of the data directory can be read.
+/// Returns an error if the API keys of the data directory cannot be read.
 pub(super) fn check(config: &Config) -> Result<(), Failure> {
     match store(config.usage.data_dir.as_deref()).map(|store| store.read()) {
         Some(Err(error)) => Err(failure(&error)),
@@ -29,7 +30,7 @@ pub(super) fn check(config: &Config) -> Result<(), Failure> {
     }
 }
 
-/// Reads all keys, and starts the thread that applies later changes of the data directory's keys.
+/// Reads all API keys, and starts the thread that applies later changes of `keys.json`.
 pub(super) fn open(config: &Config) -> Result<(Arc<KeyTable>, Option<KeyWatch>), Failure> {
     let store = store(config.usage.data_dir.as_deref());
     let stored = store.as_ref().map_or(Ok(None), KeyStore::read);
@@ -44,7 +45,7 @@ pub(super) fn open(config: &Config) -> Result<(Arc<KeyTable>, Option<KeyWatch>),
     Ok((table, watch))
 }
 
-/// Returns the error for a file of keys that cannot be used.
+/// Returns the error for a `keys.json` that cannot be used.
 pub(super) fn failure(error: &KeyFileError) -> Failure {
     let failure = Failure::new(exit::FAILED, error.to_string());
     match error.hint() {

@@ -13,11 +13,11 @@ use super::exit::{self, Failure};
 use super::{output, port_conflict};
 use crate::lock::{self, LockInfo};
 
-/// Assumed drain timeout of a server whose lock record has none.
+/// Drain timeout that is assumed for a server whose lock record has none.
 const DRAIN: Duration = Duration::from_secs(30);
-/// Time that a server gets beyond its drain timeout to exit.
+/// Time that a server gets to exit after its drain timeout.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
-/// `stop` prints a message if it waits longer than this.
+/// Time after which `llmlb stop` prints a message about its wait for the server.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) fn stop(args: &Stop, quiet: bool) -> Result<u8, Failure> {
@@ -37,11 +37,11 @@ pub(super) fn stop(args: &Stop, quiet: bool) -> Result<u8, Failure> {
     done.still_running.map_or(Ok(exit::DONE), Err)
 }
 
-/// Result of `stop`: lines for stdout, and a failure if a server still runs.
+/// Result of `llmlb stop`: lines for stdout, and a failure if a server still runs.
 #[derive(Debug)]
 struct StopResult {
     lines: Vec<String>,
-    /// Error: a server whose lock is in another lock directory still runs on the port.
+    /// Error if a server still runs on the port, whose lock is in another lock directory.
     still_running: Option<Failure>,
 }
 
@@ -89,7 +89,8 @@ fn stop_in(
     if draining {
         say("the server already received a signal and is draining; waiting");
     }
-    // Send no second signal: it would abort the requests that the drain lets complete.
+    // Send no second signal to a draining server: it would abort the requests that the drain lets
+    // complete.
     let stop = store
         .stop(&key)
         .timeout(timeout)
@@ -118,7 +119,8 @@ fn stop_in(
                 let other = port_conflict::port_user(port);
                 let server = port_conflict::llmlb_pid(port, other.as_ref());
                 if let Some(pid) = server {
-                    // Drop the line "No server running": a server of another lock directory runs here.
+                    // Drop the line "No server running": a server whose lock is in another lock
+                    // directory runs on the port.
                     lines.remove(0);
                     still_running = Some(elsewhere(port, pid, status.path()));
                 } else {
@@ -154,7 +156,7 @@ fn stop_in(
 struct StopTarget {
     pid: Option<u32>,
     info: Option<LockInfo>,
-    /// Process id, if the process is suspended and so cannot react to a signal.
+    /// Process id of the server, if the process is suspended and so cannot react to a signal.
     suspended: Option<u32>,
 }
 
@@ -181,7 +183,8 @@ impl StopTarget {
     }
 }
 
-/// Returns the number of requests in flight, from the server's lock record.
+/// Returns the number of requests in flight from the server's lock record, which a draining server
+/// updates.
 fn in_flight(store: &Store, port: u16) -> Option<u64> {
     let status = store.status(&lock::key(port)).ok()?;
     let record = status.holder()?.record()?;
@@ -194,8 +197,8 @@ fn default_timeout(info: Option<&LockInfo>) -> Duration {
         .saturating_add(GRACE)
 }
 
-/// Runs work and calls `notify` once if it takes longer than `NOTICE_AFTER`. `None`: the work
-/// panicked.
+/// Runs work and calls `notify` once if the work takes longer than `NOTICE_AFTER`. `None` if the
+/// work panicked.
 fn notify_if_slow<T: Send>(work: impl FnOnce() -> T + Send, notify: impl FnOnce()) -> Option<T> {
     let (sender, receiver) = mpsc::channel();
     thread::scope(|scope| {
@@ -222,7 +225,8 @@ fn waiting(timeout: Duration, in_flight: Option<u64>) -> String {
     }
 }
 
-/// Returns the error for a server that runs but whose lock is in another lock directory.
+/// Returns the error for a server that still runs on the port, because its lock is in another lock
+/// directory.
 fn elsewhere(port: u16, pid: u32, path: &Path) -> Failure {
     let dir = path.parent().unwrap_or(path).display();
     let message = format!(
@@ -236,7 +240,8 @@ fn elsewhere(port: u16, pid: u32, path: &Path) -> Failure {
         ))
 }
 
-/// Returns the lines for stdout. The first is `No server running …`, unless a server was stopped.
+/// Returns the lines that `llmlb stop` prints. The first is `No server running …`, unless a server
+/// was stopped.
 fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
     let nothing = format!("No server running on port {port}");
     let path = path.display();
@@ -249,8 +254,8 @@ fn outcome(port: u16, path: &Path, stopped: &Stopped) -> Vec<String> {
         )],
         Stopped::Cleaned { record } => {
             let pid = record.as_ref().map(|record| record.pid());
-            // `Identity::from_pid` returns `None` for a zombie. A zombie of the crashed server is
-            // thus not reported as another process that has the PID now.
+            // A zombie of the crashed server, for which `Identity::from_pid` returns `None`, must
+            // not be reported as another process that has the PID now.
             let reused = pid.is_some_and(|pid| Identity::from_pid(pid).is_some());
             vec![nothing, cleaned(pid, reused)]
         }
@@ -273,7 +278,8 @@ fn cleaned(pid: Option<u32>, reused: bool) -> String {
     }
 }
 
-/// Returns the message for an error of tenure. It names the server instead of tenure's key.
+/// Returns the message for an error of the lock library. It names the server instead of the
+/// library's key.
 fn refusal(port: u16, error: &tenure::Error) -> String {
     match error.stop_reason() {
         Some(why) => format!("The server on port {port} was not stopped: {why}"),
@@ -368,7 +374,8 @@ mod tests {
         let store = Store::in_dir(dir.path());
         let key = lock::key(8000);
         let _held = store.claim(&key).try_acquire().unwrap();
-        // The owner is this process, which `stop` does not signal.
+        // Stopping is refused because this process owns the lock, and `stop` never signals its own
+        // process.
         let refused = store.stop(&key).run().unwrap_err();
         let why = refused.stop_reason().unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Times and durations for display.
+//! Formats of times and durations on the command line.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ pub(super) fn point(time: SystemTime) -> String {
         .map_or_else(|_| "?".to_owned(), |time| time.to_string())
 }
 
-/// Formats a duration in its largest fitting unit.
+/// Formats a duration in one unit, such as `90 s`, `15 min` or `2 days`.
 pub(super) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     match seconds {

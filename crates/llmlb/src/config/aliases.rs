@@ -1,4 +1,4 @@
-//! Aliases: additional names for models.
+//! Aliases of the configuration file: additional names by which clients can request models.
 
 use toml::de::DeValue;
 
@@ -12,11 +12,13 @@ use super::values::{self, RawSetting};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Alias {
     pub(crate) name: String,
-    /// Names of the model on backends. A backend that serves several of them uses the first.
+    /// Names that backends have for the model. A backend that serves several of them uses the first
+    /// in this list.
     pub(crate) models: Vec<String>,
 }
 
-/// Reads the aliases of the file. They also apply to backends from the environment or flags.
+/// Reads the aliases of the configuration file. They also apply to backends that the environment or
+/// flags define.
 pub(super) fn read(
     document: &TomlDocument<'_>,
     origins: &mut Origins,
@@ -48,7 +50,7 @@ pub(super) fn read(
     aliases
 }
 
-/// Parses the models of one alias.
+/// Parses the models that one alias stands for.
 fn models(
     name: &str,
     value: &DeValue<'_>,

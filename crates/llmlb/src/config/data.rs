@@ -13,18 +13,18 @@ use super::setting::Section;
 use super::settings::{FleetConfig, UsageConfig};
 use super::{Flags, file};
 
-/// Sections that the commands use.
+/// Sections of the configuration that the commands on a data directory use.
 const SECTIONS: [&str; 2] = ["usage", "fleet"];
 
-/// The settings that `usage` and `key` commands share with `serve`.
 #[derive(Debug, Clone)]
 pub(crate) struct DataConfig {
     pub(crate) usage: UsageConfig,
     pub(crate) fleet: FleetConfig,
 }
 
-/// Reads the sections from the file, the environment and the flags. The error contains all problems of
-/// the two sections, and all syntax errors of the file: after such an error a section may be missing.
+/// Reads `[usage]` and `[fleet]` from the file, the environment and the flags. The error contains
+/// all problems of the two sections, and all syntax errors of the file: after such an error a
+/// section may be missing.
 pub(crate) fn load(flags: &Flags) -> Result<DataConfig, Problems> {
     let env = Environment::from_process();
     read_with(flags, &env, Path::new(""), |_, _| ()).map(|(config, ())| config)
@@ -35,8 +35,8 @@ pub(crate) fn directory_in_environment() -> Option<PathBuf> {
     Environment::from_process().path(super::settings::DATA_DIR)
 }
 
-/// Like [`load`], with the receiver's token. If the configuration names the token's variable, the
-/// variable must be set.
+/// Like [`load`], and also reads the token for the receiver of usage records. If the configuration
+/// names the token's variable, the variable must be set.
 pub(crate) fn load_with_token(flags: &Flags) -> Result<(DataConfig, Option<Token>), Problems> {
     let env = Environment::from_process();
     read_with(flags, &env, Path::new(""), |usage, layers| {
@@ -44,7 +44,8 @@ pub(crate) fn load_with_token(flags: &Flags) -> Result<(DataConfig, Option<Token
     })
 }
 
-/// Reads the sections, and what `also` reads from the same layers.
+/// Reads `[usage]` and `[fleet]`, and further values that `also` reads from the same file,
+/// environment and flags.
 pub(super) fn read_with<T>(
     flags: &Flags,
     env: &Environment,

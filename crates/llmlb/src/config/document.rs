@@ -1,4 +1,5 @@
-//! The parsed TOML file: syntax errors, unknown names, and the values with their line numbers.
+//! The parsed TOML text of a configuration file: syntax errors, unknown names, and values with
+//! their line numbers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -45,7 +46,7 @@ impl<'a> TomlDocument<'a> {
         document
     }
 
-    /// Returns the origin of a byte offset in the file.
+    /// Returns the file and line of a byte offset, for messages.
     pub(super) fn origin(&self, at: usize) -> Origin {
         Origin::File {
             name: self.source.name.clone(),
@@ -54,8 +55,8 @@ impl<'a> TomlDocument<'a> {
         }
     }
 
-    /// True if the file has syntax errors. A key that seems to be missing may then be in a part
-    /// that could not be read.
+    /// True if the file has syntax errors. A missing key must not be reported then, because it may
+    /// be in a part that could not be read.
     pub(super) fn is_broken(&self) -> bool {
         !self.guessed.is_empty()
     }
@@ -69,7 +70,7 @@ impl<'a> TomlDocument<'a> {
         ))
     }
 
-    /// Returns the value under a top-level name, such as all `[[backend]]` tables.
+    /// Returns the value of a top-level name, such as all `[[backend]]` tables.
     pub(super) fn top_level(&self, name: &str) -> Option<&Spanned<DeValue<'a>>> {
         self.root.get(name)
     }
@@ -201,8 +202,8 @@ impl<'a> TomlDocument<'a> {
     }
 }
 
-// The errors of the TOML parser have a message but no kind, so the functions below compare the message.
-// Tests fail if a new version of the parser changes its messages.
+// Compare the message of a TOML parser's error, because the error has no kind. Tests fail if a new
+// version of the parser changes its messages.
 
 /// True if the parser rejects a key or section because its name occurs twice. The header of such a
 /// section is valid, so the keys below it are still checked.
@@ -210,7 +211,8 @@ fn is_duplicate(message: &str) -> bool {
     message == "duplicate key"
 }
 
-/// True if the parser found a list, table or text that is not closed.
+/// True if the error is a list, table or text that is not closed. Most of the file after it is then
+/// misread.
 fn is_unclosed(message: &str) -> bool {
     message.starts_with("unclosed")
 }

@@ -1,9 +1,9 @@
-//! The effective settings as text, with their origins, for `llmlb check`.
+//! The effective settings as text, with the origin of each, for `llmlb check`.
 
 use super::setting::Section;
 use super::{Config, Origin};
 
-/// Effective value of one setting.
+/// Effective value of one setting, as `llmlb check` prints it.
 pub(crate) struct Effective<'a> {
     pub(crate) name: &'static str,
     pub(crate) value: String,

@@ -1,4 +1,4 @@
-//! All access to environment variables.
+//! All access to environment variables, so that every variable that llmlb reads is found here.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -12,20 +12,20 @@ use super::suggest::did_you_mean;
 
 const PREFIX: &str = "LLMLB_";
 
-/// Returns the lock directory, if `LLMLB_LOCK_DIR` names one.
+/// Returns the lock directory that `LLMLB_LOCK_DIR` names; `None` if the variable is not set.
 pub(crate) fn lock_dir() -> Option<PathBuf> {
     set(settings::LOCK_DIR).map(PathBuf::from)
 }
 
-/// Returns the absolute path in a variable such as `HOME`.
+/// Returns the absolute path that a variable such as `HOME` contains.
 pub(crate) fn directory(name: &str) -> Option<PathBuf> {
-    // Ignore a relative path: it would depend on the current directory.
+    // Ignore a relative path in the variable: it would depend on the current directory.
     set(name)
         .map(PathBuf::from)
         .filter(|path| path.is_absolute())
 }
 
-/// Returns the value of a variable; `None` if it is not set or not UTF-8.
+/// Returns the value of an environment variable; `None` if it is not set or not UTF-8.
 pub(crate) fn text(name: &str) -> Option<String> {
     set(name)?.into_string().ok()
 }
@@ -77,7 +77,8 @@ fn is_service_link(name: &str, value: &OsStr) -> bool {
     })
 }
 
-/// Snapshot of the environment variables. An empty variable counts as not set.
+/// Snapshot of the environment variables, instead of which tests use their own. An empty variable
+/// counts as not set.
 pub(super) struct Environment(BTreeMap<String, OsString>);
 
 impl Environment {
@@ -100,15 +101,16 @@ impl Environment {
         self.0.get(name).map(PathBuf::from)
     }
 
-    /// Returns the value of a variable. The error for a value that is not UTF-8 never contains the
-    /// value, which may be a secret.
+    /// Returns the value of an environment variable. The error for a value that is not UTF-8 never
+    /// contains the value, which may be a secret.
     pub(super) fn text(&self, name: &str) -> Option<Result<&str, &'static str>> {
         let value = self.0.get(name)?;
         Some(value.to_str().ok_or("is not UTF-8 text"))
     }
 
-    /// Reports unknown variables that begin with `LLMLB_`: a misspelt setting would go unnoticed.
-    /// `keys` are the variables that contain keys and tokens; these may have any name.
+    /// Reports unknown variables that begin with `LLMLB_`: otherwise a misspelt setting would be
+    /// ignored silently. `keys` are the variables that contain keys and tokens; their names are
+    /// free.
     pub(super) fn check_names(&self, keys: &[String], problems: &mut ProblemList) {
         for name in self.0.keys().filter(|name| name.starts_with(PREFIX)) {
             if keys.contains(name) || settings::variables().any(|known| known == name) {

@@ -12,32 +12,33 @@ use super::problems::{ProblemList, one_line};
 use super::{Flags, settings};
 use crate::sys::{self, Exposed};
 
-/// Name of the file in the current directory that is read by default.
+/// Name of the configuration file that is read from the current directory by default.
 pub(super) const DEFAULT_NAME: &str = "llmlb.toml";
 
 const MAX_SIZE: u64 = 1 << 20;
 
-/// A configuration file that was read.
+/// Text and path of a configuration file that was read.
 pub(super) struct ConfigFile {
-    /// Path as the flag or variable names it, for messages.
+    /// Path of the configuration file as the flag or variable names it, for messages.
     pub(super) name: PathBuf,
     pub(super) text: String,
 }
 
 impl ConfigFile {
-    /// Returns the beginning of the SHA-256 of the content, in hexadecimal digits.
+    /// Returns the start of the SHA-256 of the file's content in hexadecimal digits, by which
+    /// operators compare the files of servers.
     pub(super) fn hash(&self) -> String {
         let hash = Sha256::digest(self.text.as_bytes());
         hash.iter().take(6).fold(String::new(), |mut text, byte| {
-            // Writing into memory cannot fail.
+            // Ignore the result: writing into memory cannot fail.
             let _ = write!(text, "{byte:02x}");
             text
         })
     }
 }
 
-/// Returns the path of the file that is read, and the flag or variable that names it. `None` for a demo
-/// without `--config`, which reads no file.
+/// Returns the path of the configuration file, and the flag or variable that names it. `None` for a
+/// demo without `--config`, which reads no file.
 pub(super) fn path(flags: &Flags, env: &Environment) -> Option<(PathBuf, Option<&'static str>)> {
     if let Some(name) = &flags.config {
         Some((name.clone(), Some(settings::CONFIG_FLAG)))
@@ -50,8 +51,8 @@ pub(super) fn path(flags: &Flags, env: &Environment) -> Option<(PathBuf, Option<
     }
 }
 
-/// Reads the file that `--config` or `LLMLB_CONFIG` names, else `llmlb.toml` if it exists. The demo
-/// does not read `llmlb.toml`: it must start in any directory.
+/// Reads the configuration file that `--config` or `LLMLB_CONFIG` names, else `llmlb.toml` if it
+/// exists. The demo does not read `llmlb.toml`: it must start in any directory.
 pub(super) fn find(
     flags: &Flags,
     env: &Environment,
@@ -60,7 +61,7 @@ pub(super) fn find(
 ) -> Option<ConfigFile> {
     let (name, named_by) = path(flags, env)?;
     let path = directory.join(&name);
-    // A symbolic link to a missing file is reported as an error and not as an absent file: the
+    // Report a symbolic link to a missing file as an error, and not as an absent configuration: the
     // operator expects its settings to apply.
     let absent = || fs::symlink_metadata(&path).is_err_and(|e| e.kind() == ErrorKind::NotFound);
     if named_by.is_none() && absent() {
@@ -78,8 +79,8 @@ pub(super) fn find(
     }
 }
 
-/// Opens the file if only this user and root can have written it. Another author could send
-/// prompts, and the contents of any environment variable as a key, to a server of their own.
+/// Opens the configuration file if only this user and root can have written it. Another author
+/// could have prompts, and any environment variable as a key, sent to a server of their own.
 fn open(path: &Path, name: &str, is_shared_allowed: bool) -> Result<File, String> {
     if is_shared_allowed {
         return File::open(path).map_err(|error| in_words(&error, path));
@@ -131,8 +132,8 @@ fn refusal(exposed: &Exposed, name: &str) -> (String, String) {
 
 fn read(file: File, path: &Path) -> Result<String, String> {
     let mut bytes = Vec::new();
-    // One byte more than the maximum is read, so that a larger file is detected without reading all
-    // of a possibly endless one.
+    // Read one byte more than the maximum, so that a larger file is detected without reading all of
+    // a possibly endless one.
     file.take(MAX_SIZE + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| in_words(&error, path))?;
@@ -146,7 +147,8 @@ fn read(file: File, path: &Path) -> Result<String, String> {
     })
 }
 
-/// Formats a read error without the operating system's error number.
+/// Formats the error of reading the configuration file, without the operating system's error
+/// number.
 fn in_words(error: &io::Error, path: &Path) -> String {
     match error.kind() {
         _ if path.is_dir() => "this is a directory, not a file".into(),

@@ -1,4 +1,5 @@
-//! Lease store of a fleet: its URL, which may contain a password, and how it is shown.
+//! The URL of the lease store that a fleet shares. The URL may contain a password, which is never
+//! shown.
 
 use super::secret::Secret;
 use super::types::ValueType;
@@ -6,13 +7,13 @@ use super::values::RawSetting;
 use crate::text;
 use serde_json::{Value, json};
 
-/// Cargo features of the lease stores, each with true if this build contains it. Always true in
+/// Cargo features of the lease stores, with true for those that this build contains. Always true in
 /// tests of this crate, so that they can parse the URLs of all stores.
 const REDIS: (&str, bool) = ("redis", cfg!(any(test, feature = "redis")));
 const DYNAMODB: (&str, bool) = ("dynamodb", cfg!(any(test, feature = "dynamodb")));
 const ETCD: (&str, bool) = ("etcd", cfg!(any(test, feature = "etcd")));
 
-/// Schemes of lease stores, and the cargo feature of each.
+/// URL schemes of lease stores, with the cargo feature that each needs.
 const SCHEMES: [(&str, (&str, bool)); 6] = [
     ("redis", REDIS),
     ("rediss", REDIS),
@@ -22,7 +23,7 @@ const SCHEMES: [(&str, (&str, bool)); 6] = [
     ("etcds", ETCD),
 ];
 
-/// Maximum number of characters of a URL in a message.
+/// Maximum number of characters of a store's URL in a message.
 const MAX_SHOWN: usize = 200;
 
 /// URL of a lease store. It may contain a password, which is never shown.
@@ -33,17 +34,20 @@ pub(crate) struct FleetStore {
 }
 
 impl FleetStore {
-    /// Returns the complete URL, which may contain a password. Messages must use [`Self::shown`].
+    /// Returns the complete URL of the lease store, which may contain a password. Messages must use
+    /// [`Self::shown`].
     pub(crate) fn url(&self) -> &str {
         self.url.expose()
     }
 
-    /// Returns the URL without user, password and options, for messages and `/status`.
+    /// Returns the URL of the lease store without user, password and options, for messages and
+    /// `/status`.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
 
-    /// True if the store is Redis, which also keeps the backends of issued ids.
+    /// True if the lease store is Redis, in which servers also share limits of keys and the
+    /// backends of issued ids.
     #[cfg(feature = "redis")]
     pub(crate) fn is_redis(&self) -> bool {
         self.shown.starts_with("redis")
@@ -55,7 +59,8 @@ impl FleetStore {
 pub(super) struct FleetStoreUrl;
 
 impl ValueType<FleetStore> for FleetStoreUrl {
-    /// Parses a URL. The error never repeats the text, which may contain a password.
+    /// Parses the URL of a lease store. The error never repeats the URL, which may contain a
+    /// password.
     fn parse(&self, raw: RawSetting<'_>) -> Result<FleetStore, String> {
         let text = match raw {
             RawSetting::Text(text) => Some(text),
@@ -76,7 +81,8 @@ impl ValueType<FleetStore> for FleetStoreUrl {
         if rest.is_empty() || rest.contains(|letter: char| letter.is_whitespace()) {
             return Err("the URL names no host or table, or contains a space".to_owned());
         }
-        // The password ends at the last `@`, because it may contain `/`, `?` and `@` itself.
+        // Remove all text up to the last `@`: a password may contain `/`, `?` and `@` itself, and
+        // must not be shown.
         let shown = rest.rsplit('@').next().unwrap_or_default();
         let shown = format!("{scheme}://{}", shown.split('?').next().unwrap_or_default());
         Ok(FleetStore {

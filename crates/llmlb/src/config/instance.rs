@@ -3,7 +3,8 @@
 
 use std::fmt;
 
-/// Maximum length of a name, in characters. All allowed characters are ASCII.
+/// Maximum length of a server's name in usage records, in characters. All allowed characters are
+/// ASCII.
 pub(super) const MAX_LENGTH: usize = 64;
 
 /// Name of a server in its usage records. It needs no escapes in JSON.
@@ -11,15 +12,16 @@ pub(super) const MAX_LENGTH: usize = 64;
 pub(crate) struct Instance(String);
 
 impl Instance {
-    /// Returns the name, or `None` if the text is empty, too long, or has other characters than
+    /// Parses a server's name. `None` if the text is empty, too long, or has other characters than
     /// letters, digits and `-_.:`.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_valid = !text.is_empty() && text.len() <= MAX_LENGTH && text.chars().all(is_allowed);
         is_valid.then(|| Self(text.to_owned()))
     }
 
-    /// Returns the default name: host name and port. Other characters of the host name are replaced
-    /// with `-`; a long host name is truncated, because the port distinguishes servers of one host.
+    /// Returns the default name of a server: host name and port. Characters that are not allowed
+    /// become `-`. A long host name is truncated but the port is kept, because it distinguishes the
+    /// servers of one host.
     pub(crate) fn from_host(host: Option<&str>, port: u16) -> Self {
         let port = format!(":{port}");
         let host = host.filter(|host| !host.is_empty()).unwrap_or("unknown");

@@ -7,7 +7,7 @@ pub(crate) struct KeyLimits {
     pub(crate) requests_per_minute: Option<u32>,
     /// Maximum number of tokens, prompt and completion, that are used in any 60 seconds.
     pub(crate) tokens_per_minute: Option<u64>,
-    /// Maximum number of concurrent requests.
+    /// Maximum number of the key's requests that are in flight at the same time.
     pub(crate) concurrency: Option<u32>,
     pub(crate) budget: Option<Budget>,
 }
@@ -28,7 +28,8 @@ pub(crate) enum Period {
 }
 
 impl Period {
-    /// Words for the periods in the configuration, on the command line and in `keys.json`.
+    /// Words for the periods of a budget, as in the configuration, on the command line and in
+    /// `keys.json`.
     pub(crate) const WORDS: [(&'static str, Self); 2] =
         [("day", Self::Day), ("month", Self::Month)];
 

@@ -1,4 +1,4 @@
-//! Kind of a backend: the program or service that it runs.
+//! Kind of a backend: the program or service that runs there, such as Ollama.
 
 use super::types::word_for;
 
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Kinds by their names in the configuration file, in logs and in `/status`.
+    /// Names of the kinds in the configuration file, in logs and in `/status`.
     pub(super) const WORDS: [(&'static str, Self); 6] = [
         ("ollama", Self::Ollama),
         ("vllm", Self::Vllm),
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// Recognizes a program by the `owned_by` of its models.
+    /// Recognizes the program that a backend runs by the `owned_by` of its models.
     pub(crate) fn from_owner(owner: &str) -> Option<Self> {
         match owner {
             "vllm" => Some(Self::Vllm),
@@ -53,7 +53,8 @@ impl Kind {
         }
     }
 
-    /// Returns the kind whose discriminant (`kind as u8`) this is.
+    /// Returns the kind whose discriminant (`kind as u8`) is this number. Backends store their kind
+    /// as a number.
     pub(crate) fn from_number(number: u8) -> Option<Self> {
         Self::all().find(|kind| *kind as u8 == number)
     }

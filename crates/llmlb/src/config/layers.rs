@@ -1,5 +1,6 @@
-//! Value of one setting from its layers: default, file, environment, flag. Every layer is validated,
-//! also an overridden one: its error would otherwise appear when the override is removed.
+//! Value of one setting from its layers: default, file, environment, flag. The value of every layer
+//! is validated, even if another layer overrides it: the error would otherwise appear when the
+//! override is removed.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +18,7 @@ pub(super) struct Layers<'a> {
     flags: &'a Flags,
     problems: &'a mut ProblemList,
     origins: Origins,
-    /// Names of settings with an invalid value in any layer.
+    /// Names of the settings that have an invalid value in any layer.
     invalid: BTreeSet<&'static str>,
 }
 
@@ -42,13 +43,15 @@ impl<'a> Layers<'a> {
         self.origins
     }
 
-    /// Adds a problem with a setting's value, at the origin of the value.
+    /// Reports a problem with the value of a setting, at the file and line, variable or flag that
+    /// sets it.
     pub(super) fn reject<T>(&mut self, setting: &Setting<T>, what: &str) {
         let origin = self.origins.origin(setting.name);
         self.problems.add(origin, setting.name, what);
     }
 
-    /// Adds a problem at an origin other than the setting's own, such as the variable of a token.
+    /// Reports a problem at another origin than that of a setting, such as at the variable of a
+    /// token.
     pub(super) fn reject_at(&mut self, origin: &Origin, what: &str) {
         self.problems.add(origin, "", what);
     }
@@ -57,8 +60,8 @@ impl<'a> Layers<'a> {
         self.origins.origin(setting.name)
     }
 
-    /// True if no layer has an invalid value. Checks across settings need this: a default that stands
-    /// for an invalid value would cause a second, misleading problem.
+    /// True if no layer has an invalid value of the setting. Checks across settings must call this
+    /// first: a default that replaces an invalid value would cause a second, misleading problem.
     pub(super) fn is_valid<T>(&self, setting: &Setting<T>) -> bool {
         !self.invalid.contains(setting.name)
     }

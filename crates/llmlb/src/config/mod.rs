@@ -85,23 +85,24 @@ pub(crate) struct Config {
     pub(crate) log: LogConfig,
     pub(crate) usage: UsageConfig,
     pub(crate) fleet: FleetConfig,
-    /// Token from the variable that `usage.token_env` names.
+    /// Bearer token for the receiver of usage records, from the variable that `usage.token_env`
+    /// names.
     pub(crate) usage_token: Option<Token>,
     /// Configured backends. If there are none, the server discovers backends on this machine.
     pub(crate) backends: Vec<Backend>,
     /// Sorted by name.
     pub(crate) aliases: Vec<Alias>,
-    /// API keys of clients. The data directory may contain further ones.
+    /// API keys of clients that the file declares. The data directory may contain more.
     pub(crate) keys: Vec<ConfiguredKey>,
     /// Path of the configuration file that was read, as the flag or variable names it, or the default.
     pub(crate) file: Option<PathBuf>,
-    /// Short hash of the file's content.
+    /// Short hash of the configuration file's content.
     pub(crate) file_hash: Option<String>,
     /// Origin of each value (file and line, variable or flag), shown by `llmlb check`.
     pub(crate) origins: Origins,
 }
 
-/// An LLM server that receives requests.
+/// An LLM server that receives requests, as the configuration describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Backend {
     /// Unique.
@@ -111,17 +112,18 @@ pub(crate) struct Backend {
     pub(crate) label: String,
     /// Unique.
     pub(crate) url: BackendUrl,
-    /// Configured models, used instead of the backend's own list.
+    /// Models that the configuration lists for the backend, used instead of the backend's own list.
     pub(crate) models: Option<Vec<String>>,
     pub(crate) api_key: Option<Secret>,
     /// Program or service that runs at the backend. `None` if the configuration names no kind:
     /// probes then detect the kind.
     pub(crate) kind: Option<Kind>,
-    /// Share of requests, relative to the other backends.
+    /// Share of requests that the backend gets, relative to the other backends.
     pub(crate) weight: u32,
-    /// Maximum number of concurrent requests.
+    /// Maximum number of concurrent requests at the backend.
     pub(crate) max_concurrent: Option<u32>,
-    /// Models of the backend that are used. A `*` at the end of a name matches any rest.
+    /// Models of the backend that clients may use; others are hidden. A `*` at the end of a name
+    /// matches any rest.
     pub(crate) only_models: Option<Vec<String>>,
     /// True if backend connections are also reused after an error response to a request with a body
     /// (`backend.reuse_after_errors`). Only safe for backends that always read the whole request.
@@ -131,7 +133,6 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    /// Returns a backend with default settings.
     pub(crate) fn new(name: String, url: BackendUrl) -> Self {
         Self {
             label: name.clone(),
@@ -148,7 +149,8 @@ impl Backend {
         }
     }
 
-    /// True if the backend's URL names this address, which is the server's own. Requests to it would loop.
+    /// True if the backend's URL names this address, which is the server's own: requests to such a
+    /// backend would loop.
     pub(crate) fn leads_to(&self, own: SocketAddr) -> bool {
         let authority = self.url.authority();
         let host = match authority.host() {
@@ -170,28 +172,29 @@ impl Backend {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Flags {
     pub(crate) config: Option<PathBuf>,
-    /// Accepts a file named by `config` that other users can write.
+    /// True to accept a file named by `config` although other users can write it.
     pub(crate) allow_shared_config: bool,
     pub(crate) port: Option<u16>,
     pub(crate) host: Option<String>,
     pub(crate) backends: Vec<String>,
-    /// Uses the demo's backends instead of the configured ones.
+    /// True to use the demo's backends instead of the configured ones.
     pub(crate) demo: bool,
     pub(crate) allow_public: bool,
-    /// Returns true if this data directory, or the user's own, has API keys (`llmlb key`), which a public
-    /// address needs.
+    /// Function that returns true if this data directory, or the user's own, has API keys (`llmlb
+    /// key`). A public address needs keys.
     pub(crate) has_stored_keys: Option<fn(Option<&Path>) -> bool>,
     pub(crate) tls_cert: Option<String>,
     pub(crate) tls_key: Option<String>,
 }
 
-/// Reads the file, the environment and the flags. The error contains all problems.
+/// Reads the configuration from the file, the environment and the flags. The error contains all
+/// problems.
 pub(crate) fn load(flags: &Flags) -> Result<Config, Problems> {
     read(flags, &Environment::from_process(), Path::new(""))
 }
 
-/// Reads the configuration of a running server again. A file that was read before and is missing now is a
-/// problem, not an empty configuration.
+/// Reads the configuration of a running server again. If the file is missing now, that is a problem
+/// and not an empty configuration, which would discard all settings.
 pub(crate) fn load_again(flags: &Flags, had_file: bool) -> Result<Config, Problems> {
     let mut config = load(flags)?;
     if flags.demo {
@@ -215,7 +218,8 @@ impl Config {
     }
 }
 
-/// Returns the path of the file that a running server watches. `None` for a demo without `--config`.
+/// Returns the path of the configuration file that a running server watches. `None` for a demo
+/// without `--config`.
 pub(crate) fn watched_path(flags: &Flags) -> Option<PathBuf> {
     file::path(flags, &Environment::from_process()).map(|(path, _)| path)
 }
@@ -235,7 +239,8 @@ pub(crate) fn declared_keys(flags: &Flags) -> Result<Vec<(KeyRights, Origin)>, P
     Ok(keys)
 }
 
-/// Like [`load`], but ignores environment variables, for tests of other modules.
+/// Like [`load`], but ignores environment variables, so that tests of other modules do not depend
+/// on them.
 #[cfg(test)]
 pub(crate) fn load_without_environment(flags: &Flags) -> Result<Config, Problems> {
     read(flags, &Environment::new([]), Path::new(""))
@@ -307,7 +312,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     })
 }
 
-/// True for a loopback address, also for IPv4 written as IPv6.
+/// True for a loopback address, even for an IPv4 address written as IPv6.
 pub(crate) fn is_loopback(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
@@ -325,7 +330,8 @@ fn check_reach(
         return;
     }
     let host = server.host;
-    // The file may name the data directory, so a key that is created without it could be in another one.
+    // Name the file in the suggested command: the file may name the data directory, and the key
+    // must be created in that one.
     let file = flags.config.as_ref();
     let file = file.map_or_else(String::new, |file| format!(" --config {}", file.display()));
     let what = format!(
@@ -336,8 +342,9 @@ fn check_reach(
     layers.reject(&settings::HOST, &what);
 }
 
-/// Rejects a certificate without its key and the reverse, and authorities of client certificates on a
-/// server without TLS. The files themselves are read by `tls/`.
+/// Rejects a certificate without its private key, a private key without its certificate, and
+/// authorities of client certificates on a server without TLS. The files themselves are read by
+/// `tls/`.
 fn check_tls(server: &ServerConfig, layers: &mut Layers<'_>) {
     let is_known = layers.is_valid(&settings::TLS_CERT) && layers.is_valid(&settings::TLS_KEY);
     if !is_known {

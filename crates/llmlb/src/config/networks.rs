@@ -1,4 +1,4 @@
-//! Sets of IP addresses and networks, for trusted proxies.
+//! Sets of IP addresses and networks, for `server.trusted_proxies`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Networks(Vec<Network>);
 
-/// An address, or a network in CIDR notation.
+/// An IP address, or a network in CIDR notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Network {
     /// First address of the network.
@@ -26,7 +26,8 @@ impl Networks {
         self.0.is_empty()
     }
 
-    /// True if the address is in one of the networks. An IPv4 address written as IPv6 counts as IPv4.
+    /// True if the address is in one of the networks. An IPv4 address written as IPv6 is compared
+    /// as IPv4.
     pub(crate) fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.0.iter().any(|network| network.contains(address))

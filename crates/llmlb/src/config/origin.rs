@@ -1,4 +1,5 @@
-//! Origin of a value: shown by `llmlb check` and in front of each problem.
+//! Origin of a configured value: file and line, variable or flag. `llmlb check` shows it, and
+//! messages about problems begin with it.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ pub(crate) enum Origin {
     File {
         name: PathBuf,
         line: usize,
-        /// Byte offset of the value in the file. Problems are sorted by it.
+        /// Byte offset of the value in the file, by which problems are sorted.
         at: usize,
     },
     Variable(Cow<'static, str>),

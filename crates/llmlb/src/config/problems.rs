@@ -1,4 +1,5 @@
-//! Problems of a configuration, all of them, sorted by file, environment, flags.
+//! Problems of a configuration: all of them, sorted by file, environment, flags, so that the
+//! operator can correct them at once.
 
 use std::error::Error;
 use std::fmt;
@@ -14,7 +15,8 @@ const SHOWN: usize = 60;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Problems {
     lines: Vec<String>,
-    /// Short hash of the file with the problems. `None` if the file could not be read.
+    /// Short hash of the file with the problems, by which a server logs the same file only once.
+    /// `None` if the file could not be read.
     hash: Option<String>,
 }
 
@@ -38,7 +40,7 @@ impl Problems {
         &self.lines
     }
 
-    /// Returns the first problem.
+    /// Returns the first problem, for messages with room for one line.
     pub(crate) fn first(&self) -> &str {
         self.lines.first().map_or("", String::as_str)
     }
@@ -57,7 +59,7 @@ impl fmt::Display for Problems {
 
 impl Error for Problems {}
 
-/// Problems in the order in which they are found.
+/// Problems of a configuration in the order in which they are found.
 #[derive(Debug, Default)]
 pub(super) struct ProblemList(Vec<Problem>);
 
@@ -71,7 +73,8 @@ struct Problem {
 }
 
 impl ProblemList {
-    /// Adds a problem. `subject` is the setting's name, or empty if the origin suffices.
+    /// Adds a problem at this origin. `subject` is the setting's name, or empty if the origin
+    /// suffices.
     pub(super) fn add(&mut self, origin: &Origin, subject: &str, what: &str) {
         let (order, line) = match origin {
             Origin::File { at, line, .. } => ((0, *at), Some(*line)),
@@ -79,8 +82,8 @@ impl ProblemList {
             Origin::Variable(_) => ((2, 0), None),
             Origin::Flag(_) => ((3, 0), None),
         };
-        // A value from the file or a default is preceded by the name of its setting. The name of a
-        // variable or flag already identifies the setting.
+        // Put the name of the setting in front of a value from the file or a default. A variable or
+        // flag already identifies the setting.
         let text = match origin {
             Origin::File { .. } | Origin::Default if !subject.is_empty() => {
                 format!("{origin}: {}: {what}", one_line(subject))
@@ -90,7 +93,7 @@ impl ProblemList {
         self.0.push(Problem { order, line, text });
     }
 
-    /// Adds a problem with a whole file.
+    /// Adds a problem that concerns a whole file, such as a missing one.
     pub(super) fn add_file(&mut self, name: &str, what: &str) {
         self.0.push(Problem {
             order: (0, 0),

@@ -5,18 +5,18 @@ use std::collections::HashMap;
 use super::setting::{Section, SettingChanges};
 use super::{Alias, Backend, Config, ConfiguredKey};
 
-/// Changes of a reload, in words for the log.
+/// Differences that a reload of the configuration found, in words for the log.
 #[derive(Debug)]
 pub(crate) struct Changes {
-    /// Changes that take effect, one text for each setting, backend or alias.
+    /// Changes that take effect now, one text for each setting, backend or alias.
     pub(crate) applied: Vec<String>,
-    /// Changed settings that keep their value until the server is started again.
+    /// Changes of settings that keep their old value until the server is started again.
     pub(crate) after_restart: Vec<String>,
 }
 
 impl Config {
-    /// Compares a changed configuration with the running one. Settings that a reload cannot change get their
-    /// running value.
+    /// Compares a changed configuration with that of the running server. Settings that a reload
+    /// cannot change get their running value.
     pub(crate) fn merge(&mut self, running: &Self) -> Changes {
         let mut changes = SettingChanges::default();
         self.server.merge(&running.server, &mut changes);
@@ -39,7 +39,7 @@ impl Config {
     }
 }
 
-/// Describes changes of backends. A backend is the same if its URL is the same.
+/// Describes changes of backends for the log. A backend counts as the same if its URL is the same.
 fn backends(before: &[Backend], after: &[Backend]) -> Vec<String> {
     fn by_url(list: &[Backend]) -> HashMap<String, &Backend> {
         list.iter().map(|one| (one.url.to_string(), one)).collect()
@@ -71,10 +71,11 @@ fn backends(before: &[Backend], after: &[Backend]) -> Vec<String> {
     changes
 }
 
-/// Names of the fields that differ. Keys are compared and never shown.
+/// Returns the names of the fields in which two versions of a backend differ. Keys are compared but
+/// never shown.
 fn changed_fields(before: &Backend, after: &Backend) -> Vec<&'static str> {
-    // Without `..`, so that a new field does not compile until it is compared. The label follows from the
-    // name and the position, and the URL is the same.
+    // List all fields, without `..`, so that a new field does not compile until it is compared. The
+    // label follows from the name and the position, and the URL is the same.
     let Backend {
         name,
         label: _,
@@ -106,7 +107,7 @@ fn changed_fields(before: &Backend, after: &Backend) -> Vec<&'static str> {
     changed.map(|(name, _)| name).collect()
 }
 
-/// An alias or an API key, which is the same if its name is the same.
+/// An alias or an API key, which counts as the same after a reload if its name is the same.
 trait Named: PartialEq {
     fn name(&self) -> &str;
 }
@@ -123,7 +124,7 @@ impl Named for ConfiguredKey {
     }
 }
 
-/// Describes changes of aliases or keys.
+/// Describes changes of aliases or API keys for the log.
 fn named<T: Named>(noun: &str, before: &[T], after: &[T]) -> Vec<String> {
     fn by_name<T: Named>(list: &[T]) -> HashMap<&str, &T> {
         list.iter().map(|one| (one.name(), one)).collect()

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::setting::{AnySetting, key_of, section_of};
 use super::settings;
 
-/// Returns the schema, for `llmlb check --schema`.
+/// Returns the JSON Schema of the configuration file, for `llmlb check --schema`.
 pub(crate) fn schema() -> Value {
     let mut sections = Map::new();
     for setting in settings::all() {
@@ -36,7 +36,7 @@ fn table() -> Value {
     json!({ "type": "object", "properties": {}, "additionalProperties": false })
 }
 
-/// Returns the schema of a list of tables with these settings.
+/// Returns the JSON Schema of a list of tables with these settings, such as `[[backend]]`.
 fn list(settings: impl Iterator<Item = &'static dyn AnySetting>, required: &str) -> Value {
     let mut item = table();
     settings.for_each(|setting| add(&mut item, setting));

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-/// A key, token, or URL that may contain one.
+/// A key, a token, or a URL that may contain a password.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -12,7 +12,7 @@ impl Secret {
         Self(key)
     }
 
-    /// Returns the secret itself. Must be called only to build the request that sends it.
+    /// Returns the secret itself. Must be called only to build a request that sends the secret.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }

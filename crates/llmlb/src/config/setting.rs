@@ -1,4 +1,4 @@
-//! Definition of a setting, and the sections whose fields are settings.
+//! Definition of a setting, and of the sections whose fields are settings.
 //!
 //! Everything about a setting is derived from its entry in [`settings`](super::settings): parsing,
 //! the effective value in `llmlb check`, the documentation, and suggestions for misspelt names.
@@ -9,16 +9,16 @@ use super::Flags;
 use super::types::ValueType;
 use super::values::RawSetting;
 
-/// Entry of one setting. `T` is the type of its field in the configuration.
+/// Definition of one setting. `T` is the type of its field in the configuration.
 pub(crate) struct Setting<T: 'static> {
-    /// Section and key in the file.
+    /// Section and key of the setting in the file, such as `server.port`.
     pub(crate) name: &'static str,
     /// Effect of a changed value in the file on a running server.
     pub(super) reload: Reload,
     pub(crate) variable: Option<&'static str>,
     pub(crate) flag: Option<Flag>,
     pub(super) default: DefaultValue<T>,
-    /// Type of the setting's value, with range and unit.
+    /// Type of the setting's value, which checks range and unit.
     pub(super) value: &'static dyn ValueType<T>,
     pub(super) about: &'static str,
 }
@@ -33,14 +33,14 @@ pub(crate) struct Setting<T: 'static> {
 pub(crate) struct Flag {
     pub(crate) long: &'static str,
     pub(crate) short: Option<&'static str>,
-    /// Returns the text of the flag, if it is set.
+    /// Function that returns the flag's value as text, if the flag is given.
     pub(super) text: fn(&Flags) -> Option<String>,
 }
 
 /// Effect of a changed value in the file on a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// A reload of the configuration applies the value.
+    /// A reload of the configuration applies the new value.
     Applies,
     /// The server keeps the old value until it is started again, and logs a warning.
     AfterRestart,
@@ -61,7 +61,7 @@ impl<T> Setting<T> {
         }
     }
 
-    /// Parses a value. The error ends with the allowed values.
+    /// Parses the setting's value. The error ends with the allowed values.
     pub(super) fn parse(&self, raw: RawSetting<'_>) -> Result<T, String> {
         self.value.parse(raw).map_err(|why| self.rejection(&why))
     }
@@ -80,7 +80,7 @@ impl<T> Setting<T> {
     }
 }
 
-/// A setting without the type of its value, for lists of settings.
+/// A setting without the type of its value, so that a list can have settings of all types.
 #[cfg_attr(
     not(test),
     expect(
@@ -93,11 +93,11 @@ pub(crate) trait AnySetting: Sync {
     fn variable(&self) -> Option<&'static str>;
     fn flag(&self) -> Option<&Flag>;
     fn reload(&self) -> Reload;
-    /// Returns the default as the documentation shows it.
+    /// Returns the default value as the documentation shows it.
     fn default_text(&self) -> String;
     fn allowed(&self) -> String;
     fn about(&self) -> &'static str;
-    /// Returns a JSON Schema of the setting, with its meaning and default.
+    /// Returns a JSON Schema of the setting's value, with its meaning and default.
     fn schema(&self) -> Value;
 }
 
@@ -148,12 +148,12 @@ impl<T> AnySetting for Setting<T> {
     }
 }
 
-/// Returns the section of a setting's name.
+/// Returns the section of a setting's name, `server` for `server.port`.
 pub(super) fn section_of(name: &str) -> &str {
     name.split_once('.').map_or("", |(section, _)| section)
 }
 
-/// Returns the key of a setting's name.
+/// Returns the key of a setting's name, `port` for `server.port`.
 pub(super) fn key_of(name: &str) -> &str {
     name.split_once('.').map_or(name, |(_, key)| key)
 }
@@ -166,7 +166,7 @@ pub(super) trait Source {
     fn get<T>(&mut self, setting: &'static Setting<T>) -> T;
 }
 
-/// Source without values: every setting gets its default.
+/// Source of a configuration in which every setting has its default.
 pub(super) struct Defaults;
 
 impl Source for Defaults {
@@ -175,7 +175,8 @@ impl Source for Defaults {
     }
 }
 
-/// Settings that a changed file changes, in the order of the documentation.
+/// Settings whose values in a changed file differ from those of the running server, in the order of
+/// the documentation.
 #[derive(Debug, Default)]
 pub(crate) struct SettingChanges {
     /// Settings that the reload applies, with the old and the new value.
@@ -185,11 +186,11 @@ pub(crate) struct SettingChanges {
 }
 
 impl SettingChanges {
-    /// Adds a setting. Returns true if a reload cannot change it.
+    /// Adds a changed setting. Returns true if a reload cannot change the setting.
     pub(super) fn add(&mut self, setting: &dyn AnySetting, from: &str, to: &str) -> bool {
         let change = if from == to {
-            // Old and new text are the same: the values differ in a part that is not shown, such as the
-            // password of a URL.
+            // Show no values if the old and the new text are the same: the values differ in a part
+            // that is never shown, such as the password of a URL.
             setting.name().to_owned()
         } else {
             format!("{} {from} -> {to}", setting.name())
@@ -211,11 +212,11 @@ pub(super) trait Section {
 
     fn read(source: &mut impl Source) -> Self;
 
-    /// Returns the name of each setting and its value as text.
+    /// Returns the name and the value of each setting as text, for `llmlb check`.
     fn effective(&self) -> Vec<(&'static str, String)>;
 
-    /// Adds the settings that differ from those of the running server, and restores the running values of
-    /// settings that a reload cannot change.
+    /// Adds the settings that differ from those of the running server to `changes`, and restores
+    /// the running values of settings that a reload cannot change.
     fn merge(&mut self, running: &Self, changes: &mut SettingChanges);
 }
 

@@ -1,4 +1,4 @@
-//! Which configuration runs, for `/status` and `llmlb status`.
+//! The configuration that a server uses, for `/status` and `llmlb status`.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,16 +6,15 @@ use std::time::SystemTime;
 
 use super::{Config, Problems};
 
-/// State of the configuration of a running server.
 #[derive(Debug)]
 pub(crate) struct ConfigStatus(Mutex<RunningConfig>);
 
-/// The configuration that runs, and the last one that was refused.
+/// The configuration that the server uses, and the last one that it refused.
 #[derive(Clone, Debug)]
 pub(crate) struct RunningConfig {
-    /// `None` if there is no file.
+    /// Path of the configuration file; `None` if there is no file.
     pub(crate) path: Option<PathBuf>,
-    /// Short hash of the file's content.
+    /// Short hash of the configuration file's content.
     pub(crate) hash: Option<String>,
     /// Time at which the server began to use this configuration.
     pub(crate) since: SystemTime,
@@ -27,7 +26,7 @@ pub(crate) struct RunningConfig {
     pub(crate) refused: Option<RefusedConfig>,
 }
 
-/// A configuration that was refused.
+/// A changed configuration that the server refused, because it has errors.
 #[derive(Clone, Debug)]
 pub(crate) struct RefusedConfig {
     pub(crate) at: SystemTime,
@@ -50,7 +49,7 @@ impl ConfigStatus {
         self.lock().clone()
     }
 
-    /// Notes that a configuration was read and is in use from now on.
+    /// Notes that a configuration was read and is used from now on, for `/status`.
     pub(crate) fn note_reload(&self, config: &Config, after_restart: Vec<String>) {
         let mut running = self.lock();
         running.path.clone_from(&config.file);

@@ -1,4 +1,4 @@
-//! Suggestions for misspelt names.
+//! Suggestions for misspelt names of settings and sections.
 
 /// Returns a suggestion for a misspelt name, such as ` (did you mean port?)`; empty if no known
 /// name is similar.

@@ -1,4 +1,4 @@
-//! Tables that a configuration file may have many of: `[[backend]]` and `[[key]]`.
+//! Tables that a configuration file may contain repeatedly: `[[backend]]` and `[[key]]`.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use super::problems::ProblemList;
 use super::setting::{Setting, Source};
 use super::values::RawSetting;
 
-/// Returns all tables with this name, each with its origin. Other values under the name are reported.
+/// Returns all tables with this name in the file, each with its origin. A value under the name that
+/// is no table is reported.
 pub(super) fn find<'a>(
     document: &'a TomlDocument<'_>,
     name: &str,
@@ -38,8 +39,8 @@ pub(super) fn find<'a>(
     tables
 }
 
-/// Source from which the fields of one table are read. Collects the origin of each field and the
-/// problems with its value.
+/// Reader of the fields of one `[[backend]]` or `[[key]]` table. Collects the origin of each field
+/// and the problems with its value.
 pub(super) struct TableFields<'a> {
     document: &'a TomlDocument<'a>,
     table: &'a DeTable<'a>,
@@ -61,7 +62,8 @@ impl<'a> TableFields<'a> {
         }
     }
 
-    /// Returns the origin of each field that is set, by the name of its setting.
+    /// Returns the file and line of each field that the table sets, by the name of the field's
+    /// setting.
     pub(super) fn into_origins(self) -> BTreeMap<&'static str, Origin> {
         self.origins
     }

@@ -1,5 +1,5 @@
-//! Types of settings. Range and unit belong to the type: parser, documentation and messages use the
-//! same ones.
+//! Types of settings. Range and unit belong to the type, so that parser, documentation and messages
+//! use the same ones.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,18 +26,19 @@ pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum length of a host name (RFC 1035), in bytes.
 const MAX_HOST: usize = 253;
 
-/// Type of a setting's value.
+/// Type of a setting's value, such as a number within a range.
 pub(super) trait ValueType<T>: Sync {
-    /// Parses a value. The error describes the value, without the allowed values.
+    /// Parses a value. The error describes the value; the caller appends the allowed values.
     fn parse(&self, raw: RawSetting<'_>) -> Result<T, String>;
 
-    /// Formats a value as it is written in the file.
+    /// Formats a value as it is written in the configuration file.
     fn format(&self, value: &T) -> String;
 
-    /// Describes the allowed values, for messages and the documentation.
+    /// Describes the allowed values, for error messages and the documentation.
     fn allowed(&self) -> String;
 
-    /// Returns a JSON Schema of the allowed values in the file. It may allow more than [`Self::parse`].
+    /// Returns a JSON Schema of the allowed values in the file. It may allow more values than
+    /// [`Self::parse`] accepts.
     fn schema(&self) -> Value;
 }
 
@@ -115,7 +116,8 @@ where
     }
 
     fn schema(&self) -> Value {
-        // Readers of JSON keep integers up to 2⁵³ exactly. All ranges of settings are below that.
+        // Write the bounds as JSON numbers: readers of JSON keep integers up to 2⁵³ exactly, and
+        // the ranges of all settings are below that.
         let end = |end: &T| end.to_string().parse::<u64>().unwrap_or_default();
         let (start, end) = (end(self.range.start()), end(self.range.end()));
         json!({ "type": "integer", "minimum": start, "maximum": end })
@@ -127,7 +129,8 @@ pub(super) struct TimeSpan {
     pub(super) range: RangeInclusive<Duration>,
 }
 
-/// Type of a setting that is a timeout. Zero is rejected.
+/// Type of a setting that is a timeout. Zero is rejected, because every operation would time out at
+/// once.
 pub(super) const TIMEOUT: TimeSpan = TimeSpan {
     range: MILLISECOND..=DAY,
 };
@@ -275,7 +278,7 @@ impl<T: Copy + PartialEq + Sync> ValueType<T> for Word<T> {
     }
 }
 
-/// Returns the word that stands for a value in the configuration, such as `refuse` for
+/// Returns the word that stands for a value in the configuration file, such as `refuse` for
 /// `OnFailure::Refuse`.
 pub(super) fn word_for<T: PartialEq>(meaning: &T, words: &[(&'static str, T)]) -> &'static str {
     let found = words.iter().find(|(_, known)| known == meaning);
@@ -291,8 +294,7 @@ impl ValueType<IpAddr> for IpAddress {
         if text.eq_ignore_ascii_case("localhost") {
             return Ok(Ipv4Addr::LOCALHOST.into());
         }
-        // An IPv4 address written as IPv6 is converted, because some systems cannot listen on that
-        // form.
+        // Convert an IPv4 address written as IPv6, because some systems cannot listen on that form.
         (text.parse::<IpAddr>())
             .map(|address| address.to_canonical())
             .map_err(|_| format!("{} is not an IP address", quoted(text)))
@@ -341,7 +343,7 @@ impl ValueType<Vec<String>> for HostNames {
     }
 }
 
-/// Path of a file. Relative paths start at the working directory.
+/// Type of a setting that is the path of a file. A relative path starts at the working directory.
 pub(super) struct FilePath;
 
 impl ValueType<PathBuf> for FilePath {
@@ -365,7 +367,7 @@ impl ValueType<PathBuf> for FilePath {
     }
 }
 
-/// Name of a server among the servers of a fleet.
+/// Type of a setting that is the name of a server in usage records.
 pub(super) struct InstanceName;
 
 impl ValueType<Instance> for InstanceName {
@@ -436,7 +438,7 @@ impl ValueType<HeaderPatterns> for HeaderNames {
     }
 }
 
-/// Path of a directory, which need not exist yet.
+/// Type of a setting that is the path of a directory, which need not exist yet.
 pub(super) struct DirectoryPath;
 
 impl ValueType<PathBuf> for DirectoryPath {
@@ -445,9 +447,13 @@ impl ValueType<PathBuf> for DirectoryPath {
         if text.is_empty() || text.contains('\0') {
             return Err(format!("{} is not a path", quoted(text)));
         }
-        // A shell replaces `~` in a command line, but no program replaces it in a file.
+        // Reject a path that begins with `~`: a shell replaces it in a command line, but no program
+        // replaces it in a file.
         if text == "~" || text.starts_with("~/") {
-            return Err(format!("{}: ~ is not replaced here", quoted(text)));
+            return Err(format!(
+                "{} begins with ~, which llmlb does not replace by the home directory",
+                quoted(text)
+            ));
         }
         Ok(text.into())
     }
@@ -469,7 +475,8 @@ impl ValueType<PathBuf> for DirectoryPath {
 pub(super) struct VariableName;
 
 impl ValueType<String> for VariableName {
-    /// Parses a name. The error does not repeat an invalid name, which is likely the secret itself.
+    /// Parses the name of an environment variable. The error does not repeat an invalid name, which
+    /// is likely the secret itself.
     fn parse(&self, raw: RawSetting<'_>) -> Result<String, String> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
         match raw {
@@ -498,13 +505,14 @@ impl ValueType<String> for VariableName {
 }
 
 impl VariableName {
-    /// True if the text given as a variable's name may be the secret itself, entered by mistake.
-    /// Secrets contain lower case letters; names of variables usually do not.
+    /// True if the text given as a variable's name may be the secret itself, entered by mistake, so
+    /// that messages must not show it. Secrets contain lower case letters; names of variables
+    /// usually do not.
     pub(super) fn may_be_secret(variable: &str) -> bool {
         variable.bytes().any(|byte| byte.is_ascii_lowercase())
     }
 
-    /// Returns the message for a variable that should contain a secret but is not set.
+    /// Returns the message for an environment variable that should contain a secret but is not set.
     pub(super) fn not_set(variable: &str) -> String {
         if Self::may_be_secret(variable) {
             let allowed = Self.allowed();

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use http::uri::{Authority, PathAndQuery};
 
-/// `http://host:port/prefix` or `https://..`, without the `/v1` that is part of the client's path.
+/// URL of a backend: `http://host:port/prefix` or `https://..`, without `/v1`, which is part of the
+/// path in each client's request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BackendUrl {
     is_https: bool,
@@ -14,7 +15,7 @@ pub(crate) struct BackendUrl {
 }
 
 impl BackendUrl {
-    /// Parses a URL. The error never repeats the text, which may contain a password.
+    /// Parses the URL of a backend. The error never repeats the URL, which may contain a password.
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         let text = text.trim();
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
@@ -46,12 +47,11 @@ impl BackendUrl {
         })
     }
 
-    /// True if the backend is reached over TLS.
     pub(crate) fn is_https(&self) -> bool {
         self.is_https
     }
 
-    /// Returns host and port; the port is always present.
+    /// Returns host and port of the backend; the port is always present.
     pub(crate) fn authority(&self) -> &Authority {
         &self.authority
     }
@@ -64,7 +64,7 @@ impl BackendUrl {
         address.map_or(host == "localhost", super::is_loopback)
     }
 
-    /// Returns the path in front of `/v1`: empty, or a path without a trailing slash.
+    /// Returns the path of the URL in front of `/v1`: empty, or a path without a trailing slash.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -79,8 +79,8 @@ impl fmt::Display for BackendUrl {
 
 fn authority(text: &str, default_port: u16) -> Result<Authority, &'static str> {
     let (host, port) = match text.rsplit_once(':') {
-        // The colons within an IPv6 address without a port, such as `[::1]`, do not separate a
-        // port.
+        // Split no port from an IPv6 address without one, such as `[::1]`: the colons within its
+        // brackets do not separate a port.
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
@@ -127,7 +127,8 @@ fn port_number(text: &str) -> Result<u16, &'static str> {
 
 fn prefix(path: &str) -> Result<String, &'static str> {
     let path = path.trim_end_matches('/');
-    // The suffix `/v1` is removed, so that the base URL of OpenAI's clients can be pasted.
+    // Remove the suffix `/v1`, so that the base URL of OpenAI's clients can be pasted as the URL of
+    // a backend.
     let path = path
         .strip_suffix("/v1")
         .unwrap_or(path)

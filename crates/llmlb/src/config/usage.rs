@@ -1,4 +1,5 @@
-//! Receiver of usage records: its URL, token, and the checks of `[usage]` as a whole.
+//! The section `[usage]`: URL and token of the receiver of usage records, and checks across its
+//! settings.
 
 use serde_json::{Value, json};
 use spool::{Http, HttpError, HttpOptions, Keep, Token};
@@ -35,13 +36,13 @@ pub(crate) enum OnFailure {
 }
 
 impl Receiver {
-    /// Returns the complete URL, which may contain a key. Messages must use [`Self::shown`]
-    /// instead, so that the key does not reach logs.
+    /// Returns the receiver's complete URL, which may contain a key. Messages must use
+    /// [`Self::shown`] instead, so that the key does not reach logs.
     pub(crate) fn url(&self) -> &str {
         self.url.expose()
     }
 
-    /// Returns the URL without its secret parts, for messages.
+    /// Returns the receiver's URL without its secret parts, for messages.
     pub(crate) fn shown(&self) -> &str {
         &self.shown
     }
@@ -81,7 +82,7 @@ impl Format {
         word_for(&self, &Self::WORDS)
     }
 
-    /// Parses the value of `--format`.
+    /// Parses the value of `llmlb usage deliver --format`.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         settings::USAGE_FORMAT.parse(RawSetting::Text(text))
     }
@@ -111,11 +112,12 @@ impl UsageConfig {
         }
     }
 
-    /// Reads the section, with the data directory relative to the file that names it.
+    /// Reads the section `[usage]`. A relative data directory in the file becomes relative to the
+    /// file.
     pub(super) fn read_from(layers: &mut Layers<'_>) -> Self {
         let mut usage = Self::read(layers);
-        // A relative directory in the file is relative to the file, so that all commands that read the
-        // file find the same directory, whatever their current directory is.
+        // Join a relative directory with the directory of the file, so that all commands that read
+        // the file find the same directory from any current directory.
         if let (Some(dir), Origin::File { name, .. }) = (
             &mut usage.data_dir,
             layers.origin(&settings::USAGE_DATA_DIR),
@@ -126,7 +128,8 @@ impl UsageConfig {
         usage
     }
 
-    /// Rejects plain http to another machine: the network could read the records and the token.
+    /// Rejects a receiver on another machine that is reached over plain http: the network could
+    /// read the records and the token.
     pub(super) fn check_reach(&self, layers: &mut Layers<'_>) {
         let is_known =
             layers.is_valid(&settings::USAGE_URL) && layers.is_valid(&settings::USAGE_ALLOW_HTTP);
@@ -144,18 +147,19 @@ impl UsageConfig {
         }
     }
 
-    /// Returns the token with which `serve` delivers. Without a receiver none is needed.
+    /// Returns the token with which `serve` delivers usage records. Without a receiver no token is
+    /// needed.
     pub(super) fn token(&self, layers: &mut Layers<'_>, env: &Environment) -> Option<Token> {
         let has_receiver = self.url.is_some() && layers.is_valid(&settings::USAGE_URL);
         let is_used = self.enabled && has_receiver;
-        // The name is checked even if no receiver needs a token: if the operator has entered the
-        // token itself as the name, `llmlb check` would print it.
+        // Check the variable's name even if no receiver needs a token: if the operator has entered
+        // the token itself as the name, `llmlb check` would print the token.
         let is_checked = is_used || VariableName::may_be_secret(&self.token_env);
         is_checked.then(|| self.receiver_token(layers, env))?
     }
 
-    /// Returns the token for the receiver. A token is optional, but a variable that `usage.token_env`
-    /// names must be set.
+    /// Returns the token for the receiver of usage records. A token is optional, but a variable
+    /// that `usage.token_env` names must be set.
     pub(super) fn receiver_token(
         &self,
         layers: &mut Layers<'_>,

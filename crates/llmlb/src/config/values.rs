@@ -12,7 +12,8 @@ use super::problems::quoted;
 #[derive(Clone, Copy)]
 pub(super) enum RawSetting<'a> {
     Toml(&'a DeValue<'a>),
-    /// Text of an environment variable or a command-line flag.
+    /// Text of an environment variable or a flag, in which numbers and lists are not yet
+    /// recognized.
     Text(&'a str),
 }
 
@@ -29,7 +30,7 @@ const SIZE_UNITS: [(&str, u64); 7] = [
     ("GB", 1_000_000_000),
 ];
 
-/// Parses a whole number within a range.
+/// Parses a whole number, and rejects a number outside of the range.
 pub(super) fn number<T>(raw: RawSetting<'_>, range: &RangeInclusive<T>) -> Result<T, String>
 where
     T: TryFrom<i128> + PartialOrd,
@@ -39,7 +40,7 @@ where
     within(number, range, &shown)
 }
 
-/// Parses a TOML list, or text separated by commas or spaces. Items must be distinct.
+/// Parses a TOML list, or text separated by commas or spaces. A repeated item is rejected.
 pub(super) fn list<T: PartialEq>(
     raw: RawSetting<'_>,
     parse: impl Fn(&str) -> Result<T, String>,
@@ -71,7 +72,7 @@ pub(super) fn list<T: PartialEq>(
     Ok(items)
 }
 
-/// Parses a number of bytes within a range.
+/// Parses a number of bytes, such as `32MiB`, and rejects a number outside of the range.
 pub(super) fn size(raw: RawSetting<'_>, range: &RangeInclusive<u64>) -> Result<u64, String> {
     let (bytes, shown) = if let RawSetting::Toml(DeValue::Integer(_)) = raw {
         let (number, shown) = whole_number(raw)?;
@@ -85,7 +86,7 @@ pub(super) fn size(raw: RawSetting<'_>, range: &RangeInclusive<u64>) -> Result<u
     within(bytes, range, &shown)
 }
 
-/// Formats a duration as in the configuration file.
+/// Formats a duration as it is written in the configuration file.
 pub(super) fn duration_text(duration: Duration) -> String {
     if duration.is_zero() {
         return "0s".to_owned();
@@ -93,13 +94,13 @@ pub(super) fn duration_text(duration: Duration) -> String {
     in_units(duration.as_millis(), &DURATION_UNITS)
 }
 
-/// Formats an age in hours or days.
+/// Formats an age in hours or days, as it is written in the configuration file.
 pub(super) fn age_text(age: Duration) -> String {
     let [.., hours] = DURATION_UNITS;
     in_units(age.as_millis(), &[hours, DAYS])
 }
 
-/// Formats a size as in the configuration file.
+/// Formats a number of bytes as it is written in the configuration file.
 pub(super) fn size_text(bytes: u64) -> String {
     in_units(bytes.into(), &SIZE_UNITS[..4])
 }
@@ -121,7 +122,7 @@ pub(super) fn duration(
     within(Duration::from_millis(milliseconds), range, &shown)
 }
 
-/// Parses a duration of the command line, which may be in days.
+/// Parses a duration on the command line, which may be in days.
 pub(crate) fn span(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let shown = quoted(text);
     let [a, b, c, d] = DURATION_UNITS;
@@ -130,8 +131,8 @@ pub(crate) fn span(text: &str, range: &RangeInclusive<Duration>) -> Result<Durat
     within(Duration::from_millis(milliseconds), range, &shown)
 }
 
-/// Parses digits and a unit, such as `30s`. Returns `u64::MAX` for a number that is too large;
-/// every range rejects that value.
+/// Parses digits and a unit, such as `30s`. Returns `u64::MAX` for a number that is too large: that
+/// value is outside of every range, so it is rejected.
 fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -143,7 +144,7 @@ fn counted(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     Some(number.saturating_mul(*worth))
 }
 
-/// Formats an amount in the largest unit that leaves no remainder.
+/// Formats an amount in its largest unit that leaves no remainder, such as `5m` instead of `300s`.
 fn in_units(amount: u128, units: &[(&str, u64)]) -> String {
     let fits = |worth: u64| amount >= u128::from(worth) && amount.is_multiple_of(worth.into());
     let unit = units.iter().rev().find(|(_, worth)| fits(*worth));
@@ -151,7 +152,7 @@ fn in_units(amount: u128, units: &[(&str, u64)]) -> String {
     format!("{}{name}", amount / u128::from(*worth))
 }
 
-/// Parses a whole number. Also returns its text for error messages.
+/// Parses a whole number, and returns it together with its text for error messages.
 fn whole_number(raw: RawSetting<'_>) -> Result<(i128, String), String> {
     let (number, shown) = match raw {
         RawSetting::Toml(DeValue::Integer(number)) => (
@@ -161,7 +162,8 @@ fn whole_number(raw: RawSetting<'_>) -> Result<(i128, String), String> {
         RawSetting::Text(text) if is_whole_number(text) => (text.parse(), text.to_owned()),
         other => return Err(not(other, "a whole number")),
     };
-    // The number has digits only, so it failed to parse because it is too large.
+    // Report a number that cannot be parsed as too large: it consists of digits, so it cannot be
+    // wrong otherwise.
     let shown: String = shown.chars().take(40).collect();
     number
         .map(|number| (number, shown.clone()))
@@ -196,7 +198,7 @@ fn out_of_range(shown: &str) -> String {
 pub(super) fn not(raw: RawSetting<'_>, wanted: &str) -> String {
     match raw {
         RawSetting::Text(text) => format!("{} is not {wanted}", quoted(text)),
-        // "is text" explains why a number in quotes is rejected.
+        // Write "is text" in the message, which explains why a number in quotes is rejected.
         RawSetting::Toml(DeValue::String(text)) => {
             format!("{} is text, not {wanted}", quoted(text))
         }

@@ -1,4 +1,4 @@
-//! Base64 encoder for embeddings.
+//! Base64 encoder for the demo's embeddings, which clients may request in that encoding.
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -10,7 +10,8 @@ pub(super) fn encode(bytes: &[u8]) -> String {
             bits << 8 | usize::from(group.get(at).copied().unwrap_or(0))
         });
         for at in 0..4 {
-            // A last group of one byte becomes two digits, and one of two bytes three; `=` pads it to four.
+            // Pad the last group to four digits with `=`: one byte becomes two digits, two bytes
+            // become three.
             if at <= group.len() {
                 text.push(char::from(DIGITS[bits >> (18 - 6 * at) & 63]));
             } else {

@@ -1,4 +1,4 @@
-//! Handlers of `POST /v1/chat/completions` and `POST /v1/completions`.
+//! Handlers of `POST /v1/chat/completions` and `POST /v1/completions` on the demo backends.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use super::reply::{self, Reply};
 use super::shape::{Form, Shape};
 use super::{Profile, hash};
 
-/// Maximum delay of a response that is not streamed. Its delay is otherwise the time in which its tokens
-/// would be streamed.
+/// Maximum delay of a response that is not streamed. A shorter response is delayed by the time that
+/// streaming its tokens would take.
 const MAX_DELAY: Duration = Duration::from_secs(3);
 
 /// Counter that makes the ids of responses created at the same time unique.
@@ -83,7 +83,8 @@ fn stream_of(
     shape: &Shape,
     usage: Option<&Value>,
 ) -> Events {
-    // With `include_usage` every chunk has the field `usage`, as with OpenAI.
+    // With `include_usage`, every chunk of a stream has the field `usage`, as with OpenAI: `null`
+    // except in the last one.
     let with_field = |mut chunk: Value| {
         if usage.is_some() {
             chunk["usage"] = Value::Null;
@@ -94,7 +95,7 @@ fn stream_of(
     let mut opening = shape.opening();
     let mut last = Duration::ZERO;
     for (piece, due) in response.pieces.iter().zip(schedule) {
-        // The opening chunk is sent with the first token, as real servers do.
+        // Send the opening chunk together with the first token, as real servers do.
         if let Some(opening) = opening.take() {
             events.push(due, &with_field(opening));
         }

@@ -1,4 +1,4 @@
-//! Handler of `POST /v1/embeddings`.
+//! Handler of `POST /v1/embeddings` on the demo backends.
 //!
 //! The vector of a text is the sum of the vectors of its words. Texts with common words are near
 //! each other, so that a search over demo vectors yields plausible results.
@@ -15,13 +15,13 @@ use super::{Profile, base64, hash, pieces};
 const DIMENSIONS: usize = 64;
 const MAX_DIMENSIONS: u64 = 1024;
 
-/// Maximum number of texts in a request, as with OpenAI.
+/// Maximum number of texts in a request for embeddings, as with OpenAI.
 const MAX_INPUTS: usize = 2048;
 
-/// Number of dimensions that one word changes.
+/// Number of dimensions of the vector that one word changes.
 const MARKS_PER_WORD: u64 = 8;
 
-/// Text to embed, as the hashes of its tokens.
+/// A text to embed, as the hashes of its tokens.
 #[derive(Debug)]
 struct Input(Vec<u64>);
 
@@ -56,7 +56,7 @@ pub(super) async fn embed(profile: &Profile, fields: &RequestFields) -> Result<R
     Ok(reply::json(StatusCode::OK, &whole))
 }
 
-/// Parses a text, the tokens of a text, or an array of either.
+/// Parses the field `input`: a text, the tokens of a text, or an array of either.
 fn inputs(value: &Value) -> Result<Vec<Input>, DemoError> {
     let one = || Input::parse(value).map(|input| vec![input]);
     let several = || value.as_array()?.iter().map(Input::parse).collect();
@@ -83,13 +83,13 @@ impl Input {
         (!tokens.is_empty()).then_some(Self(tokens))
     }
 
-    /// Returns the text's vector, normalized to length 1.
+    /// Returns the vector of the text, normalized to length 1.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "embeddings are sent as f32"
     )]
     fn vector(&self, dimensions: usize) -> Vec<f32> {
-        // Start with a small value in every dimension, so that no vector is zero.
+        // Start with a small value in every dimension: a zero vector could not be normalized.
         let whole = self
             .0
             .iter()

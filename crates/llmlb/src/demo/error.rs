@@ -1,4 +1,4 @@
-//! Error responses in OpenAI's form.
+//! Error responses of the demo backends, in OpenAI's form.
 
 use http::{HeaderValue, Method, StatusCode, header};
 use serde_json::json;
@@ -26,12 +26,10 @@ impl DemoError {
         }
     }
 
-    /// Error for an invalid request.
     pub(super) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Error for an invalid field.
     pub(super) fn bad_field(param: &'static str, message: impl Into<String>) -> Self {
         Self {
             param: Some(param),
@@ -39,7 +37,6 @@ impl DemoError {
         }
     }
 
-    /// Error for a missing field.
     pub(super) fn missing(param: &'static str) -> Self {
         Self {
             code: Some("missing_required_parameter"),
@@ -47,7 +44,6 @@ impl DemoError {
         }
     }
 
-    /// Error for a model that this backend does not have.
     pub(super) fn no_model(id: &str) -> Self {
         Self {
             param: Some("model"),

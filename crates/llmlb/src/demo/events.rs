@@ -1,4 +1,4 @@
-//! Response body of server-sent events, each sent when it is due.
+//! Response body of a demo stream, whose server-sent events are each sent when they are due.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -11,8 +11,8 @@ use hyper::body::{Body, Frame};
 use serde_json::Value;
 use tokio::time::{Instant, Sleep};
 
-/// Events of one response. The body is the only state of a stream: it is dropped with the
-/// connection when the client disconnects.
+/// Events of one streamed response. All state of a stream is in this body, which is dropped with
+/// the connection when the client disconnects.
 #[derive(Debug)]
 pub(super) struct Events {
     queue: VecDeque<(Instant, Bytes)>,
@@ -36,7 +36,7 @@ impl Events {
         self.line(due, &event.to_string());
     }
 
-    /// Adds `[DONE]`, the end of the stream.
+    /// Adds `[DONE]`, which clients take as the end of the stream.
     pub(super) fn push_done(&mut self, due: Duration) {
         self.line(due, "[DONE]");
     }

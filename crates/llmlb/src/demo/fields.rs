@@ -1,4 +1,4 @@
-//! Fields of a JSON request, with errors that name the invalid field.
+//! Fields of a JSON request to a demo backend, with errors that name the invalid field.
 
 use serde_json::{Map, Value};
 
@@ -29,7 +29,7 @@ impl RequestFields {
         self.get(name).ok_or_else(|| DemoError::missing(name))
     }
 
-    /// Returns a boolean field; false if it is absent.
+    /// Returns a boolean field of the request; false if the field is absent.
     pub(super) fn flag(&self, name: &'static str) -> Result<bool, DemoError> {
         self.get(name).map_or(Ok(false), |value| {
             value.as_bool().ok_or_else(|| {
@@ -38,7 +38,8 @@ impl RequestFields {
         })
     }
 
-    /// Returns a whole number from 1 to `max`; `None` if the field is absent.
+    /// Returns a field of the request as a whole number from 1 to `max`; `None` if the field is
+    /// absent.
     pub(super) fn number(&self, name: &'static str, max: u64) -> Result<Option<usize>, DemoError> {
         let Some(value) = self.get(name) else {
             return Ok(None);
@@ -58,7 +59,8 @@ impl RequestFields {
             })
     }
 
-    /// Returns the requested model, if this backend has it and it supports the task.
+    /// Returns the requested model. An error if this backend does not have the model, or the model
+    /// does not support the task.
     pub(super) fn model(&self, profile: &Profile, task: Task) -> Result<DemoModel, DemoError> {
         let id = self
             .required("model")?

@@ -1,9 +1,9 @@
-//! Text of the demo's responses.
+//! Text of the demo's responses, which quotes the prompt.
 
 use super::prompt::Prompt;
 use super::{hash, pieces};
 
-/// Maximum number of pieces of the prompt that the response quotes.
+/// Maximum number of pieces (words, roughly) of the prompt that a response quotes.
 const ECHO: usize = 12;
 
 /// Openings of a response, followed by the backend's name. They are short, so that a response limited to
@@ -24,7 +24,7 @@ const ADVICE: [&str; 4] = [
     "The tokens of this answer are counted, just as those of a real LLM server would be.",
 ];
 
-/// A response, as the pieces in which it is streamed.
+/// A generated response, as the pieces in which it is streamed.
 #[derive(Debug)]
 pub(super) struct SampleResponse {
     pub(super) pieces: Vec<String>,
@@ -33,7 +33,7 @@ pub(super) struct SampleResponse {
 }
 
 impl SampleResponse {
-    /// Generates a response of at most `max` tokens.
+    /// Generates a response of at most `max` tokens to a prompt.
     pub(super) fn new(backend: &str, prompt: &Prompt, max: Option<usize>) -> Self {
         let text = words(backend, prompt);
         let max = max.unwrap_or(usize::MAX);
@@ -68,7 +68,8 @@ fn words(backend: &str, prompt: &Prompt) -> String {
 
 /// Quotes the start of the prompt on one line.
 fn echo(question: &str) -> String {
-    // Read only as many words as are quoted, so that a long prompt costs no more than a short one.
+    // Read only as many words of the prompt as are quoted, so that a long prompt costs no more than
+    // a short one.
     let words: Vec<_> = question.split_whitespace().take(ECHO + 1).collect();
     let line = words.join(" ").replace('"', "'");
     let mut pieces = pieces::pieces(&line);

@@ -1,6 +1,6 @@
-//! Deterministic pseudo-random numbers, so that the same request gets the same response.
+//! Deterministic pseudo-random numbers, so that the same request to a demo backend gets the same
+//! response.
 
-/// Returns the FNV-1a hash of bytes.
 pub(super) fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -87,7 +87,8 @@ async fn start_profiles(
     tracker: &TaskTracker,
     stop: &CancellationToken,
 ) -> std::io::Result<Vec<DemoBackend>> {
-    // Bind all sockets before any server starts, so that a failure leaves no server running.
+    // Bind the sockets of all demo servers before any server starts, so that a failure leaves no
+    // server running.
     let mut bound = Vec::with_capacity(profiles.len());
     for profile in profiles {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;

@@ -7,8 +7,8 @@ use super::Profile;
 use super::error::DemoError;
 use super::reply::{self, Reply};
 
-/// Creation time of the models. It is constant, because it describes the model: all backends must
-/// report the same time, also after a restart.
+/// Creation time of the demo's models. All backends must report the same time, also after a
+/// restart: a model is the same everywhere.
 const CREATED: i64 = 1_767_225_600;
 
 /// A demo model.
@@ -19,7 +19,7 @@ pub(super) enum DemoModel {
     Embed,
 }
 
-/// Task that a model supports.
+/// Task that a model supports. Requests of another task get an error, as from real servers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Task {
     Complete,
@@ -27,7 +27,6 @@ pub(super) enum Task {
 }
 
 impl DemoModel {
-    /// Returns the model with this id, if the backend has it.
     pub(super) fn find(profile: &Profile, id: &str) -> Option<Self> {
         profile
             .models
@@ -75,7 +74,7 @@ pub(super) fn list(profile: &Profile) -> Reply {
     reply::json(StatusCode::OK, &json!({"object": "list", "data": models}))
 }
 
-/// Handles `GET /v1/models/{id}`.
+/// Handles `GET /v1/models/{id}`, which describes one model.
 pub(super) fn one(profile: &Profile, id: &str) -> Result<Reply, DemoError> {
     let model = DemoModel::find(profile, id).ok_or_else(|| DemoError::no_model(id))?;
     Ok(reply::json(StatusCode::OK, &model.describe()))

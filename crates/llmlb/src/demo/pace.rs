@@ -1,10 +1,10 @@
-//! Speed of a demo backend.
+//! Speed of a demo backend, so that backends differ as real ones do.
 
 use std::time::Duration;
 
 use super::hash;
 
-/// Time to the first token, and between tokens.
+/// Time until a demo backend's first token, and between later tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
     first: Duration,
@@ -16,13 +16,13 @@ impl Pace {
         Self { first, between }
     }
 
-    /// Returns the time to the first token.
+    /// Returns the time until the first token is sent.
     pub(super) const fn first(self) -> Duration {
         self.first
     }
 
-    /// Returns the time of each token after the start. Steps vary by at most a sixth, as on a real
-    /// server; the seed determines the variation.
+    /// Returns for each token the time after the start at which it is sent. The steps vary by at
+    /// most a sixth, as on a real server; the seed determines the variation.
     pub(super) fn schedule(self, seed: u64) -> impl Iterator<Item = Duration> {
         let steps = (0_u32..).map(move |index| {
             let step = if index == 0 { self.first } else { self.between };

@@ -1,6 +1,6 @@
-//! Split of text into pieces that stand for tokens.
+//! Split of text into pieces, which stand for the tokens of a real model.
 
-/// Maximum number of bytes of a word in one piece. Most English words are a single piece.
+/// Maximum number of bytes of a word in one piece. Longer words are split.
 const MAX_WORD_BYTES: usize = 7;
 
 /// Splits text into parts of words and single symbols, each with the space in front of it. The
@@ -17,7 +17,6 @@ pub(super) fn pieces(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the number of tokens of a text.
 pub(super) fn count(text: &str) -> usize {
     pieces(text).count()
 }
@@ -29,7 +28,7 @@ fn first_length(text: &str) -> usize {
         .char_indices()
         .take_while(|(at, c)| c.is_alphanumeric() && at + c.len_utf8() <= MAX_WORD_BYTES)
         .count();
-    // A symbol is a piece of its own, and so is space at the end of the text.
+    // A symbol is a piece of its own, and so is white space at the end of the text.
     let body: usize = bare.chars().take(letters.max(1)).map(char::len_utf8).sum();
     space + body
 }

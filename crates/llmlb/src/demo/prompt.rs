@@ -1,4 +1,4 @@
-//! Prompt of a request, and its number of tokens.
+//! Prompt of a request to a demo backend, and its number of tokens.
 
 use serde_json::Value;
 
@@ -6,12 +6,13 @@ use super::error::DemoError;
 use super::fields::RequestFields;
 use super::{hash, pieces};
 
-/// Tokens that a message counts in addition to its text, as OpenAI counts them.
+/// Number of tokens that a message counts in addition to its text, as with OpenAI.
 const TOKENS_PER_MESSAGE: usize = 4;
-/// Tokens that every chat prompt counts once for the start of the response, as OpenAI counts them.
+/// Number of tokens that every chat prompt counts once for the start of the response, as with
+/// OpenAI.
 const TOKENS_TO_START: usize = 3;
 
-/// Tokens of a part that is not text, such as a small image.
+/// Number of tokens that a part of a message counts if it is not text, as for a small image.
 const TOKENS_PER_OTHER_PART: usize = 85;
 
 /// The properties of a prompt that determine the demo's response.
@@ -25,7 +26,7 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    /// Parses the `messages` of a chat. The question is the last message of the user.
+    /// Parses the `messages` of a chat. The response quotes the last message of the user.
     pub(super) fn from_chat(fields: &RequestFields) -> Result<Self, DemoError> {
         let refused = |message: String| DemoError::bad_field("messages", message);
         let messages = match fields.required("messages")? {
@@ -87,7 +88,7 @@ impl Prompt {
     /// Counts the tokens of a message's content and returns its text; `None` if it is invalid.
     fn add_content(&mut self, content: Option<&Value>) -> Option<String> {
         match content {
-            // A message with tool calls may have no content.
+            // Accept a missing content: a message with tool calls may have none.
             None | Some(Value::Null) => Some(String::new()),
             Some(Value::String(text)) => {
                 self.add_text(text);

@@ -1,4 +1,4 @@
-//! HTTP responses: whole JSON, or server-sent events.
+//! HTTP responses of the demo backends: whole JSON, or server-sent events.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};

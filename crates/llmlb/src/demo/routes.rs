@@ -1,4 +1,4 @@
-//! Routing of requests by path and method.
+//! Routing of requests to a demo backend by path and method.
 
 use std::time::Duration;
 
@@ -15,10 +15,12 @@ use super::{Profile, completions, embeddings, models};
 /// Maximum size of a request body that a demo server accepts.
 pub(super) const BODY_LIMIT: usize = 32 * 1024 * 1024;
 
-/// Maximum time for a body to arrive. A stalled client would otherwise block the shutdown forever.
+/// Maximum time for a request body to arrive. A stalled client would otherwise block the shutdown
+/// forever.
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Responds to a request. The header `x-demo-backend` names the backend.
+/// Responds to a request. The response header `x-demo-backend` names the backend, so that users see
+/// the balancing.
 pub(super) async fn respond(profile: &Profile, request: Request<Incoming>) -> Reply {
     let mut reply = route(profile, request)
         .await

@@ -1,4 +1,5 @@
-//! Connections of a demo server: accepted until the stop, then closed after their last request.
+//! Connections of a demo server, which are accepted until the stop, and then closed after their
+//! last request.
 
 use std::convert::Infallible;
 use std::pin::pin;
@@ -14,14 +15,16 @@ use tokio_util::task::TaskTracker;
 
 use super::{Profile, routes};
 
-/// Maximum time of a connection without a complete request head. It exceeds the 90 s for which
-/// hyper's clients keep idle connections, so that the client closes them first.
+/// Maximum time that a connection may have no complete request head. It exceeds the 90 s for which
+/// hyper's clients keep idle connections, so that the client closes them first and no request hits
+/// a closed connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Pause after a failed accept, which is typically caused by a lack of file descriptors.
+/// Pause after a failed accept. The usual cause is a lack of file descriptors, which an immediate
+/// retry would not solve.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Accepts connections until `stop` is cancelled.
+/// Accepts connections of a demo server until `stop` is cancelled.
 pub(super) async fn serve(
     listener: TcpListener,
     profile: Arc<Profile>,
@@ -43,7 +46,7 @@ pub(super) async fn serve(
 }
 
 async fn connection(stream: TcpStream, profile: Arc<Profile>, stop: CancellationToken) {
-    // Without TCP_NODELAY a token would wait for the acknowledgement of the previous one.
+    // Set TCP_NODELAY: otherwise a token would wait for the acknowledgement of the previous token.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(name = profile.name, %error, "cannot set TCP_NODELAY on a demo connection");
     }
@@ -62,7 +65,8 @@ async fn connection(stream: TcpStream, profile: Arc<Profile>, stop: Cancellation
         ended = Some(connection.await);
     }
     if let Some(Err(error)) = ended {
-        // Logged at debug level: the usual cause is a client that disconnected during a response.
+        // Log the end at debug level only: the usual cause is a client that disconnected during a
+        // response.
         tracing::debug!(name = profile.name, %error, "demo connection ended early");
     }
 }

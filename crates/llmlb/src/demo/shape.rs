@@ -1,4 +1,4 @@
-//! JSON of responses: the form of chats and the older form of plain completions.
+//! JSON of the demo's responses, in the form of chats and in the older form of plain completions.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ pub(super) enum Form {
     Text,
 }
 
-/// Fields that all JSON objects of one response have in common.
+/// Fields that all JSON objects of one response have in common, such as its id.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) form: Form,
@@ -19,7 +19,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Returns the whole response as one object.
+    /// Returns a response that is not streamed, as one object.
     pub(super) fn whole(&self, text: &str, finish_reason: &str, usage: &Value) -> Value {
         let choice = match self.form {
             Form::Chat => json!({
@@ -51,7 +51,7 @@ impl Shape {
         }
     }
 
-    /// Returns the chunk of one token.
+    /// Returns the chunk of a stream for one token.
     pub(super) fn piece(&self, piece: &str) -> Value {
         match self.form {
             Form::Chat => self.chat_chunk(&json!({"content": piece}), None),
@@ -59,7 +59,8 @@ impl Shape {
         }
     }
 
-    /// Returns the chunk after the last token, which contains the finish reason and no text.
+    /// Returns the chunk of a stream after the last token, which contains the finish reason and no
+    /// text.
     pub(super) fn closing(&self, finish_reason: &str) -> Value {
         match self.form {
             Form::Chat => self.chat_chunk(&json!({}), Some(finish_reason)),
@@ -67,7 +68,7 @@ impl Shape {
         }
     }
 
-    /// Returns the final chunk of a stream with `include_usage`.
+    /// Returns the final chunk of a stream with `include_usage`, which contains the token counts.
     pub(super) fn usage(&self, usage: &Value) -> Value {
         let mut chunk = self.chunk(&json!([]));
         chunk["usage"] = usage.clone();

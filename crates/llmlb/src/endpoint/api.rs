@@ -1,6 +1,5 @@
 //! APIs that llmlb meters. Each API reports its usage in its own format.
 
-/// API of an endpoint, which determines how its usage is read and estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Api {
     Chat,
@@ -9,9 +8,10 @@ pub(crate) enum Api {
     Embeddings,
     /// Anthropic's Messages API.
     Messages,
-    /// Ranks documents by a query. The model reads tokens and generates none.
+    /// Ranking of documents by a query. The model reads tokens and generates none, so no completion
+    /// is estimated.
     Rerank,
-    /// vLLM's variant of [`Api::Rerank`].
+    /// vLLM's variant of [`Api::Rerank`], with other field names.
     Score,
     Audio,
     Images,
@@ -20,11 +20,12 @@ pub(crate) enum Api {
     OllamaChat,
     OllamaGenerate,
     OllamaEmbed,
-    /// Sessions over a WebSocket. Their usage is the sum of the usage of their responses.
+    /// Session over a WebSocket, whose usage is the sum of the usage of its responses.
     Realtime,
-    /// An endpoint that llmlb does not know. Only reported usage counts, without estimates.
+    /// Endpoint that llmlb does not know. Only reported usage counts: without knowledge of the
+    /// formats nothing can be estimated.
     Unknown,
-    /// Files, models, batches and other stored objects. They are not metered.
+    /// Files, models, batches and other stored objects. They run no model and are not metered.
     Other,
 }
 
@@ -34,7 +35,7 @@ impl Api {
         matches!(self, Self::OllamaChat | Self::OllamaGenerate)
     }
 
-    /// Value of `api` in a usage record.
+    /// Returns the value of `api` in a usage record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -56,7 +57,6 @@ impl Api {
         }
     }
 
-    /// Returns the API with this [`name`](Self::name).
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         const ALL: [Api; 16] = [
             Api::Chat,
@@ -79,12 +79,13 @@ impl Api {
         ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// True if the bodies of responses are read to find their usage.
+    /// True if the bodies of responses are searched for their usage.
     pub(crate) fn is_metered(self) -> bool {
         !matches!(self, Self::Other | Self::Realtime)
     }
 
-    /// True if the prompt is text, so that its tokens can be estimated.
+    /// True if the prompt is text, so that its tokens can be estimated when the backend does not
+    /// report them.
     pub(crate) fn reads_text(self) -> bool {
         self.writes_text()
             || matches!(
@@ -93,7 +94,8 @@ impl Api {
             )
     }
 
-    /// True if the model generates text, so that the response's tokens can be estimated.
+    /// True if the model generates text, so that the response's tokens can be estimated when the
+    /// backend does not report them.
     pub(crate) fn writes_text(self) -> bool {
         matches!(
             self,
@@ -106,7 +108,8 @@ impl Api {
         )
     }
 
-    /// True if streams report usage only for `stream_options.include_usage`. Other APIs always report it.
+    /// True if streams of this API report usage only for `stream_options.include_usage`, so that
+    /// llmlb adds the option. Other APIs always report usage.
     pub(crate) fn has_stream_options(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
     }

@@ -1,4 +1,5 @@
-//! Parses the method and path of a request into an [`Endpoint`]. No other module compares paths.
+//! Parses the method and path of a request into an [`Endpoint`]. No other module compares paths, so
+//! that routing, metering and limits agree on their meaning.
 //!
 //! Servers normalize paths differently: some decode `%2F`, some ignore case, `;parameters` or repeated
 //! slashes. A path that some server could read as a known endpoint, but that is not spelled plainly, is
@@ -14,47 +15,44 @@ use http::Method;
 
 pub(crate) use api::Api;
 
-/// Meaning of a method and a path.
+/// Meaning of a request's method and path: its routing, its body, its metering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) service: Service,
-    /// Format of usage reports, and the API's name in usage records.
+    /// API whose format the usage reports have, and whose name the usage records have.
     pub(crate) api: Api,
     pub(crate) body: BodyFormat,
     pub(crate) issues: IssuedIds,
-    /// Format of error responses.
     pub(crate) dialect: Dialect,
     /// The request runs a model and changes nothing else, so it can be retried on another backend.
     /// False for audio and image endpoints.
     pub(crate) is_inference: bool,
-    /// False for paths that are forwarded without knowledge of their meaning.
+    /// False for paths that llmlb forwards without knowing their meaning. Their POST requests may
+    /// run a model.
     pub(crate) is_known: bool,
 }
 
-/// Kind of server that responds to the requests of an endpoint, by which they are routed.
+/// Server that responds to the requests of an endpoint: llmlb itself, a backend, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Service {
     /// llmlb itself.
     Own(Page),
-    /// A backend that serves the model.
     Backend,
-    /// A backend of kind Ollama, since the path belongs to Ollama's native API.
+    /// Backend of kind Ollama, because the path belongs to Ollama's native API.
     Ollama,
     /// No server: llmlb does not forward the request and responds 404.
     NotServed,
 }
 
-/// Pages that llmlb serves itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Page {
     Admin(AdminPage),
-    /// The list of models, and the description of one.
     Models,
     Model,
     OllamaTags,
 }
 
-/// Pages about the server itself.
+/// Pages about the server itself, for monitoring and `llmlb status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AdminPage {
     Greeting,
@@ -66,28 +64,29 @@ pub(crate) enum AdminPage {
 /// Format in which the body of a request is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BodyFormat {
-    /// A JSON object, whatever the Content-Type.
+    /// JSON object, whatever the Content-Type: clients such as `curl -d` send a wrong one.
     Json,
-    /// Multipart if the Content-Type is multipart, else a JSON object.
+    /// Multipart form if the Content-Type is multipart, else a JSON object, as audio and image
+    /// endpoints accept.
     MultipartOrJson,
-    /// An empty body, or a JSON object without a prompt, whatever the Content-Type. With a prompt, a server
-    /// that matches prefixes of paths could run inference that is not metered.
+    /// Empty body, or a JSON object without a prompt, whatever the Content-Type. With a prompt, a
+    /// server that matches prefixes of paths could run inference that is not metered.
     JsonWithoutPrompt,
-    /// JSON if the Content-Type is JSON. Other bodies are streamed without parsing.
+    /// JSON if the Content-Type is JSON. Bodies of other types, such as uploads, are streamed
+    /// without parsing.
     JsonIfLabelled,
     /// Streamed without parsing.
     Unread,
 }
 
-/// Ids in a response that later requests may contain, and must be routed by.
+/// Ids in a response that later requests may name. Such requests must go to the backend that issued
+/// the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IssuedIds {
     None,
-    /// The `id` of the response, if the request has `"store": true`.
     IfStored,
-    /// The `id` of the response.
     Own,
-    /// The `id` of the response, and the `id` of its `file` object, which completed uploads have.
+    /// The `id` of the response and that of its `file` object, which completed uploads have.
     OwnAndFile,
 }
 
@@ -99,25 +98,27 @@ pub(crate) enum Dialect {
     Ollama,
 }
 
-/// Use of a path for WebSockets.
+/// Treatment of WebSocket handshakes on a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WebSocketUse {
     /// Handshakes are forwarded.
     Always,
-    /// Handshakes are forwarded if a backend is known to accept WebSockets on this path.
+    /// Handshakes are forwarded only if a backend is known to accept WebSockets on this path.
+    /// Otherwise the client gets a 426 and uses HTTP.
     IfAccepted,
     /// Handshakes are rejected.
     Never,
 }
 
-/// Reason to reject a method and a path.
+/// Reason for which a request is rejected by its method or path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// Some servers would read the path as a known endpoint. Holds the plain spelling of that endpoint.
+    /// Some servers would read the path as the known endpoint whose plain spelling this is, and
+    /// serve it unmetered.
     Misspelled(String),
-    /// The path has dot segments, control characters, or escapes of characters that need none.
+    /// The path has dot segments, control characters or needless escapes, which servers resolve
+    /// differently.
     Ambiguous,
-    /// The endpoint allows only these methods.
     MethodNotAllowed(&'static str),
 }
 
@@ -199,11 +200,11 @@ const CREDENTIAL_ISSUERS: [&str; 4] = [
     "/v1/realtime/transcription_sessions",
 ];
 
-/// Collections whose member names may contain an encoded slash: models and files.
+/// Collections whose member names may contain an encoded slash (`%2F`): models and files.
 const WITH_SLASHES: [&str; 2] = ["/v1/models/", "/v1/files/"];
 
 impl Endpoint {
-    /// The endpoint of a request that llmlb does not serve. The other endpoints change some of these
+    /// Endpoint of a request that llmlb does not serve. The other endpoints change some of its
     /// fields and keep the rest.
     pub(crate) const NOT_SERVED: Self = Self {
         service: Service::NotServed,
@@ -281,12 +282,14 @@ impl Endpoint {
         Self { issues, ..self }
     }
 
-    /// True if the request can be retried on another backend: a second execution changes nothing.
+    /// True if the request can be sent again to another backend, because a second execution changes
+    /// nothing.
     pub(crate) fn is_repeatable(self, method: &Method) -> bool {
         method.is_safe() || self.is_inference
     }
 
-    /// True if successful requests are logged. Requests to admin pages, such as health checks, are not.
+    /// True if successful requests are written to the access log. Requests to admin pages, such as
+    /// health checks, are too many.
     pub(crate) fn is_logged(self) -> bool {
         !matches!(self.service, Service::Own(Page::Admin(_)))
     }
@@ -297,7 +300,7 @@ impl Endpoint {
 pub(crate) fn websocket_use(endpoint: Endpoint, path: &str) -> WebSocketUse {
     match path {
         "/v1/realtime" => WebSocketUse::Always,
-        // Clients such as Codex try a WebSocket first, and fall back to HTTP.
+        // Clients such as Codex try a WebSocket on this path first, and use HTTP if it is rejected.
         "/v1/responses" => WebSocketUse::IfAccepted,
         _ if endpoint.is_known => WebSocketUse::Never,
         _ => WebSocketUse::Always,
@@ -309,12 +312,14 @@ pub(crate) fn is_realtime(path: &str) -> bool {
     path == "/v1/realtime"
 }
 
-/// True if a request may run a model, also one that its body names in a way that llmlb does not read.
-/// False for reading and deleting stored objects, for uploads of files, and for cancellations.
+/// True if a request may run a model, possibly one that its body names in a way that llmlb does not
+/// read. A key for some models must then name one. False for reading and deleting stored objects,
+/// for uploads of files, and for cancellations.
 pub(crate) fn may_run_model(method: &Method, endpoint: Endpoint, path: &str) -> bool {
     let is_upload = path == "/v1/files" || is_below("/v1/uploads", path);
     match *method {
-        // A backend that matches prefixes of paths could read an unknown path as another endpoint.
+        // A backend that matches prefixes of paths could read an unknown path as an endpoint that
+        // runs a model.
         _ if !endpoint.is_known => true,
         Method::POST | Method::PUT | Method::PATCH => !is_upload && !path.ends_with("/cancel"),
         _ => false,
@@ -339,7 +344,6 @@ pub(crate) fn model_changed_by(path: &str) -> Option<String> {
     path.starts_with("/v1/models/").then(|| model_in(path))
 }
 
-/// True for the path of a collection and of everything in it.
 fn is_below(collection: &str, path: &str) -> bool {
     let rest = path.strip_prefix(collection);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -358,7 +362,7 @@ pub(crate) fn parse<'a>(
     method: &Method,
     path: &'a str,
 ) -> Result<(Endpoint, Cow<'a, str>), PathError> {
-    // Fast path: nearly all paths are spelled plainly.
+    // Fast path: nearly all paths equal a known path, so they need no check for other spellings.
     if let Some(endpoint) = literal(method, path) {
         return Ok((endpoint?, Cow::Borrowed(path)));
     }
@@ -375,7 +379,7 @@ pub(crate) fn parse<'a>(
     Ok((other(method, &path), path))
 }
 
-/// Returns the endpoint of a path that equals a known path.
+/// Returns the endpoint of a path that equals a known path; `None` for all other paths.
 fn literal(method: &Method, path: &str) -> Option<Result<Endpoint, PathError>> {
     let endpoint = if let Some(rest) = path.strip_prefix("/v1/") {
         under_v1(rest)?
@@ -401,7 +405,6 @@ fn admin(method: &Method, page: AdminPage) -> Result<Endpoint, PathError> {
     }
 }
 
-/// Returns the known endpoint for a path after `/v1/`.
 fn under_v1(path: &str) -> Option<Endpoint> {
     use Endpoint as E;
     Some(match path {
@@ -431,8 +434,8 @@ fn under_v1(path: &str) -> Option<Endpoint> {
     })
 }
 
-/// Returns the known endpoint for a path after `/api/`, Ollama's native API. Requests that change a backend
-/// (`pull`, `create`, `delete`) are not served.
+/// Returns the known endpoint for a path after `/api/`, Ollama's native API. Paths that change a
+/// backend (`pull`, `create`, `delete`) are not served, because clients must not do that.
 fn under_api(path: &str) -> Option<Endpoint> {
     use Endpoint as E;
     Some(match path {
@@ -454,13 +457,14 @@ fn under_api(path: &str) -> Option<Endpoint> {
     })
 }
 
-/// Restricts a known endpoint to its methods. Reading a stored result is not metered: its usage was metered
-/// when it was created.
+/// Returns the endpoint restricted to its methods. Reading a stored result is not metered: its
+/// usage was metered when the result was created.
 fn by_method(method: &Method, endpoint: Endpoint) -> Result<Endpoint, PathError> {
     let is_read = *method == Method::GET || *method == Method::HEAD;
     match endpoint.service {
         Service::Own(_) if is_read => Ok(endpoint),
-        // Other methods on the list of models are forwarded to a backend.
+        // Requests with another method than GET do not read the list of models, so they are
+        // forwarded to a backend.
         Service::Own(Page::Models) => Ok(Endpoint::stored()),
         Service::Ollama if endpoint.is_inference && *method == Method::POST => Ok(endpoint),
         Service::Ollama if !endpoint.is_inference && is_read => Ok(endpoint),
@@ -485,7 +489,7 @@ fn takes_model(endpoint: Endpoint) -> bool {
     )
 }
 
-/// Returns the endpoint of a path that equals no known path: a member of a collection, or unknown.
+/// Returns the endpoint of a path that equals no known path: a stored object, or unknown.
 fn other(method: &Method, path: &str) -> Endpoint {
     if !path.starts_with("/v1/") {
         return Endpoint {
@@ -552,7 +556,7 @@ fn family(path: &str) -> Option<&'static str> {
     })
 }
 
-/// Removes repeated and trailing slashes.
+/// Returns the path without repeated and trailing slashes, which many servers ignore.
 fn without_extra_slashes(path: &str) -> Cow<'_, str> {
     if !path.contains("//") && (path.len() <= 1 || !path.ends_with('/')) {
         return Cow::Borrowed(path);
@@ -568,12 +572,12 @@ fn without_extra_slashes(path: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// Maximum number of times a path is percent-decoded to find another meaning. A backend behind a proxy may
-/// decode twice.
+/// Maximum number of times that a path is percent-decoded to find another meaning. A backend behind
+/// a proxy may decode twice.
 const DECODED: usize = 4;
 
-/// True if a backend could resolve the path to another one: it has dot segments or control characters,
-/// encoded or not, or escapes of characters that need none.
+/// True if a backend could resolve the path to another one: it has dot segments or control
+/// characters, encoded or not, or escapes of characters that need none. Such a path is rejected.
 fn is_ambiguous(path: &str) -> bool {
     let has_dots = |path: &str| {
         path.split(['/', '\\'])
@@ -585,7 +589,8 @@ fn is_ambiguous(path: &str) -> bool {
         || decodings(path).any(|decoded| has_dots(&decoded) || has_controls(&decoded))
 }
 
-/// Iterates over the path, the path decoded once, decoded twice and so on, until decoding changes nothing.
+/// Iterates over the path as it is, decoded once, decoded twice and so on, until decoding changes
+/// nothing.
 fn decodings(path: &str) -> impl Iterator<Item = Cow<'_, str>> {
     let mut next = Some(Cow::Borrowed(path));
     std::iter::from_fn(move || {
@@ -601,13 +606,13 @@ fn decodings(path: &str) -> impl Iterator<Item = Cow<'_, str>> {
     .take(DECODED)
 }
 
-/// Percent-decodes a text. Malformed escapes stay unchanged.
+/// Returns the percent-decoded text. Malformed escapes stay unchanged, as lenient servers treat
+/// them.
 pub(crate) fn percent_decoded(text: &str) -> String {
     let decoded = percent_encoding::percent_decode_str(text);
     decoded.decode_utf8_lossy().into_owned()
 }
 
-/// Returns the byte that a percent escape at the beginning of the text encodes.
 pub(crate) fn decode_escape(text: &[u8]) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     match *text {
@@ -616,7 +621,8 @@ pub(crate) fn decode_escape(text: &[u8]) -> Option<u8> {
     }
 }
 
-/// True if the path escapes an unreserved character (RFC 3986, section 2.3) or a backslash.
+/// True if the path escapes an unreserved character (RFC 3986, section 2.3) or a backslash. No
+/// client needs such an escape, and servers treat it differently.
 fn has_needless_escape(path: &str) -> bool {
     path.contains('%')
         && path.as_bytes().windows(3).any(|text| {
@@ -644,8 +650,8 @@ fn plain_spelling(path: &str) -> Option<String> {
     })
 }
 
-/// Normalizes a path as the most lenient server does: lower case, backslashes as slashes, without
-/// `;parameters`, without blanks around segments, truncated at an encoded `?` or `#`.
+/// Returns the path as the most lenient server reads it: lower case, backslashes as slashes,
+/// without `;parameters`, without blanks around segments, truncated at an encoded `?` or `#`.
 fn reduced(path: &str) -> String {
     let path = path.split(['?', '#']).next().unwrap_or(path);
     let mut reduced = String::with_capacity(path.len());
@@ -662,12 +668,14 @@ fn reduced(path: &str) -> String {
     reduced
 }
 
-/// Folds case. Some letters beyond ASCII fold to ASCII, such as `ſ` to `s`.
+/// Returns the text in lower case. Some letters beyond ASCII become ASCII letters, such as `ſ` and
+/// `s`, as in lenient servers.
 fn folded(letter: char) -> impl Iterator<Item = char> {
     letter.to_uppercase().flat_map(char::to_lowercase)
 }
 
-/// Returns the id in a path: the first segment after the collection that contains a digit, `-` or `_`.
+/// Returns the id of a stored object in a path: the first segment after the collection that
+/// contains a digit, `-` or `_`. The request goes to the backend that issued the id.
 pub(crate) fn id_in(path: &str) -> Option<&str> {
     path.strip_prefix("/v1/")?
         .split('/')
@@ -676,12 +684,13 @@ pub(crate) fn id_in(path: &str) -> Option<&str> {
         .filter(|_| literal(&Method::POST, path).is_none())
 }
 
-/// True if a path names a member of a collection.
+/// True if a path names a stored object, a member of a collection.
 pub(crate) fn has_id(path: &str) -> bool {
     literal(&Method::POST, path).is_none() && (family(path).is_some() || id_in(path).is_some())
 }
 
-/// Returns the model name in the path of [`Page::Model`]. The name may contain slashes, encoded or not.
+/// Returns the model's name in the path of [`Page::Model`]. The name may contain slashes, encoded
+/// or not.
 pub(crate) fn model_in(path: &str) -> String {
     percent_decoded(path.strip_prefix("/v1/models/").unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Log messages about problems of consolidation and delivery. Each kind is logged when it begins, at
+//! Logs problems of consolidation and delivery. Each kind of problem is logged when it begins, at
 //! growing intervals while it lasts, and when it has ended.
 
 use std::collections::BTreeMap;
@@ -10,13 +10,14 @@ use spool::{Cancel, Delivered, Run, RunError};
 use crate::episode::{Episode, Event};
 use crate::fleet::FleetError;
 
-/// Problems that were logged and have not ended.
+/// Problems of consolidation and delivery that were logged and have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Alerts {
     episodes: BTreeMap<AlertKind, Episode>,
 }
 
-/// Kind of a problem. One message of each kind is logged at a time.
+/// Kind of a problem of consolidation or delivery. Each kind has its own beginning and end in the
+/// log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum AlertKind {
     /// Batches are pending: the receiver failed, requested a pause, or rejects every batch.
@@ -31,13 +32,14 @@ enum AlertKind {
     Disk,
     /// The disk has no room to stage records.
     Full,
-    /// This server may not deliver: the lease store cannot be used, or file locks are not visible
-    /// on other hosts.
+    /// This server may not deliver usage records: the lease store cannot be used, or file locks are
+    /// not visible on other hosts.
     Fleet,
 }
 
 impl AlertKind {
-    /// Returns the message for the end of the problem. `None`: a single event, which has no end.
+    /// Returns the log message for the end of the problem. `None` for a single event, such as
+    /// damaged files, which has no end.
     fn ended(self) -> Option<&'static str> {
         match self {
             Self::Pending => Some("delivery works again"),
@@ -50,11 +52,11 @@ impl AlertKind {
     }
 }
 
-/// End of an export run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunEnd {
     Complete,
-    /// The run was cancelled, so batches may be pending although the receiver works.
+    /// The run was cancelled by the shutdown. Batches may be pending although the receiver works,
+    /// so that no alert is logged.
     Cancelled,
 }
 
@@ -99,7 +101,8 @@ impl Alerts {
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
-    /// Logs that this server may not deliver. Returns the text of the problem, for `/status`.
+    /// Logs that this server may not deliver usage records. Returns the text of the problem, for
+    /// `/status`.
     pub(crate) fn refused(&mut self, error: &FleetError) -> String {
         let text = match error.hint() {
             Some(hint) => format!("not delivered: {error}; {hint}"),
@@ -113,7 +116,10 @@ impl Alerts {
         match self.episodes.entry(kind).or_default().occurred(now) {
             Some(Event::Began) => tracing::warn!("usage: {text}"),
             Some(Event::Continues { since, .. }) => {
-                tracing::warn!("usage: still, after {} s: {text}", since.as_secs());
+                tracing::warn!(
+                    "usage: problem persists after {} s: {text}",
+                    since.as_secs()
+                );
             }
             _ => {}
         }
@@ -200,8 +206,8 @@ fn pending(delivered: &Delivered) -> String {
             pause.to, pause.why
         ),
         (_, Some(why)) => format!("{count} pending: {why}"),
-        // This run made no delivery attempt, so there is no error to show: the batches failed in an
-        // earlier run and wait for their next retry.
+        // This run made no attempt to deliver, so there is no error to show: the batches failed in
+        // an earlier run and wait for their next retry.
         (_, None) => format!("{count} pending"),
     }
 }

@@ -30,10 +30,11 @@ pub(crate) use alerts::{Alerts, RunEnd};
 pub(crate) use retention::Housekeeping;
 pub(crate) use state::ExportState;
 
-/// Maximum duration of the last run. `serve` must exit within its drain timeout plus five seconds,
-/// or `llmlb stop` reports a timeout.
+/// Maximum duration of the exporter's last run. `serve` must exit within its drain timeout plus
+/// five seconds, or `llmlb stop` reports a timeout.
 const LAST_RUN_TIMEOUT: Duration = Duration::from_secs(3);
-/// Additional time for a delivery attempt that is in progress when the last run is cancelled.
+/// Additional time for a delivery attempt that is in progress when the last run is cancelled, so
+/// that a response of the receiver is still noted.
 const LAST_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of records in an archived batch. It is larger than that of a delivered batch, because no
@@ -43,23 +44,22 @@ const ARCHIVE_BATCH_SIZE: usize = 1000;
 /// Interval between attempts to start the last run while another process holds the delivery lock.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
-/// Handle of the exporter's thread.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     state: Arc<ExportState>,
-    /// Channel without messages. Dropping it starts the last run.
+    /// Channel without messages. Dropping it makes the exporter's thread start its last run.
     shutdown: mpsc::Sender<()>,
     cancels: Cancels,
     ended: oneshot::Receiver<()>,
 }
 
-/// Cancellation of export runs at shutdown.
+/// Cancellation of the export runs at a shutdown.
 #[derive(Clone, Debug, Default)]
 struct Cancels {
     /// Cancels a periodic run that is in progress at shutdown. The last run, which follows, is not
     /// affected: it must still deliver the newest records.
     run: Cancel,
-    /// Cancels the last run, so that a slow receiver does not delay the exit.
+    /// Cancels the last run if it takes too long, so that a slow receiver does not delay the exit.
     last_run: Cancel,
 }
 
@@ -75,7 +75,7 @@ impl Exporter {
         options.pod_name = sys::host_name(env::text).unwrap_or(options.pod_name);
         options.grouping = meter::grouping();
         if to.is_none() {
-            // Without a receiver, batches are archived. They are large, because no receiver limits
+            // Without a receiver, batches are archived. Make them large, because no receiver limits
             // their size and fewer files cost less.
             options.batch_size = ARCHIVE_BATCH_SIZE;
         }
@@ -106,13 +106,12 @@ impl Exporter {
         })
     }
 
-    /// Returns the state that `/status` shows.
     pub(crate) fn state(&self) -> Arc<ExportState> {
         Arc::clone(&self.state)
     }
 
-    /// Delivers the records that were staged last, within a few seconds. `hurry` (a further signal)
-    /// ends the wait at once.
+    /// Ends the exporter with a last run, which delivers the records that were staged last, within
+    /// a few seconds. `hurry` (a further signal) ends the wait at once.
     pub(crate) async fn finish(mut self, hurry: impl Future) {
         drop(self.shutdown);
         self.cancels.run.cancel();
@@ -132,7 +131,8 @@ impl Exporter {
             () = in_time => {}
             _ = hurry => {}
         }
-        // An unfinished run is interrupted as by a crash. The spool is crash-safe: no record is lost.
+        // If the last run has not ended, the exit interrupts it like a crash. The spool is
+        // crash-safe, so no record is lost.
         self.cancels.last_run.cancel();
     }
 }
@@ -151,14 +151,14 @@ fn http(config: &Config) -> Result<Option<Http>, HttpError> {
 /// last run is attempted again while the outcome is `Busy`.
 enum RunAttempt {
     Ran,
-    /// Another process holds the delivery lock.
+    /// Another process holds the delivery lock. Its run may have started before the last record was
+    /// staged, so the last run is attempted again.
     Busy,
     /// Another process of the fleet holds the lease. It delivers the records of this server too, at
     /// the latest in its next run.
     Held,
 }
 
-/// Working state of the exporter's thread: destination, data directory, and open alerts.
 struct ExportWorker {
     to: Option<Http>,
     data: PathBuf,
@@ -193,15 +193,15 @@ impl ExportWorker {
             sys::release_freed_memory();
         }
         let last = &cancels.last_run;
-        // A batch that must wait for its retry stays pending until the next start: shutdown does not
-        // wait for a backoff.
+        // Do not wait for the retry of a failed batch during the shutdown. The batch stays pending
+        // until the next start.
         let cancel_on_backoff = |progress| {
             if let Progress::Waiting { .. } = progress {
                 last.cancel();
             }
         };
-        // Retry while another process delivers: its run may have started before the last record was
-        // staged.
+        // Retry while another process delivers: its run may have started before the last record of
+        // this server was staged.
         while let RunAttempt::Busy = self.run_once(last, &cancel_on_backoff)
             && !last.wait(BUSY_PAUSE)
         {}
@@ -249,8 +249,8 @@ impl ExportWorker {
             };
             report.deliverer = None;
             match &run {
-                // The process that holds the delivery lock also delivers the records of this
-                // server, so the failure is not reported as a problem.
+                // The process that holds the delivery lock delivers the records of this server as
+                // well, so this is no problem to report.
                 Err(RunError::Busy { pid, .. }) => {
                     tracing::debug!(?pid, "another process delivers the usage records");
                     return RunAttempt::Busy;

@@ -1,5 +1,5 @@
-//! Retention of the files that stay after delivery, in `archive/` and `failed/`. Deletes files
-//! beyond the configured bounds, and reports a large directory with the settings that bound it.
+//! Bounds the files that stay after delivery, in `archive/` and `failed/`: deletes files beyond the
+//! configured age and size, and warns if a directory is large.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,8 +17,6 @@ const INTERVAL: Duration = Duration::from_secs(3600);
 const LARGE: u64 = 1 << 30;
 const PART_OF_DISK: u64 = 10;
 
-/// Retention of `archive/` and `failed/`: deletes files beyond the configured bounds, and warns
-/// when a directory is large.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     dirs: [RetainedDir; 2],
@@ -35,17 +33,16 @@ struct RetainedDir {
     reported: u64,
 }
 
-/// Sizes of the directories `archive/` and `failed/`, for `/status`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
     archive: FileTotals,
     failed: FileTotals,
-    /// Warnings that `/status` shows, one for each of `archive/` and `failed/` that is large.
+    /// Warnings for `/status`, one for each of `archive/` and `failed/` that is large.
     large: Vec<String>,
 }
 
 impl Sizes {
-    /// Returns the object `kept` of `/status`: docs/status-json.md.
+    /// Returns the object `kept` of `/status` (docs/status-json.md).
     pub(super) fn json(&self) -> Value {
         let size = |kept: FileTotals| json!({ "files": kept.files, "bytes": kept.bytes });
         json!({
@@ -69,18 +66,19 @@ impl Housekeeping {
         }
     }
 
-    /// True if a maximum age or size is set for either directory.
+    /// True if the configuration sets a maximum age or size for `archive/` or `failed/`. Only then
+    /// the delivery lock is needed.
     pub(crate) fn has_bounds(&self) -> bool {
         self.dirs.iter().any(|dir| !dir.keep.is_unlimited())
     }
 
-    /// True if at least `INTERVAL` has passed since the last run.
     pub(crate) fn is_due(&self) -> bool {
         self.last.is_none_or(|last| last.elapsed() >= INTERVAL)
     }
 
-    /// Applies the bounds and measures the directories, at most once per `INTERVAL`. `None`: not due,
-    /// or another process holds the delivery lock; the next run retries.
+    /// Deletes files beyond the bounds and measures the directories. `None` if the last run was
+    /// less than `INTERVAL` ago, or if another process holds the delivery lock; a later call
+    /// retries.
     pub(crate) fn run(&mut self, data: &Path, spool: &SpoolManager) -> Option<Sizes> {
         if !self.is_due() {
             return None;
@@ -161,18 +159,16 @@ impl RetainedDir {
     }
 }
 
-/// Returns the size from which a directory counts as large.
+/// Returns the size from which `archive/` or `failed/` counts as large, given the size of the disk.
 fn large(disk: Option<u64>) -> u64 {
     disk.map_or(LARGE, |disk| (disk / PART_OF_DISK).min(LARGE))
 }
 
-/// Formats a size as `1.5 GiB in 12 files`.
 fn in_words(kept: FileTotals) -> String {
     let mib = kept.bytes >> 20;
     let size = match kept.bytes >> 30 {
         0 if mib == 0 => format!("{} bytes", kept.bytes),
         0 => format!("{mib} MiB"),
-        // GiB with one decimal place, rounded down.
         gib => format!("{gib}.{} GiB", (mib % 1024) * 10 / 1024),
     };
     let files = if kept.files == 1 { "file" } else { "files" };

@@ -9,34 +9,30 @@ use spool::Run;
 use super::retention::Sizes;
 use crate::lock::rfc3339;
 
-/// State that the exporter's thread writes and `/status` reads.
 #[derive(Debug)]
 pub(crate) struct ExportState(Mutex<ExportReport>);
 
-/// Data of the object `usage` in `/status`: docs/status-json.md.
+/// Data of the object `usage` of `/status` (docs/status-json.md).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExportReport {
-    /// URL of the receiver; `None` if records are archived.
+    /// URL of the receiver to which records are delivered; `None` if they are archived.
     pub(crate) to: Option<String>,
     pub(crate) last_run: Option<SystemTime>,
     /// Time at which records were last delivered or archived.
     pub(crate) last_delivery: Option<SystemTime>,
     /// Number of records that were delivered or archived since the server started.
     pub(crate) delivered: u64,
-    /// Number of batches that are not delivered yet.
     pub(crate) waiting: Option<u64>,
-    /// Number of files in `failed/`.
     pub(crate) failed: Option<u64>,
-    /// Member of the fleet that delivered when this server last tried to acquire the lease.
+    /// Member of the fleet that delivered instead of this server when this server last tried to
+    /// acquire the lease.
     pub(crate) deliverer: Option<String>,
-    /// Problems of the last run.
+    /// Text of the problems of the last run; `None` if it had none.
     pub(crate) error: Option<String>,
-    /// Sizes of `archive/` and `failed/`.
     pub(crate) sizes: Option<Sizes>,
 }
 
 impl ExportState {
-    /// Returns the state of an exporter that has not run yet.
     pub(crate) fn new(to: Option<&str>) -> Self {
         Self(Mutex::new(ExportReport {
             to: to.map(str::to_owned),
@@ -44,7 +40,7 @@ impl ExportState {
         }))
     }
 
-    /// Returns the state of an exporter that cannot start; `/status` shows the reason.
+    /// Returns the state of an exporter that cannot start. `/status` shows the reason.
     pub(crate) fn broken(to: Option<&str>, why: &str) -> Self {
         let state = Self::new(to);
         state.update(|report| report.error = Some(why.to_owned()));
@@ -64,7 +60,6 @@ impl ExportState {
 }
 
 impl ExportReport {
-    /// Adds the records that a run delivered or archived.
     pub(super) fn add(&mut self, run: &Run, now: SystemTime) {
         let records = run.delivered.records + run.archived;
         if records > 0 {
@@ -73,7 +68,6 @@ impl ExportReport {
         }
     }
 
-    /// Returns the object `usage` of `/status`.
     pub(crate) fn json(&self) -> Value {
         json!({
             "to": self.to,

@@ -1,4 +1,4 @@
-//! The file `fleet/fleet.json`: the id of the data directory and its lease store.
+//! Reads and creates the file `fleet/fleet.json`: the id of the data directory and its lease store.
 //!
 //! The id is the name of the lease, so hosts that mount the directory under different paths compete
 //! for the same lease. Each server also compares the store in the file with its own: servers with
@@ -16,14 +16,15 @@ use crate::text;
 
 const FILE: &str = "fleet.json";
 const VERSION: u32 = 1;
-/// Maximum number of bytes that are read from a file of the fleet.
+/// Maximum number of bytes that are read from a file in `fleet/`, so that a damaged file cannot use
+/// up memory.
 pub(super) const MAX_FILE: u64 = 64 << 10;
 
 #[derive(Debug, Serialize, Deserialize)]
 struct FleetFile {
     version: u32,
     id: Uuid,
-    /// Identity of the lease store, without credentials.
+    /// Lease store of the fleet, without its credentials. A server with another store is refused.
     store: String,
     /// Inode number of this file when it was created. A copy of the data directory has another
     /// inode number and is refused: with the same id, runs on the copy and on the original would
@@ -32,15 +33,15 @@ struct FleetFile {
     inode: Option<u64>,
 }
 
-/// Returns the id of the data directory. The first server of a fleet creates the file.
+/// Returns the id of the data directory, by which its servers find the same lease. The first server
+/// of a fleet creates the file with the id.
 pub(super) fn id(data: &Path, store: &str) -> Result<Uuid, FleetError> {
     let path = path(data);
     let failed = |error| FleetError::disk(&path, error);
     let mut found = read(&path).map_err(failed)?;
     if found.is_none() {
         create(&path, store).map_err(failed)?;
-        // Another host may have created the file first, so the file is read again and its id is
-        // used.
+        // Read the file again: another host may have created it first, and then its id counts.
         found = read(&path).map_err(failed)?;
     }
     let (file, inode) = found.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
@@ -74,13 +75,13 @@ fn path(data: &Path) -> PathBuf {
     data.join(DIR).join(FILE)
 }
 
-/// Returns the content of `fleet.json` and its present inode number; `None` if there is no such
-/// file.
+/// Returns the content of `fleet.json` and its present inode number, which differs from the stored
+/// one in a copy; `None` if there is no such file.
 fn read(path: &Path) -> io::Result<Option<(FleetFile, Option<u64>)>> {
     let file = match data_file::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        // The data directory is itself a file, so it belongs to no fleet. The run that follows
-        // reports the error.
+        // The data directory is itself a file and no directory, so it belongs to no fleet. The run
+        // that follows reports the error.
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
         opened => opened?,
     };
@@ -93,18 +94,21 @@ fn read(path: &Path) -> io::Result<Option<(FleetFile, Option<u64>)>> {
         );
         io::Error::new(io::ErrorKind::InvalidData, why)
     };
-    let file: FleetFile = serde_json::from_slice(&text)
-        .map_err(|error| damaged(format!("its content is not valid ({error})")))?;
+    let file: FleetFile = serde_json::from_slice(&text).map_err(|error| {
+        damaged(format!(
+            "the content of the fleet file is not valid ({error})"
+        ))
+    })?;
     if file.version != VERSION {
         let (found, known) = (file.version, VERSION);
         return Err(damaged(format!(
-            "its version is {found}, this program knows {known}"
+            "the fleet file has version {found}, and this llmlb knows only version {known}"
         )));
     }
     Ok(Some((file, inode)))
 }
 
-/// Creates the file with a new id, complete or not at all. Does nothing if it exists.
+/// Creates the file `fleet.json` with a new id, complete or not at all. Does nothing if it exists.
 fn create(path: &Path, store: &str) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         data_file::make_dir(dir)?;
@@ -124,8 +128,8 @@ fn create(path: &Path, store: &str) -> io::Result<()> {
         opened.sync_all()
     };
     let linked = write()
-        // The new file is linked to its name, because a rename would replace the file, and so the
-        // id, of another host that created it first.
+        // Link the new file to its name. A rename would replace a file, and so the id, that another
+        // host has created first.
         .and_then(|()| std::fs::hard_link(&new, path));
     let _ = std::fs::remove_file(&new);
     match linked {
@@ -166,7 +170,7 @@ mod tests {
         let hint = error.hint().unwrap();
         let rm = format!("rm {}", path(copy.path()).display());
         assert!(hint.ends_with(&rm), "{hint}");
-        // The original data directory keeps its id, also after it was moved.
+        // The original data directory keeps its id, even after it was moved.
         let moved = tempfile::tempdir().unwrap();
         std::fs::rename(original.path().join(DIR), moved.path().join(DIR)).unwrap();
         assert_eq!(id(moved.path(), "redis://h").unwrap(), first);
@@ -205,6 +209,6 @@ mod tests {
         );
         std::fs::write(path(dir.path()), newer).unwrap();
         let error = id(dir.path(), "redis://h").unwrap_err().to_string();
-        assert!(error.contains("its version is 2"), "{error}");
+        assert!(error.contains("has version 2"), "{error}");
     }
 }

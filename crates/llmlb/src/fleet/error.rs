@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::text;
 
-/// Maximum number of characters of a name that another machine wrote.
+/// Maximum number of characters of a name from another machine in an error message.
 const MAX_NAME: usize = 100;
 
 #[derive(Debug)]
 pub(crate) enum FleetError {
-    /// Another process has the lease and delivers. It delivers the records of this server too.
+    /// Another process has the lease and delivers. It delivers the records of this server as well,
+    /// so this is no failure.
     Held(Holder),
     /// The mount option `option` makes file locks in the data directory invisible on other
     /// machines.
@@ -41,7 +42,7 @@ pub(crate) enum FleetError {
     Copied {
         file: PathBuf,
     },
-    /// The lease store cannot be used.
+    /// The lease store cannot be used: it does not respond, or its URL is wrong.
     Store(tenure::Error),
     Disk {
         path: PathBuf,
@@ -49,7 +50,7 @@ pub(crate) enum FleetError {
     },
 }
 
-/// Owner of the lease, as its lock record describes it.
+/// Process that has the lease, as its lock record describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) host: Option<String>,
@@ -125,7 +126,6 @@ impl From<tenure::Error> for FleetError {
     }
 }
 
-/// Written as `PID 12 on host gpu-2 (gpu-2:32768)`.
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pid {

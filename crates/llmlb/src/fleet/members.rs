@@ -1,13 +1,14 @@
 //! Proof that file locks work between the members of a fleet.
 //!
-//! Each member, a server or a command, has a file in `fleet/` and holds a lock on it from before the
-//! file has its name until after the file is removed. A member that finds the file of another member
-//! without a lock leaves a challenge beside it. There are three explanations: the other member has
-//! died, it has lost its lock (an NFS client after an outage), or its lock is not visible here. Only a
-//! member that lives answers a challenge. At the first one it leaves a note and joins again, with a new
-//! file and a new lock. A member that joined after the note and is challenged too has not lost its lock
-//! in the same outage: locks are not shared. It writes a marker, with which every run is refused until
-//! a person removes it. The clock is only used to forget the note.
+//! Each member, a server or a command, has a file in `fleet/` and holds a lock on it from before
+//! the file has its name until after the file is removed. A member that finds the file of another
+//! member without a lock leaves a challenge beside it. There are three explanations: the other
+//! member has died, it has lost its lock (an NFS client after an outage), or its lock is not
+//! visible here. Only a member that lives answers a challenge. At its first challenge it leaves a
+//! note and joins again, with a new file and a new lock. A member that joined after the note and is
+//! challenged as well has not lost its lock in the same outage, so locks are not shared. It writes
+//! a marker, with which every run is refused until a person removes the marker. The clock is only
+//! used to forget the note.
 //!
 //! ```text
 //! fleet/{uuid}.member       {"host":"gpu-1","pid":12,"process":"..","instance":"gpu-1:32768",..}
@@ -41,21 +42,20 @@ const NOTE: &str = "challenged.json";
 /// removed it.
 const LOOKS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(200);
-/// Time that a challenged member has to answer; then its file is removed. The note of a first
-/// challenge is forgotten after the same time.
+/// Time that a challenged member has to answer, after which its file is removed. The note of a
+/// first challenge is forgotten after the same time.
 const FORGET_AFTER: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 /// Maximum number of members that one run challenges. It bounds the delay of a delivery if the
 /// directory has many files without a lock.
 const MAX_CHECKED: usize = 1000;
 
-/// Description of a member in its file, in a challenge and in the marker.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Description {
     host: String,
     pid: u32,
-    /// Identity of the process, which includes its boot and PID namespace. Host name and pid are
-    /// not enough: hosts can have the same name, and containers the same pids.
+    /// Identity of the member's process, which includes its boot and PID namespace. Host name and
+    /// pid are not enough: hosts can have the same name, and containers the same pids.
     process: String,
     instance: String,
     started_at: String,
@@ -70,7 +70,8 @@ impl Description {
     }
 }
 
-/// Content of the marker file (locks are not shared) and of the note of a first challenge.
+/// Content of the marker file, which states that locks are not shared, and of the note of a first
+/// challenge.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Marker {
@@ -94,10 +95,8 @@ pub(super) struct Member {
     file: File,
 }
 
-/// Result of a member's check for a challenge by another member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Membership {
-    /// No member has challenged this one.
     Valid,
     /// This member was challenged: it may have lost its lock, and must join again.
     Challenged,
@@ -113,7 +112,8 @@ impl Drop for Member {
 }
 
 impl Member {
-    /// Creates and locks the file of this process, so that other members can check its lock.
+    /// Creates and locks the file of this process in `fleet/`, so that other members can check its
+    /// lock.
     pub(super) fn join(data: &Path, instance: &str) -> Result<Self, FleetError> {
         let dir = data.join(DIR);
         let description = Description {
@@ -132,8 +132,8 @@ impl Member {
             let new = path.with_extension("tmp");
             let mut file = data_file::append(&new)?;
             file.write_all(&json(&description)?)?;
-            // The file is locked under a temporary name, so that no other member ever finds it
-            // without a lock.
+            // Lock the file under a temporary name and rename it then, so that no other member ever
+            // finds it without a lock.
             if !tenure::file::try_lock(&file)? {
                 return Err(io::Error::other(
                     "another process has locked the new file of this member",
@@ -151,8 +151,8 @@ impl Member {
         })
     }
 
-    /// True if the file of this member is still in the directory. Another member removes it if this
-    /// process was suspended for two days.
+    /// True if the file of this member is still in the directory. Another member removes the file
+    /// if this process was suspended for two days.
     pub(super) fn is_listed(&self) -> bool {
         let has_name = self.path.try_exists().unwrap_or(true);
         has_name && self.file.metadata().is_ok()
@@ -183,14 +183,15 @@ impl Member {
         if !self.joined_after_note {
             return Ok(Membership::Challenged);
         }
-        // The marker now refuses every run. The note and the challenge are removed, so that the
+        // The marker refuses every run from now on. Remove the note and the challenge, so that the
         // next challenge counts as a first one after a person has removed the marker.
         let _ = std::fs::remove_file(note);
         let _ = std::fs::remove_file(challenge);
         check_marker(data).map(|()| Membership::Valid)
     }
 
-    /// Leaves a challenge for every other member whose lock this process finds free.
+    /// Leaves a challenge for every other member whose lock this process finds free. A member that
+    /// lives answers it.
     pub(super) fn challenge_others(&self, data: &Path) -> Result<(), FleetError> {
         let dir = data.join(DIR);
         let failed = |error| FleetError::disk(&dir, error);
@@ -231,18 +232,20 @@ impl Member {
     }
 }
 
-/// True if the directory has a recent note that a member was challenged.
+/// True if the directory has a recent note, which a member left after a first challenge.
 fn has_note(dir: &Path) -> bool {
     age(&dir.join(NOTE)).is_some_and(|age| age <= FORGET_AFTER)
 }
 
-/// Returns the time since the last change of a file; zero if its time is in the future.
+/// Returns the time since the last change of a file; zero if the time of the change is in the
+/// future.
 fn age(path: &Path) -> Option<Duration> {
     let changed = path.metadata().and_then(|found| found.modified()).ok()?;
     Some(changed.elapsed().unwrap_or_default())
 }
 
-/// Fails if the directory contains the marker that locks are not shared between hosts.
+/// Fails if the directory contains the marker that locks are not shared between hosts, which a
+/// member has written.
 pub(super) fn check_marker(data: &Path) -> Result<(), FleetError> {
     let marker = data.join(DIR).join(MARKER);
     match marker.symlink_metadata() {
@@ -251,8 +254,8 @@ pub(super) fn check_marker(data: &Path) -> Result<(), FleetError> {
         Err(error) => return Err(FleetError::disk(&marker, error)),
         Ok(_) => {}
     }
-    // A marker with invalid content still refuses the run; only the names of the members are then
-    // unknown.
+    // A marker with invalid content must refuse the run as well; only the names of the members are
+    // then unknown.
     let content: Marker = read(&marker).unwrap_or_default();
     let name = |member: &Description| {
         let host = text::shortened(&member.host, 100);
@@ -268,13 +271,13 @@ pub(super) fn check_marker(data: &Path) -> Result<(), FleetError> {
     })
 }
 
-/// True if the file exists and this process finds its lock free.
+/// True if the file of a member exists and this process finds its lock free.
 fn is_free(path: &Path) -> bool {
     let Ok(file) = data_file::append_existing(path) else {
         return false;
     };
-    // `try_lock` on the file holds the lock only until `file` is dropped. A file that its member
-    // removed meanwhile is not free: the member has left.
+    // `try_lock` on the file holds the lock only until `file` is dropped. If the member has removed
+    // the file in the meantime, the member has left, so its lock does not count as free.
     tenure::file::try_lock(&file).unwrap_or(false) && path.try_exists().unwrap_or(false)
 }
 
@@ -292,8 +295,8 @@ fn read<T: for<'a> Deserialize<'a>>(path: &Path) -> io::Result<T> {
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// Writes a file under a temporary name and renames it, so that readers find it complete or not at
-/// all. Replaces an existing file.
+/// Writes a file under a temporary name and renames it, so that other members find it complete or
+/// not at all. Replaces an existing file.
 fn write_new(path: &Path, text: &[u8]) -> io::Result<()> {
     let new = path.with_extension(format!("{}.tmp", Uuid::now_v7().simple()));
     let written = data_file::append(&new)
@@ -317,8 +320,8 @@ mod tests {
             .count()
     }
 
-    /// Turns the file of a member into one whose lock cannot be seen, as on a file system that does
-    /// not share locks: the name leads to another file with the same content.
+    /// Makes the lock of a member invisible, as on a file system that does not share locks: the
+    /// name then leads to another file with the same content.
     fn hide_lock(member: &Member) {
         let text = std::fs::read(&member.path).unwrap();
         // On Wine, the name of a removed file is taken until the file is closed.
@@ -352,7 +355,8 @@ mod tests {
         two.answer(dir.path()).unwrap();
         assert_eq!(one.answer(dir.path()).unwrap(), Membership::Challenged);
         drop(one);
-        // The lock of the new file is not visible either, which proves that locks are not shared.
+        // The lock of the member's new file is not visible either, which proves that locks are not
+        // shared.
         let one = Member::join(dir.path(), "one").unwrap();
         hide_lock(&one);
         two.challenge_others(dir.path()).unwrap();
@@ -374,7 +378,8 @@ mod tests {
         assert!(!has_note(&dir.path().join(DIR)));
     }
 
-    /// An outage of the file server can cost all members their locks.
+    /// An outage of the file server can cost all members their locks at once. No run must be
+    /// refused for that.
     #[test]
     fn members_that_lost_their_locks_once_join_again_and_no_run_is_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -408,8 +413,8 @@ mod tests {
         assert!(!has_note(dir.path()));
     }
 
-    /// The host's name does not show that a process runs on the same host: cloned machines and
-    /// containers can have the same name.
+    /// Cloned machines and containers can have the same host name. So a process with this host's
+    /// name may run elsewhere, and its file must stay.
     #[test]
     fn only_the_file_of_a_process_known_to_have_ended_is_removed() {
         let dir = tempfile::tempdir().unwrap();
@@ -434,8 +439,8 @@ mod tests {
         let ended = usize::from(parts[1] != "-");
         for _ in 0..2 {
             one.challenge_others(dir.path()).unwrap();
-            // Files that remain: that of this member, and those of the four or five processes that
-            // may still run.
+            // Files that must remain: that of this member, and those of the four or five processes
+            // that may still run.
             assert_eq!(
                 (names(dir.path(), MEMBER), names(dir.path(), CHALLENGE)),
                 (6 - ended, 5 - ended)

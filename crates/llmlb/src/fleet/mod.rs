@@ -1,4 +1,4 @@
-//! One deliverer per data directory, also across machines (promise S11).
+//! Elects one deliverer per data directory, even across machines (promise S11).
 //!
 //! On one machine the delivery lock of the data directory elects the deliverer. Machines that share
 //! the directory also need a lease (`fleet.store`): a run first acquires the lease, then the
@@ -29,20 +29,21 @@ use members::{Member, Membership};
 /// Subdirectory of the data directory that contains the files of a fleet.
 const DIR: &str = "fleet";
 
-/// Access to the lease of one data directory.
+/// Access to the lease of one data directory, by which the machines that share it elect their
+/// deliverer.
 #[derive(Debug)]
 pub(crate) struct Fleet {
     data: PathBuf,
     config: FleetConfig,
-    /// Name of this server or command, as other members of the fleet show it.
     instance: String,
-    /// Connection to the lease store, opened by the first run.
+    /// Connection to the lease store, which the first run opens.
     store: Option<Store>,
     member: Option<Member>,
     lease: Arc<Mutex<Option<Tenure>>>,
 }
 
-/// Right to deliver from the data directory. Dropping it releases the lease.
+/// Right to deliver from the data directory. Dropping it releases the lease, so that another
+/// machine can deliver.
 #[derive(Debug)]
 #[must_use = "dropping the lease allows other machines to deliver"]
 struct FleetLease(Arc<Mutex<Option<Tenure>>>);
@@ -50,14 +51,15 @@ struct FleetLease(Arc<Mutex<Option<Tenure>>>);
 impl Drop for FleetLease {
     fn drop(&mut self) {
         let lease = lock(&self.0).take();
-        // A lease whose release fails ends after its TTL; tenure logs the error.
+        // Ignore an error of the release: the lease then ends after its TTL, and tenure logs the
+        // error.
         drop(lease);
     }
 }
 
 impl Fleet {
-    /// Returns access to the lease of a data directory. Reads no files and does not contact the
-    /// store; [`Self::begin`] does.
+    /// Returns access to the lease of a data directory. It reads no files and does not contact the
+    /// store before [`Self::begin`].
     pub(crate) fn new(config: &FleetConfig, data: &Path, instance: &str) -> Self {
         Self {
             data: data.to_owned(),
@@ -103,14 +105,15 @@ impl Fleet {
         let done = work();
         drop(lease);
         if let Err(error) = self.answer_challenge() {
-            // The work is done, so its result is returned. The error is logged, and every later run
-            // is refused.
+            // The work is done, so its result must be returned even if locks turn out not to be
+            // shared. The error is logged, and every later run is refused.
             tracing::error!("usage: {error}; {}", error.hint().unwrap_or_default());
         }
         Ok(done)
     }
 
-    /// Returns the fence that makes runs check the lease; `None` without a lease store.
+    /// Returns the fence that makes runs check the lease before every change; `None` without a
+    /// lease store.
     fn fence(&self) -> Option<Fence> {
         self.config.store.as_ref()?;
         let lease = Arc::clone(&self.lease);
@@ -156,8 +159,8 @@ impl Fleet {
     }
 
     /// Joins the fleet again if another member does not see the lock of this process; fails if
-    /// locks are not shared. Also called after a run, because a command that runs only once would
-    /// otherwise never notice a challenge.
+    /// locks are not shared. It is also called after a run, because a command that runs only once
+    /// would otherwise never notice a challenge.
     fn answer_challenge(&mut self) -> Result<(), FleetError> {
         let Some(member) = &self.member else {
             return Ok(());
@@ -168,8 +171,8 @@ impl Fleet {
                  outage, or locks are not shared: acquiring a new one",
                 self.data.join(DIR).display()
             );
-            // Dropping the old membership removes its file and its challenge, before the file of
-            // the new one is created.
+            // Drop the old membership first, which removes its file and its challenge. The new one
+            // then creates its own file.
             self.member = None;
             self.member = Some(Member::join(&self.data, &self.instance)?);
         }
@@ -177,7 +180,8 @@ impl Fleet {
     }
 
     /// Joins the members that use the data directory, and challenges those whose locks are not
-    /// visible. Fails if locks are known not to be shared.
+    /// visible. Fails if locks are known not to be shared, because two members could deliver at
+    /// once.
     fn check_locks(&mut self) -> Result<(), FleetError> {
         self.member.take_if(|member| !member.is_listed());
         let member = match self.member.take() {

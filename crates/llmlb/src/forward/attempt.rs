@@ -1,4 +1,4 @@
-//! One attempt at one backend.
+//! One attempt to get a response to a request from one backend.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,10 +16,11 @@ use crate::meter::usage_option::UsageOption;
 use crate::request::{AskUsage, Payload, RequestGuard};
 use crate::upstream::{Exchange, Head, Stream, Upload, UpstreamError};
 
-/// Interval at which a waiting request checks that its backend is not hung.
+/// Interval at which a request that waits for its response checks if probes have found the backend
+/// hung.
 const CHECK_EVERY: Duration = Duration::from_millis(250);
-/// A reused connection that the backend closes within this time after the request counts as stale, and the
-/// request is sent again. A later close means that the backend has worked on the request.
+/// Time within which a close of a reused connection means that it was stale, so that the request is
+/// sent on a new connection. After a later close the backend may have worked on the request.
 const STALE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Sends the request to the backend of this slot. `now` is the start of the attempt.
@@ -42,8 +43,8 @@ pub(super) async fn attempt(
     if usage == AskUsage::Yes
         && usage_rejection::rejects_stream_options(head.status, &mut exchange).await
     {
-        // The client did not send `stream_options`. llmlb added the option, so llmlb retries
-        // without it.
+        // The backend rejects `stream_options`, which llmlb added and the client did not send. So
+        // retry without the option.
         drop(exchange);
         usage = AskUsage::No;
         (head, exchange) = send(context, &slot, outbound, guard, usage, Instant::now()).await?;
@@ -72,14 +73,13 @@ pub(super) async fn attempt(
     })
 }
 
-/// Returns the model's name on the backend of this slot.
 fn model<'a>(slot: &'a Slot, guard: &'a RequestGuard) -> &'a str {
     slot.model()
         .or(guard.route.model.as_deref())
         .unwrap_or_default()
 }
 
-/// Sends the request on an idle connection, or on a new one.
+/// Sends the request on an idle connection to the backend, or on a new one.
 async fn send(
     context: &ForwardContext,
     slot: &Slot,
@@ -89,8 +89,9 @@ async fn send(
     now: Instant,
 ) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let backend = slot.backend();
-    // The backend may close an idle connection while the request is sent, without a sign whether it was
-    // received. So only a request that may be sent twice is sent on an idle connection.
+    // The backend may close an idle connection while the request is sent, and llmlb cannot learn if
+    // the request was received. So only a request that may be sent twice is sent on an idle
+    // connection.
     if outbound.repeatable
         && let Some(stream) = context.idle.take(backend.id)
         && let Some(upload) = upload(context, slot, outbound, guard, usage)
@@ -108,7 +109,8 @@ async fn send(
             Ok(head) => return Ok((head, exchange)),
         }
     }
-    // A new connection is rare and its future is large, so it is boxed to keep other requests small.
+    // Box this future, because it is large and a new connection is rare. Otherwise every request
+    // would need its memory.
     Box::pin(send_on_new_connection(
         context, slot, outbound, guard, usage,
     ))
@@ -125,9 +127,10 @@ async fn send_on_new_connection(
 ) -> Result<(Head, Box<Exchange>), UpstreamError> {
     let stream: Stream = context.connector.connect(&slot.backend().url).await?;
     let Some(upload) = upload(context, slot, outbound, guard, usage) else {
-        // The body was streamed to a backend without a copy, and the client sends it only once.
+        // The body was streamed to an earlier backend and not kept, and the client sends it only
+        // once. So the request cannot be retried.
         return Err(UpstreamError::ClientBody(
-            "the body was streamed already and cannot be sent again".to_owned(),
+            "the request's body was streamed already and cannot be sent again".to_owned(),
         ));
     };
     let mut exchange = Exchange::new(stream, outbound.head.method.clone(), upload);
@@ -137,7 +140,8 @@ async fn send_on_new_connection(
     Ok((head, exchange))
 }
 
-/// Counts an error against the backend if it is the backend's fault. Returns the error.
+/// Counts an error towards the ejection of the backend, unless the client or this machine caused
+/// it. Returns the error.
 fn note_fault(slot: &Slot, error: UpstreamError) -> UpstreamError {
     if !error.is_clients_fault() && !error.is_local_fault() {
         slot.note_failed();
@@ -146,7 +150,7 @@ fn note_fault(slot: &Slot, error: UpstreamError) -> UpstreamError {
     error
 }
 
-/// Returns the head and body to send to the backend of this slot. `None` if the client's body was
+/// Returns the head and body to send to the backend of this slot; `None` if the client's body was
 /// streamed to an earlier backend and cannot be sent again.
 fn upload(
     context: &ForwardContext,
@@ -196,8 +200,8 @@ fn upload(
     }
 }
 
-/// Reads the head of the response. Fails if it does not arrive in time, or if a probe finds the backend
-/// hung and another backend is available.
+/// Waits for the head of the response. Fails if it does not arrive in time, or if probes find the
+/// backend hung and another backend is available.
 async fn read_head(
     context: &ForwardContext,
     slot: &Slot,
@@ -211,16 +215,17 @@ async fn read_head(
         if let Ok(head) = timeout(left.min(CHECK_EVERY), exchange.head()).await {
             break head?;
         }
-        // Without another backend the request keeps waiting: the hung backend may still respond.
+        // If no other backend is available, keep waiting: the hung backend may still respond.
         if slot.backend().health.is_hung() && has_another(context, slot, outbound) {
             return Err(UpstreamError::Hung(
-                "it does not respond to probes".to_owned(),
+                "the backend does not respond to probes".to_owned(),
             ));
         }
         left = if exchange.is_paused() {
             CHECK_EVERY
         } else {
-            // `first_byte_timeout` starts with the last byte sent: a slow upload is not the backend's fault.
+            // `first_byte_timeout` starts with the last byte that was sent, because a slow upload
+            // is not the backend's fault.
             let since = exchange.last_write_at().unwrap_or(sent_at);
             limit.saturating_sub(since.elapsed())
         };
@@ -232,13 +237,13 @@ async fn read_head(
         }
     };
     if head.status == StatusCode::SWITCHING_PROTOCOLS && outbound.upgrade.is_none() {
-        let why = "it responded 101 to a request without an upgrade";
+        let why = "the backend responded 101 to a request without an upgrade";
         return Err(UpstreamError::InvalidResponse(why.to_owned()));
     }
     Ok(head)
 }
 
-/// True if the request may be sent to another backend, and one is available.
+/// True if the request may be sent twice and another backend is available for it.
 fn has_another(context: &ForwardContext, slot: &Slot, outbound: &Outbound<'_>) -> bool {
     let tried = &outbound.tried;
     let pool = &context.pool;

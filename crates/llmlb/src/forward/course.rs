@@ -12,21 +12,23 @@ use super::{ForwardContext, ForwardError, Outbound, judge};
 use crate::balance::{Backend, Evidence, Fault, Pool, Slot};
 use crate::upstream::UpstreamError;
 
-/// Timeout of the connection that checks if a backend refuses connections.
+/// Timeout of the connection by which llmlb checks if a backend refuses connections, and so may
+/// have crashed.
 const REFUSES_WITHIN: Duration = Duration::from_secs(1);
 
-/// Outcome of the attempts of a request so far.
+/// Outcome so far of the attempts to get a response to one request.
 #[derive(Debug)]
 pub(super) struct Course {
-    /// A response that the client gets if no other backend has a better one.
+    /// Response that the client gets unless another backend has a better one.
     held: Option<Box<UpstreamResponse>>,
     pub(super) error: ForwardError,
     /// First backend that responded 500. The 500 counts against this backend unless a second
     /// backend responds 500 to the same request.
     suspect: Option<Arc<Backend>>,
-    /// Number of backends that received the request.
+    /// Number of backends that have received the request or a part of it.
     deliveries: usize,
-    /// Maximum number of backends that may receive the request.
+    /// Maximum number of backends that may receive the request. It is lowered after a response 500,
+    /// which permits only one more attempt.
     max_deliveries: usize,
     /// First backend that closed the connection after it received the request, and the value of
     /// `deliveries` at that time. The request may have crashed this backend. While the backend is
@@ -35,14 +37,14 @@ pub(super) struct Course {
     closed: Option<(Arc<Backend>, usize)>,
 }
 
-/// The step that follows a response.
+/// Step that follows a response of a backend to one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The client gets the response.
     Respond,
-    /// Another backend is tried. The client gets the response if no other one is better.
+    /// Another backend is tried. The client gets this response if no other backend has a better
+    /// one.
     Hold,
-    /// Another backend is tried, and the response is dropped.
+    /// Another backend is tried, and this response is dropped because an earlier one is held.
     Retry,
     /// The response is dropped, and no other backend is tried: the response is no better than a
     /// held one, or rejects llmlb's own key. The client gets the held response, or an error from
@@ -62,15 +64,16 @@ impl Course {
         }
     }
 
-    /// Returns true if the request may be sent to one more backend. May connect to a backend that closed
+    /// True if the request may be sent to one more backend. May connect to a backend that closed
     /// its connection, to check that the request did not crash it.
     pub(super) async fn check_retry(&self, context: &ForwardContext) -> bool {
         if self.deliveries >= self.max_deliveries {
             return false;
         }
         match &self.closed {
-            // The request may have crashed the backend that closed its connection, and was sent to a second
-            // backend since. If the first backend is down, the request must not crash a third one.
+            // The request may have crashed the backend that closed its connection, and was sent to
+            // a second backend since. If the first backend is down, stop here, so that the request
+            // does not crash a third one.
             Some((backend, by_then)) if self.deliveries > *by_then => {
                 !refuses_connections(context, backend).await
             }
@@ -78,8 +81,8 @@ impl Course {
         }
     }
 
-    /// Notes that the backend of this slot responded with `status`. Returns the next step: whether
-    /// the client gets the response, or another backend is tried.
+    /// Counts a response with `status` from the backend of this slot. Returns the next step:
+    /// whether the client gets the response, or another backend is tried.
     pub(super) fn note_response(
         &mut self,
         slot: &Slot,
@@ -97,6 +100,7 @@ impl Course {
         if is_500 && may_repeat {
             if let Some(first) = self.suspect.take() {
                 // Two backends responded 500 to the same request, so the request is the cause.
+                // Count it against neither backend.
                 pool.note_inconclusive(&first);
                 pool.note_inconclusive(backend);
                 return Next::Stop;
@@ -130,7 +134,6 @@ impl Course {
         }
     }
 
-    /// Keeps a response for the client while another backend is tried.
     pub(super) fn hold(&mut self, response: UpstreamResponse) {
         self.held = Some(Box::new(response));
     }
@@ -150,7 +153,8 @@ impl Course {
             self.deliveries += 1;
             self.note_closed(backend, &error);
         }
-        // The message for the client does not contain the backend's host and port.
+        // The text for the client names the backend without its host and port, which clients must
+        // not learn. The log has them.
         let why = format!("backend {}: {error}", backend.label());
         let logged = format!("backend {}: {error}", backend.name);
         match error {
@@ -162,7 +166,8 @@ impl Course {
                 self.error = ForwardError::Shortage(why);
                 Ok(false)
             }
-            // Local ports run out per backend address, so a backend at another address may be reached.
+            // Local ports run out for each backend address separately, so a backend at another
+            // address may still be reached.
             UpstreamError::NoLocalPort(_) => {
                 self.error = ForwardError::Shortage(why);
                 Ok(true)
@@ -181,7 +186,8 @@ impl Course {
                     context.pool.mark_down(backend, reason);
                 }
                 backend.health.recheck.notify_one();
-                // Keep the error of an earlier backend that was reached: it explains more to the client.
+                // Keep the error of an earlier backend that was reached: it explains more to the
+                // client than a failed connection.
                 if matches!(self.error, ForwardError::Unreachable(_)) {
                     self.error = ForwardError::Unreachable(Some(why));
                 }
@@ -205,9 +211,9 @@ impl Course {
     }
 
     fn note_closed(&mut self, backend: &Arc<Backend>, error: &UpstreamError) {
-        // If a backend crashes while it reads the request on an idle connection, llmlb sends the
-        // request again on a new connection. The attempt then fails with the error of the new
-        // connection, so a refused connection or an unreachable host counts as closed too.
+        // Count a refused connection and an unreachable host as a close: a backend that crashes
+        // while it reads the request on an idle connection is sent the request again on a new
+        // connection, and the attempt fails with the error of that connection.
         let is_closed = matches!(
             error,
             UpstreamError::Closed(_)
@@ -219,7 +225,8 @@ impl Course {
         }
     }
 
-    /// Counts a 500 against its backend, unless another backend responded 500 to the same request.
+    /// Counts the response 500 of the first backend against it, unless a second backend responded
+    /// 500 to the same request.
     pub(super) fn report_suspect(&mut self, pool: &Pool, outbound: &Outbound<'_>) {
         if let Some(backend) = self.suspect.take() {
             let status = StatusCode::INTERNAL_SERVER_ERROR;
@@ -249,7 +256,8 @@ async fn refuses_connections(context: &ForwardContext, backend: &Backend) -> boo
         return true;
     }
     let connecting = context.connector.connect(&backend.url);
-    // This check is rare and its future is large, so it is boxed to keep other requests small.
+    // Box this future, because it is large and the check is rare. Otherwise every request would
+    // need its memory.
     matches!(
         Box::pin(timeout(REFUSES_WITHIN, connecting)).await,
         Ok(Err(

@@ -1,38 +1,43 @@
-//! Requests that could not be forwarded, and the responses that their clients get.
+//! Reasons why a request could not be forwarded, and the error responses that the client gets.
 
 use http::StatusCode;
 
 use crate::body_deadline::BodyPace;
 use crate::request::{Refusal, backend_auth, incomplete, no_websocket, too_slow};
 
-/// The reason why a request was not forwarded, or got no response.
+/// Reason why a request was not forwarded, or got no response.
 #[derive(Debug)]
 pub(crate) enum ForwardError {
-    /// All backends that could serve the request are down or cannot be reached. Nothing was sent.
+    /// All backends that could serve the request are down or cannot be reached. They have received
+    /// nothing.
     Unreachable(Option<String>),
-    /// A backend received the request and did not respond.
+    /// A backend received the request, but no response of it arrived.
     NoResponse(String),
-    /// A backend rejected the credential that it is configured with.
+    /// A backend rejected llmlb's credential, which the configuration sets for it. The client's key
+    /// is not at fault.
     BackendAuth(StatusCode),
-    /// No backend accepts a WebSocket on this path. Clients fall back to HTTP.
+    /// No backend accepts a WebSocket on this path. The client gets a 426, after which it uses
+    /// HTTP.
     NoWebSocket(String),
-    /// The response did not begin in time.
+    /// No backend's response began within `upstream.first_byte_timeout`.
     TimedOut(String),
     /// The client did not send the whole body that it announced.
     BadUpload(String),
     /// The client sent its body more slowly than this minimum rate.
     Stalled(BodyPace),
-    /// This machine has no more descriptors, or no local port for any of the backends.
+    /// This machine has no more file descriptors, or no local port for connections to any of the
+    /// backends.
     Shortage(String),
     /// The client's address uses as many connections to backends as it may.
     AddressLimit(usize),
     /// All backends are at capacity, and the queue is full.
     QueueFull,
-    /// All backends were at capacity for longer than a request may wait.
+    /// All backends were at capacity for longer than `server.queue_timeout` allows a request to
+    /// wait.
     WaitedTooLong,
 }
 
-/// Response to a request for `model` that could not be forwarded.
+/// Returns the error response to a request for `model` that could not be forwarded.
 pub(crate) fn refusal(error: ForwardError, model: Option<&str>) -> Refusal {
     let unavailable = |message: String| {
         let status = StatusCode::SERVICE_UNAVAILABLE;

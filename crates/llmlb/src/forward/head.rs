@@ -10,7 +10,7 @@ use crate::config::{BackendUrl, Kind};
 use crate::dropped_headers::DroppedHeaders;
 use crate::headers::{self, HeaderAction, HeaderPatterns, REQUEST_ID, RequestContext};
 
-/// Header fields that llmlb adds to a request, and rules for the client's fields.
+/// Header fields that llmlb adds to a request for a backend, and rules for the client's fields.
 #[derive(Debug)]
 pub(super) struct ProxyHeaders<'a> {
     pub(super) via: &'a Via,
@@ -21,21 +21,21 @@ pub(super) struct ProxyHeaders<'a> {
     /// Names of client header fields that are forwarded in addition to the default ones
     /// (`upstream.forward_headers`).
     pub(super) extra: &'a HeaderPatterns,
-    /// Counts the fields that are not forwarded.
+    /// Counts of the client's header fields that are not forwarded, by name, for `/status`.
     pub(super) dropped: &'a DroppedHeaders,
 }
 
-/// The request's body as the head announces it.
+/// Length and kind of a request's body, which the head announces to the backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BodyFraming {
-    /// Length of the body; `None` if it is sent in chunks.
     pub(super) length: Option<u64>,
     /// True if llmlb streams the body to the backend without parsing it. The body may then be
     /// compressed, so the client's `Content-Encoding` is forwarded.
     pub(super) is_unread: bool,
 }
 
-/// Writes the head. Fields that are meant for llmlb or for the client's connection are left out.
+/// Writes the head of a request to a backend. Fields that are meant for llmlb or for the client's
+/// connection, such as credentials, are left out.
 pub(super) fn write(
     head: &request::Parts,
     target: &str,
@@ -70,7 +70,7 @@ pub(super) fn write(
             field(&mut out, name.as_str(), value.as_bytes());
         }
     }
-    // The meter reads the response, so it must not be compressed.
+    // Request an uncompressed response, because the meter reads the response.
     field(&mut out, "accept-encoding", b"identity");
     let has_body = body.length != Some(0);
     match body.length {
@@ -84,8 +84,8 @@ pub(super) fn write(
         None => field(&mut out, "transfer-encoding", b"chunked"),
     }
     if has_body && head.method == Method::DELETE {
-        // Many servers do not read the body of a DELETE, and would parse the body as the next
-        // request on the connection. So the connection is not used again.
+        // Close the connection after a DELETE with a body: many servers do not read that body, and
+        // would parse it as the next request on the connection.
         field(&mut out, "connection", b"close");
     }
     if let Some(protocol) = proxy.upgrade {
@@ -106,7 +106,7 @@ pub(crate) fn probe_head(backend: &Backend, path: &str) -> Bytes {
     field(&mut out, "accept", b"application/json");
     field(&mut out, "connection", b"close");
     if backend.kind() == Some(Kind::Anthropic) {
-        // Anthropic's API rejects requests without a version.
+        // Anthropic's API rejects requests without this header field, so the probe would fail.
         field(&mut out, "anthropic-version", b"2023-06-01");
     }
     credential(&mut out, backend);
@@ -123,14 +123,14 @@ fn line(out: &mut Vec<u8>, method: &Method, backend: &Backend, target: &str) {
     field(out, "host", host(&backend.url).as_bytes());
 }
 
-/// Value of `Host`, without the scheme's default port.
+/// Returns the value of `Host` for a backend's URL, without the scheme's default port.
 fn host(url: &BackendUrl) -> &str {
     let default_port = if url.is_https() { ":443" } else { ":80" };
     let authority = url.authority().as_str();
     authority.strip_suffix(default_port).unwrap_or(authority)
 }
 
-/// Removes the client's key from `Sec-WebSocket-Protocol`.
+/// Removes the client's key from `Sec-WebSocket-Protocol`, so that no backend sees the key.
 fn without_key(protocols: &[u8]) -> Vec<u8> {
     protocols
         .split(|byte| *byte == b',')
@@ -153,8 +153,8 @@ fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Returns the fields that `Connection` names, which are not forwarded. `Content-Type` is not among
-/// them: it is forwarded also if `Connection` names it.
+/// Returns the names of header fields in `Connection`, which are not forwarded. `Content-Type` is
+/// forwarded even if it is among them, because the body's meaning depends on it.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
     headers
         .get_all(header::CONNECTION)

@@ -8,14 +8,16 @@ use http::{HeaderMap, StatusCode, header};
 use crate::balance::{Evidence, Pool, Slot};
 use crate::upstream::{Head, UpstreamError};
 
-/// Maximum pause that a backend may request with `Retry-After`.
+/// Maximum pause that a backend may request with `Retry-After`, so that a wrong value does not
+/// disable it for hours.
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
 
-/// Minimum latency that a 429 counts with. The backend is not ejected, but it must not attract requests
-/// by rejecting them fast.
+/// Minimum latency that a response 429 counts with. The backend is not ejected, but it must not
+/// attract requests by rejecting them fast.
 const BUSY_LATENCY: Duration = Duration::from_secs(1);
 
-/// True if another backend may have a better response: this one cannot serve right now.
+/// True for a status with which a backend reports that it cannot serve now, so that another backend
+/// may have a better response.
 pub(super) fn is_retryable_status(status: StatusCode) -> bool {
     matches!(
         status,
@@ -23,18 +25,19 @@ pub(super) fn is_retryable_status(status: StatusCode) -> bool {
     )
 }
 
-/// True if a client may have provoked the response. Such a response counts against the backend only
-/// together with further evidence.
+/// True if the client's request may have caused this status. Such a response counts against the
+/// backend only together with further evidence.
 pub(super) fn is_suspect(status: StatusCode) -> bool {
     rejects_credential(status)
         || (status.is_server_error()
             && !is_retryable_status(status)
-            // 501 and 505 are caused by the request, so they do not count against the backend.
+            // 501 and 505 are always caused by the request, so they never count against the
+            // backend.
             && status != StatusCode::NOT_IMPLEMENTED
             && status != StatusCode::HTTP_VERSION_NOT_SUPPORTED)
 }
 
-/// True if the response rejects the credential of the request.
+/// True if the backend rejects the credential of the request (401 or 403).
 pub(super) fn rejects_credential(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
@@ -88,7 +91,7 @@ pub(super) fn note_cut(
     }
 }
 
-/// Returns the pause that `Retry-After` requests, in seconds or until a date.
+/// Returns the pause that the field `Retry-After` requests, in seconds or until a date.
 fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let text = headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim();
     let pause = match text.parse() {

@@ -37,34 +37,36 @@ pub(crate) use head::probe_head;
 pub(crate) use relay::Relay;
 pub(crate) use via::Via;
 
-/// Maximum number of backends that a request is tried on.
+/// Maximum number of backends to which one request is sent in turn.
 const MAX_ATTEMPTS: usize = 3;
 
-/// A response to a client: llmlb's own, or a backend's.
+/// Response to a client, either built by llmlb or relayed from a backend.
 pub(crate) type ClientResponse = Response<Either<Full<Bytes>, Relay>>;
 
-/// A request that is ready to be sent.
+/// Request that is ready to be sent to a backend, with all that further attempts need.
 #[derive(Debug)]
 pub(crate) struct Outbound<'a> {
     pub(crate) head: &'a request::Parts,
     pub(crate) endpoint: Endpoint,
-    /// The path as the backend receives it.
+    /// Path of the request as the backend receives it.
     pub(crate) path: &'a str,
     pub(crate) parsed: &'a mut ParsedRequest,
     pub(crate) hints: &'a SelectHints<'a>,
-    /// Settings of the configuration to which the request's backends belong.
+    /// Settings of the configuration to which the request's backends belong. A reload during the
+    /// request does not change them.
     pub(crate) settings: &'a RequestSettings,
-    /// True if the request may be sent twice: its body is kept, and a second execution changes nothing.
+    /// True if the request may be sent twice: its body is kept in memory, and a second execution
+    /// changes nothing.
     pub(crate) repeatable: bool,
     /// True if the current backend has received the request, or a part of it. A failed attempt then
     /// counts as a delivery: the number of deliveries is limited, because the request may have
     /// crashed the backend.
     pub(crate) is_delivered: bool,
-    /// Backends that the request was tried on. They are not tried again, and their number is
-    /// limited to `MAX_ATTEMPTS`.
+    /// Backends on which the request was tried already. They are not tried again, and their number
+    /// is limited to `MAX_ATTEMPTS`.
     pub(crate) tried: Vec<BackendId>,
-    /// The client's connection after a switch of protocols, such as to WebSocket. `None` if the
-    /// client does not request a switch.
+    /// Client's connection for a switch of protocols, such as to WebSocket; `None` if the client
+    /// does not request a switch.
     pub(crate) upgrade: Option<OnUpgrade>,
 }
 
@@ -88,8 +90,8 @@ pub(crate) async fn forward(
     }
 }
 
-/// Sends the request until a backend has a response for the client. Returns the head of that response,
-/// with its body unread.
+/// Tries backends until one has a response for the client. Returns the response with its body
+/// unread.
 async fn open(
     context: &Arc<ForwardContext>,
     route: &Arc<Route>,
@@ -164,8 +166,8 @@ async fn attempts(
     Ok(None)
 }
 
-/// Counts a response for or against its backend, and returns the next step. `started` is the start of the
-/// attempt.
+/// Counts the response of an attempt for or against its backend, and returns the next step.
+/// `started` is the time when the attempt began.
 async fn evaluate(
     pool: &Pool,
     mut response: UpstreamResponse,
@@ -178,7 +180,8 @@ async fn evaluate(
     let status = response.head.status;
     let mut next = Next::Respond;
     if let Some(slot) = &mut response.slot {
-        // The backend's latency starts with the last byte sent: a slow upload must not count.
+        // The latency of the backend starts with the last byte that was sent, because a slow upload
+        // is not the backend's fault.
         let sent = response.exchange.last_write_at().unwrap_or(started);
         let is_inference = outbound.endpoint.is_inference;
         judge::note_response(pool, slot, &response.head, sent.elapsed(), is_inference);
@@ -191,14 +194,14 @@ async fn evaluate(
     if next != Next::Respond {
         let (backend, after) = (&response.backend, AfterFailure::Ended);
         guard.note_failed(backend, status.as_str(), after);
-        // A held response does not occupy a slot of its backend.
+        // Release the slot while the response is held, so that other requests can use it.
         response.slot = None;
     }
     (next, response)
 }
 
-/// Acquires a slot at the best backend that was not tried yet. Waits if all are at `max_concurrent`.
-/// `None` if no such backend exists.
+/// Acquires a slot at the best backend on which the request was not tried yet. Waits if all are at
+/// `max_concurrent`. `None` if no such backend exists.
 async fn next_slot(
     pool: &Pool,
     route: &Arc<Route>,
@@ -209,7 +212,8 @@ async fn next_slot(
     let route = if tried.is_empty() {
         route
     } else {
-        // The backends of the model may have changed during earlier attempts.
+        // Select the backends anew, because those that serve the model may have changed during
+        // earlier attempts.
         newer = pool.current_route(route);
         &newer
     };
@@ -218,6 +222,7 @@ async fn next_slot(
     let mut route = route;
     if matches!(choice, Choice::Down) {
         // A reload of the configuration may have replaced the backends since the route was found.
+        // So find the route in the current configuration.
         newer = pool.current_route(route);
         if !Arc::ptr_eq(&newer, route) {
             route = &newer;

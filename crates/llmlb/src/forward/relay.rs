@@ -20,9 +20,9 @@ use crate::upstream::{Exchange, UpstreamError};
 
 type RelayedFrame = Result<Frame<Bytes>, UpstreamError>;
 
-/// Body of a backend's response, relayed to the client as it arrives. The request counts as in flight
-/// until the relay is dropped. If the client disconnects early, dropping the relay closes the connection
-/// to the backend.
+/// Body of a backend's response, which is relayed to the client as it arrives. The request counts
+/// as in flight until the relay is dropped. If the client disconnects early, dropping the relay
+/// closes the connection to the backend, which cancels the request there.
 #[derive(Debug)]
 pub(crate) struct Relay {
     /// Connection to the backend, from which the response is read. `None` after the end of the
@@ -36,10 +36,11 @@ pub(crate) struct Relay {
     if_cut: Option<Evidence>,
     idle: IdleTimer,
     issued: Option<IssuedIdFinder>,
-    /// Usage events may be removed, so that the client gets fewer bytes than the backend sends. The
-    /// length of the body is then unknown.
+    /// True if usage events may be removed from the response. The length of the body for the client
+    /// is then not known in advance.
     may_shorten: bool,
-    /// Last frame after the end of the response: its trailers, or the error that ended it early.
+    /// Frame that is sent to the client after the held-back bytes: the trailers of the response, or
+    /// the error that ended it early.
     last: Option<Box<RelayedFrame>>,
     /// Memory charged for a large read buffer; `None` while the buffer is small.
     reading: Option<Share>,
@@ -78,18 +79,18 @@ impl Relay {
         }
     }
 
-    /// Notes that the client did not read the response in time.
     pub(crate) fn note_send_timeout(&mut self) {
         self.guard.note_send_timeout();
     }
 
-    /// True if the response has not ended: dropping the relay now means that the client cancelled it.
+    /// True if the response has not ended. Dropping the relay now means that the client cancelled
+    /// the request.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.guard.is_unfinished()
     }
 
-    /// Ends the response if it is complete, and keeps the connection for the next request. Returns the
-    /// bytes that were held back.
+    /// If the response is complete, persists its usage record and keeps the connection for the next
+    /// request. Returns the bytes that were held back.
     fn end_if_complete(&mut self) -> Bytes {
         let Some(exchange) = self.exchange.take_if(|exchange| exchange.is_ended()) else {
             return Bytes::new();
@@ -103,7 +104,6 @@ impl Relay {
         self.guard.finish(End::Complete)
     }
 
-    /// Reads a chunk of the response. Returns the bytes for the client.
     fn pass(&mut self, data: Bytes) -> Bytes {
         if let Some(finder) = &mut self.issued {
             let pool = &self.context.pool;
@@ -113,9 +113,9 @@ impl Relay {
         concat(passed, self.end_if_complete())
     }
 
-    /// Ends a response that its backend cut. The error closes the client's connection without the end of
-    /// the response. The next poll returns the error, not this one: hyper discards unsent bytes on an
-    /// error.
+    /// Ends a response that its backend cut. The next poll returns the error, not this one, because
+    /// hyper discards unsent bytes on an error. The error makes hyper close the client's connection
+    /// without the end of the response, so that the client notices the cut.
     fn cut(&mut self, error: UpstreamError, cx: &Context<'_>) -> Poll<Option<RelayedFrame>> {
         self.exchange = None;
         let slot = self.slot.take();
@@ -148,8 +148,8 @@ impl Relay {
                     self.idle.note_activity();
                     self.backend.health.mark_active();
                     match frame.into_data().map(|data| self.pass(data)) {
-                        // All bytes of the chunk are hidden from the client. An empty frame is not sent:
-                        // read the next chunk.
+                        // All bytes of the chunk are hidden from the client, so read the next chunk
+                        // and send no empty frame.
                         Ok(passed) if passed.is_empty() => {}
                         Ok(passed) => return Poll::Ready(Some(Ok(Frame::data(passed)))),
                         Err(trailers) => {
@@ -157,8 +157,8 @@ impl Relay {
                             if rest.is_empty() {
                                 return Poll::Ready(Some(Ok(trailers)));
                             }
-                            // HTTP sends trailers after the body, so the bytes that were held back are
-                            // sent first.
+                            // Trailers end the response, so send the bytes that were held back
+                            // first.
                             self.last = Some(Box::new(Ok(trailers)));
                             return Poll::Ready(Some(Ok(Frame::data(rest))));
                         }
@@ -172,7 +172,8 @@ impl Relay {
                 }
                 Poll::Ready(Some(Err(error))) => return self.cut(error, cx),
                 Poll::Pending => {
-                    // While the client pauses within its own body, the backend is not late.
+                    // While the client pauses in its own request body, do not count the backend's
+                    // silence as idle.
                     let is_awaited = !exchange.is_paused();
                     if is_awaited && self.idle.poll_expired(cx).is_ready() {
                         let seconds = self.idle.limit().as_secs_f32();
@@ -208,15 +209,15 @@ impl Body for Relay {
     }
 }
 
-/// Expires when a connection is idle for too long. To save CPU, the timer is reset only when it fires,
-/// and not for every chunk that arrives.
+/// Timer that expires when a backend connection is idle for too long during a response. To save
+/// CPU, it is reset only when it fires, and not for every chunk that arrives.
 #[derive(Debug)]
 pub(super) struct IdleTimer {
     limit: Duration,
     timer: Option<Pin<Box<Sleep>>>,
     /// True if bytes arrived since the last poll. The next poll then restarts the idle time.
     was_active: bool,
-    /// Time of the first poll after the last activity.
+    /// Time from which the idle time counts: the first poll after the last bytes arrived.
     since: Instant,
 }
 
@@ -225,7 +226,8 @@ impl IdleTimer {
         Self {
             limit,
             timer: None,
-            // The idle time counts from the first poll, not from the construction of the timer.
+            // Start with the first poll and not with the construction of the timer: until then no
+            // read is pending.
             was_active: true,
             since: Instant::now(),
         }
@@ -241,7 +243,7 @@ impl IdleTimer {
         self.was_active = true;
     }
 
-    /// Ready if the connection was idle for `limit`. Call this whenever a read is pending.
+    /// Ready if the connection was idle for `limit`. The relay polls it whenever a read is pending.
     pub(super) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if std::mem::take(&mut self.was_active) {
             self.since = Instant::now();

@@ -1,4 +1,4 @@
-//! The response of a backend, and its conversion for the client.
+//! Backend's response whose head was read, and its conversion for the client.
 
 use std::sync::Arc;
 
@@ -23,18 +23,17 @@ const SERVED_BY: HeaderName = HeaderName::from_static("x-llmlb-backend");
 /// id to find the request in their own logs.
 const UPSTREAM_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
 
-/// A backend's response of which only the head has been read.
 #[derive(Debug)]
 pub(super) struct UpstreamResponse {
     pub(super) head: Head,
     pub(super) exchange: Box<Exchange>,
     pub(super) backend: Arc<Backend>,
-    /// Model as the backend names it, if that differs from the client's name.
+    /// Name by which the backend knows the model, if it differs from the client's name.
     pub(super) model: Option<String>,
     /// `Hide` if llmlb added `include_usage` to the request: the client did not request usage events.
     pub(super) usage_events: UsageEvents,
-    /// Slot at the backend. `None` after the slot was released, while the response is kept as a fallback
-    /// and another backend is tried.
+    /// Slot at the backend. `None` after it was released, because the response is held while
+    /// another backend is tried.
     pub(super) slot: Option<Slot>,
 }
 
@@ -54,8 +53,8 @@ impl UpstreamResponse {
             self.start_metering(&mut guard);
         }
         let mut response = Response::new(());
-        // The response to the client is always HTTP/1.1, even if the backend uses HTTP/1.0. In HTTP/1.0
-        // a response that is cut looks like a complete one.
+        // Declare the response as HTTP/1.1 even if the backend uses HTTP/1.0, in which a response
+        // that is cut looks like a complete one.
         *response.version_mut() = Version::HTTP_11;
         *response.status_mut() = status;
         *response.headers_mut() = self.client_headers(&guard);
@@ -113,7 +112,8 @@ impl UpstreamResponse {
         headers
     }
 
-    /// Ends a response whose body came with its head. Returns the body for the client.
+    /// Ends the metering of a response whose body arrived with its head. Returns the body for the
+    /// client.
     fn finish_whole(
         self,
         context: &ForwardContext,

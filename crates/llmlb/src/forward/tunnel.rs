@@ -1,4 +1,5 @@
-//! Tunnels for connections that switch to another protocol, such as WebSocket.
+//! Tunnels: connections that are relayed in both directions after a switch to another protocol,
+//! such as WebSocket.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,7 +20,8 @@ use crate::balance::Slot;
 use crate::request::{End, RequestGuard};
 use crate::upstream::{Exchange, Stream};
 
-/// Adds `Connection` and `Upgrade` to the response, which a client requires to switch protocols.
+/// Adds `Connection` and `Upgrade` to the response 101, without which a client rejects the switch
+/// of protocols.
 pub(super) fn announce(headers: &mut HeaderMap, protocol: Option<&HeaderValue>) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
     if let Some(protocol) = protocol {
@@ -46,8 +48,8 @@ pub(super) fn open(
             first: early,
             progress: &progress,
         };
-        // The 101 completes the backend's response. A client can make the backend end the tunnel in any
-        // way, so the end of the tunnel is no evidence for or against the backend.
+        // Count the response as complete with its 101. A client can make the backend end the tunnel
+        // in any way, so the end is no evidence for or against the backend.
         if let Some(slot) = &slot {
             slot.note_ended();
         }
@@ -80,14 +82,15 @@ pub(super) fn open(
         {
             slot.backend().health.note_error(None, "it cut a WebSocket");
         }
-        // The usage record is persisted before the client's connection is closed, because a client
-        // takes the close for the end of the response.
+        // Persist the usage record before the client's connection is closed, because a client takes
+        // the close for the end of the response.
         client.guard.persisted().await;
     });
 }
 
-/// Ends an idle tunnel, so that it does not hold a backend's slot forever: after `server.tunnel_idle`, or
-/// after `upstream.idle_timeout` once one side has ended. Returns `None` in that case.
+/// Runs a tunnel until it ends or is idle for too long, so that it does not hold a backend's slot
+/// forever: for `server.tunnel_idle`, or for `upstream.idle_timeout` once one side has ended.
+/// Returns `None` if it was idle.
 async fn limited<T>(
     copying: impl Future<Output = T>,
     progress: &Progress,
@@ -115,7 +118,6 @@ async fn limited<T>(
     .await
 }
 
-/// Progress of both sides of a tunnel.
 #[derive(Debug, Default)]
 struct Progress {
     /// Number of reads from the client and the backend together. While the number does not change,
@@ -135,7 +137,8 @@ impl Progress {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// Notes a read of `count` bytes from one side. A read of 0 bytes is the end of that side.
+    /// Counts a read of `count` bytes from one side of the tunnel. A read of 0 bytes is the end of
+    /// that side.
     fn note_read(&self, count: usize) {
         self.reads.fetch_add(1, Ordering::Relaxed);
         if count == 0 {
@@ -144,19 +147,19 @@ impl Progress {
     }
 }
 
-/// The client's connection. The record is persisted before the connection is closed, because a client
-/// takes the close for the end of the response.
+/// Client's connection in a tunnel. The usage record is persisted before the connection is closed,
+/// because a client takes the close for the end of the response.
 struct ClientSide<'a> {
-    /// Declared in front of `stream`, because fields are dropped in this order: the record is persisted
-    /// before the connection is closed.
+    /// Declared in front of `stream`, because fields are dropped in this order: the usage record
+    /// must be persisted before the connection is closed.
     guard: Box<RequestGuard>,
     stream: TokioIo<Upgraded>,
     progress: &'a Progress,
-    /// Number of bytes that were metered and that the client has not accepted yet. The next write begins with
-    /// these bytes.
+    /// Number of bytes that were metered but not yet accepted by the client. The next write begins
+    /// with these bytes, which must not be metered twice.
     metered: usize,
-    /// True if a read or write on the client's connection failed. The error of the tunnel then does
-    /// not count as a cut by the backend.
+    /// True if a read or write on the client's connection failed. The error of the tunnel is then
+    /// no cut by the backend.
     has_failed: bool,
 }
 
@@ -186,8 +189,8 @@ impl AsyncWrite for ClientSide<'_> {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // Bytes are metered when the backend has sent them, because the backend's tokens are spent even if the
-        // client has disconnected.
+        // Meter bytes before the client accepts them: the tokens at the backend are spent even if
+        // the client has disconnected.
         if let Some(new) = data.get(self.metered..) {
             self.guard.read_session(new);
             self.metered = data.len();
@@ -205,16 +208,16 @@ impl AsyncWrite for ClientSide<'_> {
         self.note_result(flushed)
     }
 
-    /// Records the response as complete. `copy_bidirectional` shuts down the client's side only
-    /// after it has forwarded the backend's last byte, so a later error is not counted as a cut.
+    /// Record the response as complete. `copy_bidirectional` shuts down the client's side only
+    /// after it has forwarded the backend's last byte, so a later error must not count as a cut.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.guard.finish(End::Complete);
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
-/// The backend's connection, and the first bytes of the tunnel, which were read together with the
-/// response head.
+/// Backend's connection in a tunnel, and the first bytes of the tunnel, which were read together
+/// with the response head.
 struct BackendSide<'a> {
     stream: Stream,
     first: Bytes,

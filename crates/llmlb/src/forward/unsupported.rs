@@ -10,12 +10,15 @@ use super::Outbound;
 use super::response::UpstreamResponse;
 use crate::balance::EndpointKey;
 
-/// Maximum number of bytes of an error response that are searched for the name of a model.
+/// Maximum number of bytes of an error response that are searched for the name of a model, before
+/// it is relayed to the client.
 const MAX_SEARCHED: usize = 16 << 10;
-/// Maximum time to wait for the body of an error response. It usually arrives with the head.
+/// Maximum time to wait for the body of an error response that is searched. It usually arrives with
+/// the head.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Learns from a response whether its backend serves the endpoint of the request.
+/// Learns from a response if its backend serves the endpoint of the request, so that later requests
+/// to it can be routed to other backends.
 pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'_>) {
     let Some(endpoint) = outbound.hints.endpoint else {
         return;
@@ -34,8 +37,8 @@ pub(super) async fn learn(response: &mut UpstreamResponse, outbound: &Outbound<'
         status,
         StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED
     ) && backend.may_lack(endpoint)
-        // A 404 may mean that the backend lacks the stored object that the request names, and not the
-        // endpoint.
+        // The request names a stored object, so a 404 may mean that the backend lacks the object
+        // and not the endpoint. Learn nothing from it.
         && outbound.parsed.issued.is_none()
     {
         let whole = timeout(MAX_WAIT, response.exchange.peek(MAX_SEARCHED)).await;

@@ -10,12 +10,12 @@ use crate::upstream::Exchange;
 
 /// Maximum number of bytes of an error response that are searched for `stream_options`.
 const MAX_SEARCHED: usize = 64 << 10;
-/// Maximum time to wait for the body of an error response. The body is short and usually arrives with
-/// the head.
+/// Maximum time to wait for the body of an error response that is searched. The body is short and
+/// usually arrives with the head.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
-/// True if the response with this status rejects `stream_options`. The response can still be passed on
-/// unchanged.
+/// True if the backend rejects `stream_options` with this response. The response can still be
+/// forwarded to the client unchanged.
 pub(super) async fn rejects_stream_options(status: StatusCode, exchange: &mut Exchange) -> bool {
     if !matches!(
         status,
@@ -23,7 +23,8 @@ pub(super) async fn rejects_stream_options(status: StatusCode, exchange: &mut Ex
     ) {
         return false;
     }
-    // On a timeout, the part of the error that has arrived is searched.
+    // If the timeout passes, search the part of the error that has arrived, so that a slow backend
+    // does not delay the client further.
     let _ = timeout(MAX_WAIT, exchange.peek(MAX_SEARCHED)).await;
     let error = exchange.peeked();
     let names = |name: &str| memmem::find(&error, name.as_bytes()).is_some();

@@ -3,7 +3,8 @@
 
 use http::header::{self, HeaderMap, HeaderValue};
 
-/// This server's own entry in the header `Via`.
+/// This server's own entry in the header field `Via`, by which it recognizes requests that it has
+/// forwarded already.
 #[derive(Clone, Debug)]
 pub(crate) struct Via(HeaderValue);
 
@@ -16,13 +17,15 @@ impl Via {
         Self(HeaderValue::try_from(name).unwrap_or_else(|_| HeaderValue::from_static("1.1 llmlb")))
     }
 
-    /// True if this server has forwarded the request already.
+    /// True if the header fields show that this server has forwarded the request already, so that
+    /// it must be rejected.
     pub(crate) fn is_in(&self, headers: &HeaderMap) -> bool {
         entries(headers).any(|entry| entry == self.0.as_bytes())
     }
 
-    /// Writes the field `Via` for a backend: the entries of every llmlb that forwarded the request, this
-    /// one last. Entries of other proxies describe the client's network and are dropped.
+    /// Writes the field `Via` for a backend: the entries of every llmlb that has forwarded the
+    /// request, and this server's as the last. Entries of other proxies are dropped, because they
+    /// describe the client's network.
     pub(super) fn write(&self, headers: &HeaderMap, out: &mut Vec<u8>) {
         out.extend_from_slice(b"via: ");
         for entry in entries(headers)
@@ -37,8 +40,8 @@ impl Via {
     }
 }
 
-/// Maximum number of `Via` entries that are forwarded. It is larger than any realistic chain of
-/// balancers.
+/// Maximum number of entries in `Via` that are forwarded. It is larger than any realistic chain of
+/// balancers, and bounds a field that clients can send.
 const MAX_ENTRIES: usize = 16;
 
 /// True if an entry of `Via` has the format of llmlb's entries. A client can forge such an entry, but it

@@ -10,7 +10,7 @@ use crate::config::{self, Kind};
 use crate::sys::{self, ListenerOwner};
 use crate::upstream::Connector;
 
-/// Default ports of LLM servers.
+/// Ports on which LLM servers listen by default, with the kind of each server.
 pub(crate) const DEFAULT_PORTS: [(u16, &str); 4] = [
     (11434, "ollama"),
     (1234, "lm-studio"),
@@ -20,19 +20,19 @@ pub(crate) const DEFAULT_PORTS: [(u16, &str); 4] = [
 
 /// Result of the discovery on one port.
 pub(super) enum Discovery {
-    /// The port has no LLM server, or one that is already in the pool.
+    /// The port has no LLM server, or an LLM server that is already in the pool.
     Nothing,
-    /// An LLM server that was added to the pool. `is_checked`: the system confirms that this user
-    /// or root runs it.
+    /// An LLM server that was added to the pool. `is_checked` is true if the system confirms that
+    /// this user or root runs the server.
     Added {
         backend: Arc<Backend>,
         is_checked: bool,
     },
-    /// An LLM server of another user, with the reason why it is not used.
+    /// An LLM server of another user, with the reason why the server is not used as a backend.
     Foreign(String),
 }
 
-/// Probes one of the default ports, and adds the server on it to the pool if it is new.
+/// Probes one of the default ports, and adds the LLM server on it to the pool if the server is new.
 pub(super) async fn discover(
     (port, usual): (u16, &'static str),
     pool: &Pool,
@@ -50,8 +50,8 @@ pub(super) async fn discover(
     let Ok(response) = probed else {
         return Discovery::Nothing;
     };
-    // Do not use another llmlb as a backend. It may have discovered this server as its own backend,
-    // and requests would be forwarded in a loop.
+    // Do not use another llmlb as a backend. Each of the two could discover the other, and requests
+    // would be forwarded in a loop.
     if is_llmlb(&response) {
         return Discovery::Nothing;
     }
@@ -101,7 +101,7 @@ fn server(response: &ProbeResult) -> &str {
     server.and_then(|value| value.to_str().ok()).unwrap_or("")
 }
 
-/// Returns the kind of server, from its `Server` header or the owner of its models.
+/// Returns the kind of a probed LLM server, from its `Server` header or the owner of its models.
 pub(super) fn kind(response: &ProbeResult) -> Option<Kind> {
     if server(response).starts_with("llama.cpp") {
         return Some(Kind::LlamaCpp);
@@ -117,8 +117,8 @@ fn free_name(kind: &str, port: u16, taken: &[Arc<Backend>]) -> String {
     }
 }
 
-/// Returns a label for a discovered backend, which clients see. It is the kind of server, with a number
-/// if other backends already use that label.
+/// Returns a label for a discovered backend, which clients see: the kind of server, with a number
+/// if another backend has that label.
 fn free_label(kind: &str, taken: &[Arc<Backend>]) -> String {
     let numbered = (2..).map(|number| format!("{kind}-{number}"));
     let mut labels = std::iter::once(kind.to_owned()).chain(numbered);
@@ -126,7 +126,7 @@ fn free_label(kind: &str, taken: &[Arc<Backend>]) -> String {
     labels.find(is_free).unwrap_or_default()
 }
 
-/// Formats a list of models for the log: their number and the names of the first few.
+/// Formats a list of models for the log, as their number and the names of the first few.
 pub(super) fn in_short(models: &[Model]) -> String {
     let names: Vec<&str> = models.iter().take(4).map(|model| &*model.id).collect();
     match names.as_slice() {

@@ -24,8 +24,8 @@ use probe::ProbeError;
 
 pub(crate) use probe::ProbeLimits;
 
-/// Ports and reasons of servers that are not used and were already logged. Without it, every
-/// discovery round would log the same warning again.
+/// Ports of LLM servers that are not used, with the reasons that were already logged. Without this
+/// map, every discovery round would log the same warnings again.
 type LoggedRejections = Mutex<BTreeSet<(u16, String)>>;
 
 /// Interval between probes of a backend that is down. It is short, so that the backend gets
@@ -34,7 +34,8 @@ const DOWN_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of consecutive failed probes after which a reachable backend counts as down. A single
 /// slow response of a busy backend must not mark it down.
 const MAX_FAILED_PROBES: u32 = 3;
-/// Maximum time that the start waits for the first probes.
+/// Maximum time for which the start of the server waits for the first probes. Backends that respond
+/// later are used then.
 const STARTUP_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Interval between searches for LLM servers on the default ports of this machine.
 const DISCOVERY_INTERVAL: Duration = Duration::from_secs(10);
@@ -47,20 +48,19 @@ pub(crate) struct Watcher {
     settings: Arc<ArcSwap<ProbeSettings>>,
     tasks: TaskTracker,
     stop: CancellationToken,
-    /// Running probes, by backend.
+    /// Running probes, one loop for each backend.
     probes: Arc<Mutex<HashMap<BackendId, Probes>>>,
-    /// Ends the search for servers on this machine. `None` while there is no search.
+    /// Token that ends the search for LLM servers on this machine. `None` while there is no search.
     discovery: Arc<Mutex<Option<CancellationToken>>>,
 }
 
-/// Settings of probes, which a reload of the configuration changes.
 #[derive(Clone, Copy, Debug)]
 struct ProbeSettings {
     interval: Duration,
     limits: ProbeLimits,
 }
 
-/// The probes of one backend.
+/// The probe loop of one backend.
 #[derive(Debug)]
 struct Probes {
     backend: Arc<Backend>,
@@ -99,7 +99,7 @@ impl Watcher {
         }
     }
 
-    /// Changes the settings of probes.
+    /// Changes the interval and limits of probes after a reload of the configuration.
     pub(crate) fn set_limits(&self, config: &UpstreamConfig) {
         self.settings.store(Arc::new(config.into()));
     }
@@ -108,7 +108,8 @@ impl Watcher {
         **self.settings.load()
     }
 
-    /// Probes every backend once, then continues in the background.
+    /// Probes every backend once, so that models are known when the server starts, and continues in
+    /// the background.
     pub(crate) async fn start(&self) {
         let backends = self.pool.table().backends.clone();
         let first = TaskTracker::new();
@@ -117,7 +118,7 @@ impl Watcher {
             first.spawn(async move { watcher.probe(&backend, &mut 0).await });
         }
         first.close();
-        // A backend that does not respond in time is probed again by its own loop.
+        // Do not wait for a backend that does not respond in time: its own loop probes it again.
         let _ = timeout(STARTUP_TIMEOUT, first.wait()).await;
         for backend in backends {
             if backend.state() == BackendState::not_probed() {
@@ -128,8 +129,8 @@ impl Watcher {
         self.follow();
     }
 
-    /// Probes backends of a new configuration that are new, removed earlier or have new settings, so that
-    /// their models are known when requests can reach them.
+    /// Probes the backends of a new configuration that are new, were removed earlier or have new
+    /// settings. Their models are then known when requests can reach them.
     pub(crate) async fn probe_planned(&self, planned: &mut [PlannedBackend]) {
         let table = self.pool.table();
         let current = table.backends.iter().map(|one| (one.id, one));
@@ -138,7 +139,7 @@ impl Watcher {
             let current = current.get(&backend.id);
             current.is_some_and(|one| Arc::ptr_eq(one, backend))
         };
-        // Dropping the set ends probes that have not succeeded in time.
+        // Dropping the set of probes ends those that have not succeeded in time.
         let mut probes = JoinSet::new();
         let changed = planned.iter_mut().enumerate();
         for (index, planned) in changed.filter(|(_, one)| !is_current(&one.backend)) {
@@ -162,8 +163,8 @@ impl Watcher {
                         }
                         *state = Some(BackendState::Up(Arc::new(response.models)));
                     }
-                    // This probe failed, but the backend is in use: its regular probes decide if it is down, so
-                    // its state stays.
+                    // Keep the state of a backend that is in use although this probe failed: its
+                    // regular probes decide if it is down.
                     Err(_) if state.is_none() => {}
                     Err(error) => *state = Some(BackendState::Down(error.why().to_owned())),
                 }
@@ -215,7 +216,7 @@ impl Watcher {
         }
     }
 
-    /// Searches this machine for LLM servers, now and every `DISCOVERY_INTERVAL`.
+    /// Searches this machine for LLM servers now, and then every `DISCOVERY_INTERVAL`.
     pub(crate) async fn discover(&self, own_port: u16) {
         let logged = Arc::new(LoggedRejections::default());
         let first = TaskTracker::new();
@@ -224,7 +225,8 @@ impl Watcher {
             first.spawn(async move { watcher.discover_on(usual, &logged).await });
         }
         first.close();
-        // A server that responds later is added when its probe completes.
+        // The start does not wait for a server that responds late: it is added to the pool when its
+        // probe completes.
         let _ = timeout(STARTUP_TIMEOUT, first.wait()).await;
         let has_rejected = !logged
             .lock()
@@ -248,7 +250,7 @@ impl Watcher {
         });
     }
 
-    /// Searches for servers again and again, for the first time after `pause`.
+    /// Searches this machine for LLM servers repeatedly, for the first time after `pause`.
     async fn search(&self, own_port: u16, logged: Arc<LoggedRejections>, mut pause: Duration) {
         loop {
             sleep(pause).await;
@@ -292,7 +294,7 @@ impl Watcher {
         }
     }
 
-    /// Probes a backend periodically until the probes are stopped.
+    /// Starts a task that probes a backend periodically until the probes are stopped.
     fn spawn_probes(&self, backend: Arc<Backend>) -> Probes {
         let stop = self.stop.child_token();
         let probes = Probes {
@@ -326,7 +328,7 @@ impl Watcher {
         }
     }
 
-    /// Probes one backend and updates its state.
+    /// Probes one backend and updates its state in the pool.
     async fn probe(&self, backend: &Backend, failed_probes: &mut u32) {
         match probe::probe(backend, &self.connector, self.settings().limits).await {
             Ok(response) => {
@@ -344,8 +346,8 @@ impl Watcher {
             Err(failure) => {
                 let was_active = backend.health.take_active();
                 *failed_probes = match failure {
-                    // A probe timed out, but the backend responded to requests meanwhile: it is busy,
-                    // not down.
+                    // Restart the count of failed probes: the probe timed out, but the backend
+                    // responded to requests meanwhile, so it is busy and not down.
                     ProbeError::Timeout(_) if was_active => 1,
                     _ => *failed_probes + 1,
                 };
@@ -362,8 +364,8 @@ impl Watcher {
                 }
                 match failure {
                     ProbeError::ConnectionRefused(_) => backend.set_refuses_connections(true),
-                    // The backend accepted a connection and closed it, which neither proves nor
-                    // disproves that it refuses connections.
+                    // Keep the note about refused connections: the backend accepted a connection
+                    // and then closed it, which proves nothing about them.
                     ProbeError::Closed(_) => {}
                     _ => backend.set_refuses_connections(false),
                 }
@@ -372,8 +374,8 @@ impl Watcher {
                     _ => None,
                 });
                 self.pool.mark_down(backend, failure.why());
-                // Marks a silent backend as hung. Requests that wait for its response are then retried
-                // on another backend.
+                // Mark a silent backend as hung, so that requests that wait for its response are
+                // retried on another backend.
                 let is_silent = matches!(
                     failure,
                     ProbeError::Timeout(_) | ProbeError::HostUnreachable(_)
@@ -406,14 +408,14 @@ impl Watcher {
     }
 }
 
-/// Facts that a backend reports about itself.
+/// Models and kind of a backend, for `llmlb check --ask`.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) models: Models,
     pub(crate) kind: Option<Kind>,
 }
 
-/// Asks a backend for its models, for `llmlb check --ask`. The error is the reason, for display.
+/// Requests the models of a backend, for `llmlb check --ask`. The error is the reason, for display.
 pub(crate) async fn ask(
     backend: &Backend,
     connector: &Connector,
@@ -428,7 +430,8 @@ pub(crate) async fn ask(
     }
 }
 
-/// Returns the default ports without this server's own, which would be discovered as a backend.
+/// Returns the default ports of LLM servers without this server's own port, which would otherwise
+/// be discovered as a backend.
 fn default_ports_except(own_port: u16) -> impl Iterator<Item = (u16, &'static str)> {
     discover::DEFAULT_PORTS
         .into_iter()

@@ -10,7 +10,8 @@ use serde_json::value::RawValue;
 use crate::balance::{Model, Models};
 use crate::config::Kind;
 
-/// Fields of a model that are kept and shown in `/v1/models`.
+/// Fields of a model that are kept from a backend's list and shown in `/v1/models`. All others are
+/// skipped.
 const KEPT: [&str; 17] = [
     "id",
     "created",
@@ -31,7 +32,8 @@ const KEPT: [&str; 17] = [
     META,
 ];
 const OWNER: &str = "owned_by";
-/// Object in which llama.cpp reports sizes. It is the only nested value that is kept.
+/// Field of a model in which llama.cpp reports sizes. It is the only nested value that is kept from
+/// a backend's list.
 const META: &str = "meta";
 
 /// Maximum length of a model's id, in bytes. A model with a longer id is left out of the list.
@@ -40,23 +42,22 @@ const MAX_ID: usize = 512;
 /// a longer value is left out, so that a list of models uses bounded memory.
 const MAX_VALUE: usize = 512;
 
-/// Parsed list of models.
 #[derive(Debug, Default)]
 pub(super) struct ModelList {
     pub(super) models: Models,
-    /// Number of elements in the list, including those that are left out.
+    /// Number of elements in the backend's list, including those that are left out.
     pub(super) total: usize,
     /// Kind of server (such as Ollama), derived from the field `owned_by` of its models.
     pub(super) kind: Option<Kind>,
 }
 
-/// Parses a response to `/v1/models`. Keeps at most `max` models.
+/// Parses a response to `/v1/models`. Keeps at most `max` models, which bounds memory.
 pub(super) fn parse(body: &[u8], max: usize) -> Result<ModelList, String> {
     let response: ModelsResponse<'_> = serde_json::from_slice(body)
         .map_err(|_| "its response to /v1/models is not a JSON object".to_owned())?;
     let data = response.0.map(RawValue::get).filter(|data| *data != "null");
     match (response.0, data) {
-        // Ollama responds `"data": null` when it has no models yet.
+        // Accept `null` as an empty list: Ollama responds `"data": null` when it has no models yet.
         (Some(_), None) => Ok(ModelList::default()),
         (_, Some(data)) if data.starts_with('[') => {
             let mut json = serde_json::Deserializer::from_str(data);
@@ -105,8 +106,8 @@ impl<'de, const N: usize> Visitor<'de> for FieldsVisitor<N> {
     }
 }
 
-/// Visitor of the list. Each element is parsed on its own, so that an invalid one is left out
-/// without losing the others.
+/// Visitor of the list of models. Each element is parsed on its own, so that an invalid element is
+/// left out without losing the others.
 struct ModelsVisitor {
     max: usize,
 }
@@ -147,7 +148,7 @@ impl<'de> Visitor<'de> for ModelsVisitor {
     }
 }
 
-/// Parses one model, and the kind of server that its `owned_by` implies.
+/// Parses one model of the list, and the kind of server that the model's `owned_by` implies.
 fn model(element: &RawValue) -> Option<(Model, Option<Kind>)> {
     let mut json = serde_json::Deserializer::from_str(element.get());
     let [id, created, others @ ..] = json.deserialize_map(FieldsVisitor(KEPT)).ok()?;

@@ -12,15 +12,12 @@ use crate::config::Kind;
 use crate::forward;
 use crate::upstream::{self, Connector, UpstreamError};
 
-/// Path that a probe requests: the list of models.
 const MODELS: &str = "/v1/models";
-/// Maximum size of a response to `/v1/models`.
+/// Maximum size of a backend's response to `/v1/models`. A larger one fails the probe.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Result of a successful probe.
 #[derive(Debug)]
 pub(super) struct ProbeResult {
-    /// Models that the backend offers.
     pub(super) models: Models,
     /// Number of models in the backend's list, including those that are left out.
     pub(super) total: usize,
@@ -32,9 +29,9 @@ pub(super) struct ProbeResult {
 /// Reason why a probe failed.
 #[derive(Debug)]
 pub(super) enum ProbeError {
-    /// The backend's host rejects the connection: the server does not run.
+    /// The backend's host rejects the connection, so no server runs on the port.
     ConnectionRefused(String),
-    /// The backend's host does not respond.
+    /// The backend's host does not respond to the connection attempt.
     HostUnreachable(String),
     /// The backend accepts connections but does not respond within `upstream.probe_timeout`.
     Timeout(String),
@@ -42,12 +39,12 @@ pub(super) enum ProbeError {
     Closed(String),
     /// The response is not a list of models, or the connection failed for another reason.
     InvalidResponse(String),
-    /// The backend responded with this status: it rejects the key of `api_key_env`.
+    /// The backend rejects the key of `api_key_env` with this status.
     KeyRejected(StatusCode, String),
     /// A discovered server's port now belongs to another user's program, which must not get prompts.
     OtherUser(String),
-    /// The probe failed for lack of descriptors, memory or ports on this machine. It proves nothing
-    /// about the backend.
+    /// The probe failed for lack of descriptors, memory or ports on this machine. The backend's
+    /// state stays, because the failure proves nothing about the backend.
     LocalFault(String),
 }
 
@@ -69,20 +66,20 @@ impl ProbeError {
 /// Limits of a probe, which protect against slow backends and huge lists of models.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProbeLimits {
-    /// Maximum time for the response (`upstream.probe_timeout`).
+    /// Maximum time for the backend's response to a probe (`upstream.probe_timeout`).
     pub(crate) timeout: Duration,
-    /// Maximum number of models (`upstream.max_models`).
+    /// Maximum number of models that are kept from the backend's list (`upstream.max_models`).
     pub(crate) models: usize,
 }
 
-/// Requests `/v1/models` from a backend.
+/// Requests `/v1/models` from a backend, which shows that it is up and which models it serves.
 pub(super) async fn probe(
     backend: &Backend,
     connector: &Connector,
     limits: ProbeLimits,
 ) -> Result<ProbeResult, ProbeError> {
-    // Wait for the permit before the timeout starts: the time that other probes take is not the
-    // backend's fault.
+    // Wait for the permit before the timeout starts: time that this probe waits for other probes is
+    // not the backend's fault.
     let permit = connector.permit_for_probe().await;
     let permit = permit.map_err(|error| ProbeError::LocalFault(error.to_string()))?;
     let head = forward::probe_head(backend, MODELS);
@@ -99,8 +96,8 @@ pub(super) async fn probe(
             return Err(ProbeError::HostUnreachable(why));
         }
         Ok(Err(UpstreamError::Closed(why))) => return Err(ProbeError::Closed(why)),
-        // All other errors, including DNS and TLS errors, count as an invalid response. They are
-        // often transient, so they do not count as a refused connection.
+        // Report all other errors, including DNS and TLS errors, as an invalid response. They are
+        // often transient, so they must not count as a refused connection.
         Ok(Err(error)) => return Err(ProbeError::InvalidResponse(error.to_string())),
         Err(_) => {
             let seconds = limits.timeout.as_secs_f32();
@@ -110,8 +107,8 @@ pub(super) async fn probe(
         }
     };
     let list = match &backend.settings.fixed_models {
-        // If the models are configured, any response but a server error proves that the backend is up:
-        // it may not implement `/v1/models`.
+        // If the configuration lists the models, accept any response but a server error as proof
+        // that the backend is up: it may not implement `/v1/models`.
         Some(fixed) if !got.status.is_server_error() => {
             let described = fixed
                 .iter()
@@ -153,7 +150,7 @@ fn responded(status: StatusCode) -> String {
     format!("it responded {status} to /v1/models:")
 }
 
-/// Returns the models in a response to `/v1/models`.
+/// Returns the models in a response to `/v1/models`, or the reason why the probe failed.
 fn models(status: StatusCode, body: &[u8], max: usize) -> Result<ModelList, String> {
     if rejects_credential(status) {
         let responded = responded(status);

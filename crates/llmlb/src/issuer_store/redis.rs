@@ -1,5 +1,5 @@
-//! Each id is a key of Redis, `PREFIX:issued:{hash of the id}`, whose value identifies the backend
-//! that issued it. The keys expire.
+//! Threads that store issued ids in Redis and look them up. Each id is a key `PREFIX:issued:{hash
+//! of the id}`, whose value identifies the backend that issued it. The keys expire.
 //!
 //! Two threads have a connection each: one stores ids in the background, the other looks ids up. A
 //! request waits for a lookup only if this server does not know the id itself, and never longer than
@@ -21,23 +21,25 @@ use crate::episode::{Episode, Event};
 use crate::issued_ids::{BackendKey, IdHash};
 use crate::issuer_file::MAX_AGE;
 
-/// Maximum time that a request waits for Redis to find the issuer of an id. Then the request is
-/// routed without Redis.
+/// Maximum time that a request waits for Redis to find the backend that issued an id. Then the
+/// request is routed without Redis.
 const MAX_WAIT: Duration = Duration::from_millis(50);
-/// Time after a failed or slow lookup during which requests are routed without Redis.
+/// Time after a failed or slow lookup during which no request waits for Redis, so that a failure of
+/// Redis does not delay every request.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum time to connect to Redis, and for each of its responses.
+/// Maximum time to connect to Redis, and to wait for each of its responses.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of requests that wait for a lookup. Further ones are routed without Redis.
+/// Maximum number of requests that wait for a lookup at the same time. Further requests are routed
+/// without Redis.
 const MAX_LOOKUPS: usize = 64;
-/// Maximum number of ids that one request to Redis stores.
+/// Maximum number of ids that are stored with one request to Redis.
 const MAX_STORED: usize = 512;
 const DEFAULT_PREFIX: &str = "llmlb";
 
 /// Handle of the threads that store ids in Redis and look them up.
 #[derive(Debug)]
 pub(crate) struct IssuerStore {
-    /// Channel to the thread that looks ids up; `None` once the server has shut down.
+    /// Channel to the thread that looks ids up; `None` after the server has shut down.
     lookups: Mutex<Option<SyncSender<Lookup>>>,
     queue: Arc<IssuerQueue>,
     started: Instant,
@@ -52,7 +54,7 @@ struct Lookup {
 }
 
 impl IssuerStore {
-    /// Starts the threads. `None` if the fleet has no Redis.
+    /// Starts the threads that store ids and look them up. `None` if the fleet has no Redis.
     pub(crate) fn start(config: &FleetConfig, queue: Arc<IssuerQueue>) -> io::Result<Option<Self>> {
         let Some(store) = config.store.as_ref().filter(|store| store.is_redis()) else {
             return Ok(None);
@@ -97,8 +99,8 @@ impl IssuerStore {
         if let Ok(Ok(found)) = tokio::time::timeout(MAX_WAIT, found).await {
             return found;
         }
-        // No result arrived in time: Redis is slow, or the thread could not reach it. Further
-        // requests do not wait for Redis until the pause is over.
+        // No result arrived in time: Redis is slow, or the thread could not reach it. Let no
+        // further request wait for Redis until the pause is over.
         let pause = u64::try_from(PAUSE.as_millis()).unwrap_or_default();
         let until = self.elapsed().saturating_add(pause);
         self.paused_until.store(until, Ordering::Relaxed);
@@ -121,7 +123,8 @@ impl IssuerStore {
     }
 }
 
-/// Connection of one thread. It is opened by the first request and again after an error.
+/// Connection of one thread to Redis. The first request opens it, and the next request after an
+/// error opens a new one.
 struct Session {
     client: Client,
     prefix: String,
@@ -137,7 +140,8 @@ impl Session {
         while let Ok(first) = lookups.recv() {
             let waiting: Vec<Lookup> = std::iter::once(first)
                 .chain(lookups.try_iter().take(MAX_LOOKUPS))
-                // Lookups of requests that have stopped waiting are skipped.
+                // Skip lookups whose requests have stopped waiting, so that a slow Redis serves only the
+                // others.
                 .filter(|lookup| !lookup.reply.is_closed())
                 .collect();
             let mut request = redis::pipe();
@@ -148,8 +152,7 @@ impl Session {
                 continue;
             }
             let values = self.send::<Vec<Option<String>>>(&request);
-            // After an error the lookups are dropped, which ends the wait of their requests at
-            // once.
+            // After an error, drop the lookups, which ends the wait of their requests at once.
             for (lookup, value) in waiting.into_iter().zip(values.unwrap_or_default()) {
                 let key = value.and_then(|value| u64::from_str_radix(&value, 16).ok());
                 let key = key.filter(|key| *key != 0).map(BackendKey);
@@ -158,7 +161,7 @@ impl Session {
         }
     }
 
-    /// Stores new ids in Redis until the server shuts down.
+    /// Stores newly issued ids in Redis until the server shuts down.
     fn store(&mut self, queue: &IssuerQueue) {
         while let Some(issuers) = queue.take() {
             for issuers in issuers.chunks(MAX_STORED) {
@@ -177,8 +180,8 @@ impl Session {
         format!("{}:issued:{:032x}", self.prefix, id.0)
     }
 
-    /// Sends a request to Redis, and once more on a new connection if the server has closed the
-    /// idle one.
+    /// Sends a request to Redis. If Redis has closed the idle connection, the request is sent once
+    /// more on a new one.
     fn send<T: redis::FromRedisValue>(&mut self, request: &Pipeline) -> Option<T> {
         let is_reused = self.connection.is_some();
         let mut done = self.try_send(request);
@@ -225,8 +228,8 @@ impl Session {
     }
 }
 
-/// Creates a client for the store's URL, with the same options as tenure's lease store: `prefix`
-/// and `password_file`. Also returns the prefix of the keys. Sends nothing yet.
+/// Returns a client for the store's URL and the prefix of the keys. The URL has the same options as
+/// that of tenure's lease store: `prefix` and `password_file`. Nothing is sent yet.
 pub(crate) fn open(url: &str) -> Result<(Client, String), RedisError> {
     let (address, options) = url.split_once('?').unwrap_or((url, ""));
     let info = address.into_connection_info()?;

@@ -12,20 +12,21 @@ use std::ops::Range;
 
 use memchr::{memchr, memchr2};
 
-/// The text is not a JSON object, or exceeds the scanner's limits on nesting and fields. The error has no
-/// position; a message for the client comes from a full parser.
+/// Error for text that is not a JSON object, or exceeds the scanner's limits on nesting and fields.
+/// It has no position, so a message for the client comes from a full parser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Maximum nesting of values. The scanner stores the kind of each open bracket in one bit of a `u128`.
+/// Maximum nesting of values that the scanner accepts, because it stores the kind of each open
+/// bracket in one bit of a `u128`.
 pub(crate) const MAX_DEPTH: u32 = u128::BITS;
 
 /// Maximum number of fields of an object. Reading a field name costs a hundred times the search for its
 /// end, so an object with millions of fields would block the worker. No API has this many fields.
 pub(crate) const MAX_FIELDS: u32 = 10_000;
 
-/// Calls `each` with the name of every top-level field and the range of its value, in order. A duplicate
-/// field is passed again; callers use the last one.
+/// Calls `each` with the name of every top-level field of a JSON object and the range of its value,
+/// in order. A duplicate field is passed again, and callers use the last one.
 ///
 /// For valid JSON the fields are those that any parser finds, except beyond [`MAX_DEPTH`] levels. Text with
 /// unbalanced brackets or strings, or invalid top-level fields, is rejected. Errors inside a value are not
@@ -41,8 +42,8 @@ pub(crate) fn fields(
     })
 }
 
-/// As [`fields`], but `read` gets the offset of a value and returns the offset of its end, as [`skip`] and
-/// [`visit`] do.
+/// As [`fields`], but `read` receives the offset of a value and must return the offset of its end,
+/// as [`skip`] and [`visit`] do.
 pub(crate) fn read_fields(
     body: &[u8],
     read: impl FnMut(&[u8], usize) -> Result<usize, Malformed>,
@@ -54,8 +55,9 @@ pub(crate) fn read_fields(
     read_fields_from(body, at, read)
 }
 
-/// As [`fields`], but starts at the field whose name is at offset `at`. The text in front of it is not
-/// read. The fields must end with the top-level object, so a field of a nested object is rejected.
+/// As [`fields`], but starts at the field whose name is at offset `at` and does not read the text
+/// in front of it. The fields must end with the top-level object, so a field of a nested object is
+/// rejected.
 pub(crate) fn last_fields(
     body: &[u8],
     at: usize,
@@ -73,8 +75,8 @@ pub(crate) fn last_fields(
     })
 }
 
-/// As [`fields`], but passes the offset of each value before its end is known. So the last field of a
-/// truncated text is passed too.
+/// As [`fields`], but passes the offset of each value before its end is known. So the last field of
+/// a truncated text is passed as well.
 pub(crate) fn beginnings(body: &[u8], mut each: impl FnMut(&[u8], usize)) -> Result<(), Malformed> {
     read_fields(body, |name, value| {
         each(name, value);
@@ -102,28 +104,27 @@ fn read_fields_from(
     Err(Malformed)
 }
 
-/// Returns the decoded text of a value; `None` if the value is not a string.
+/// Returns the decoded text of a JSON value; `None` if the value is not a string.
 pub(crate) fn text(value: &[u8]) -> Option<Cow<'_, str>> {
     let inner = value.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     unescaped(inner).ok()
 }
 
-/// Returns the end of the value at offset `at`.
+/// Returns the end of the JSON value at offset `at`, without parsing the value.
 pub(crate) fn skip(body: &[u8], at: usize) -> Result<usize, Malformed> {
     visit(body, at, &mut ())
 }
 
-/// Receives the tokens of a value in order.
+/// Receiver of the tokens of a JSON value, in order. The prompt of a request is estimated by one.
 pub(crate) trait Visitor {
-    /// False for a visitor that ignores strings. They are then skipped without a search for escapes.
+    /// False for a visitor that ignores strings, which are then skipped without a search for
+    /// escapes.
     const READS_STRINGS: bool = true;
 
     /// Called for a string or a field name. `first_escape` is the offset of the first backslash in
     /// `text`, and `after` the rest of the body.
     fn string(&mut self, text: &[u8], first_escape: Option<usize>, after: &[u8]);
-    /// Called at the opening bracket of an object or a list.
     fn open(&mut self);
-    /// Called at the closing bracket of an object or a list.
     fn close(&mut self);
     /// Called for the bytes between strings and brackets: numbers, literals, punctuation and white
     /// space.
@@ -139,7 +140,7 @@ impl Visitor for () {
     fn between(&mut self, _bytes: &[u8]) {}
 }
 
-/// As [`skip`], and passes the tokens of the value to a visitor.
+/// Returns the end of the JSON value at offset `at`, and passes its tokens to a visitor.
 pub(crate) fn visit<V: Visitor>(
     body: &[u8],
     at: usize,
@@ -175,9 +176,9 @@ fn visit_string<V: Visitor>(
     Ok(end)
 }
 
-/// Returns the end of the object or the list at offset `at`.
 fn nested<V: Visitor>(body: &[u8], mut at: usize, visitor: &mut V) -> Result<usize, Malformed> {
-    // Stack of open brackets, the innermost in the lowest bit: 1 for a brace, 0 for a square bracket.
+    // Stack of open brackets in the bits of a number, the innermost in the lowest bit: 1 for a
+    // brace, 0 for a square bracket. It needs no allocation.
     let (mut open, mut depth) = (0_u128, 0);
     loop {
         let from = at;
@@ -215,7 +216,8 @@ fn nested<V: Visitor>(body: &[u8], mut at: usize, visitor: &mut V) -> Result<usi
 /// Returns the offset of the next quotation mark or bracket; the end of the body if there is none.
 pub(crate) fn next_structural(body: &[u8], mut at: usize) -> usize {
     // Bit 0x20 maps `[` to `{` and `]` to `}`, and no other byte that JSON has outside of strings.
-    // The expression has no branches, so that the compiler can vectorize it.
+    // So one comparison finds both kinds of brackets, without branches, and the compiler can
+    // vectorize it.
     let structure = |byte: u8| {
         let folded = byte | 0x20;
         u8::from(byte == b'"') | u8::from(folded == b'{') | u8::from(folded == b'}')
@@ -241,7 +243,6 @@ pub(crate) fn next_structural(body: &[u8], mut at: usize) -> usize {
     at + near.unwrap_or(rest.len())
 }
 
-/// Returns the end of the string whose text begins at `start`.
 fn string(body: &[u8], start: usize) -> Result<usize, Malformed> {
     string_from(body, start, start)
 }
@@ -250,8 +251,8 @@ fn string(body: &[u8], start: usize) -> Result<usize, Malformed> {
 fn string_from(body: &[u8], start: usize, mut at: usize) -> Result<usize, Malformed> {
     loop {
         at += find_quote(body.get(at..).unwrap_or_default()).ok_or(Malformed)?;
-        // Escapes such as `\n` are frequent and need no check. Only a quotation mark after an odd number of
-        // backslashes does not end the string.
+        // Count the backslashes in front of the quotation mark: only after an even number the mark
+        // ends the string. Other escapes, such as `\n`, need no check.
         let before = body[start..at].iter().rev();
         let backslashes = before.take_while(|&&byte| byte == b'\\').count();
         at += 1;
@@ -274,8 +275,8 @@ fn find_quote_or(other: u8, text: &[u8]) -> Option<usize> {
     const TOPS: u64 = ONES << 7;
     let (words, _) = text.as_chunks::<8>();
     for (place, word) in words.iter().take(4).enumerate() {
-        // Finds the byte in eight bytes at once. XOR turns the searched byte into 0; the subtraction
-        // then sets the top bit of the lowest zero byte.
+        // Search eight bytes at once: XOR turns the searched byte into 0, and the subtraction then
+        // sets the top bit of the lowest zero byte.
         let word = u64::from_le_bytes(*word);
         let zeros = |byte: u8| {
             let word = word ^ (ONES * u64::from(byte));
@@ -306,9 +307,10 @@ fn scalar(body: &[u8], at: usize) -> Result<usize, Malformed> {
     }
 }
 
-/// Decodes a field name, given the text between its quotation marks.
+/// Returns the decoded field name, given the text between its quotation marks.
 fn decoded_name(inner: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
-    // Names are short, so a loop is as fast as a search. Escapes in names are rare.
+    // Search backslashes with a loop: names are short, so a loop is as fast as a vectorized search.
+    // Escapes in names are rare.
     if inner.iter().all(|byte| byte.is_ascii() && *byte != b'\\') {
         return Ok(Cow::Borrowed(inner));
     }
@@ -316,7 +318,7 @@ fn decoded_name(inner: &[u8]) -> Result<Cow<'_, [u8]>, Malformed> {
     Ok(Cow::Owned(text.into_owned().into_bytes()))
 }
 
-/// Decodes a string, given the text between its quotation marks.
+/// Returns the decoded string, given the text between its quotation marks.
 fn unescaped(inner: &[u8]) -> Result<Cow<'_, str>, Malformed> {
     if memchr(b'\\', inner).is_none() {
         return std::str::from_utf8(inner)

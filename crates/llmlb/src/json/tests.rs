@@ -1,4 +1,4 @@
-//! Compares the scanner with a strict JSON parser.
+//! Tests that the scanner finds the same fields as a strict JSON parser.
 
 use std::fmt;
 
@@ -8,7 +8,6 @@ use serde_json::value::RawValue;
 use super::*;
 use crate::dice::Dice;
 
-/// Returns the fields that the scanner finds.
 fn found(body: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     let mut all = Vec::new();
     fields(body, |name, value| {
@@ -19,7 +18,6 @@ fn found(body: &[u8]) -> Result<Vec<(String, String)>, Malformed> {
     Ok(all)
 }
 
-/// Returns the fields that a strict parser finds.
 fn parsed(body: &[u8]) -> Result<Vec<(String, String)>, serde_json::Error> {
     struct Object(Vec<(String, String)>);
 
@@ -179,7 +177,8 @@ fn scanner_accepts_damaged_json_that_a_parser_accepts_and_never_panics() {
                 bytes.push(b' ');
             }
         }
-        // The parser requires UTF-8, so text that was truncated within a character is skipped.
+        // Skip text that was truncated within a character, because the strict parser requires
+        // UTF-8.
         if std::str::from_utf8(&bytes).is_err() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Format of `keys.json`.
+//! Format of `keys.json`, in which `llmlb key` stores API keys.
 //!
 //! ```text
 //! {"version":1,"hmac_key":"9f86d0..","keys":[
@@ -8,8 +8,8 @@
 //!   {"name":"bob","hash":"88d4f3..","created":"2026-11-18T12:00:00Z","revoked":"2026-11-19T08:00:00Z"}]}
 //! ```
 //!
-//! Fields without a value are omitted. Unknown fields are rejected: ignoring a limit of a later
-//! release would extend the rights of its key.
+//! Fields without a value are omitted. Unknown fields are rejected: ignoring a limit that a later
+//! release wrote would extend the rights of its key.
 
 use std::collections::HashSet;
 
@@ -23,21 +23,20 @@ use crate::config::{
 };
 
 const VERSION: u32 = 1;
-/// Maximum number of revoked keys that are remembered, the newest ones. At least one is kept, so that
-/// a server does not start without keys because all of them are revoked.
+/// Maximum number of revoked keys that stay in `keys.json`; the oldest are forgotten. At least one
+/// must stay: a file without keys would let the next start of the server serve everyone.
 const MAX_REVOKED: usize = 100;
 
-/// Content of `keys.json`.
 #[derive(Debug)]
 pub(crate) struct StoredKeys {
-    /// HMAC key of the hashes, random for each file.
+    /// HMAC key with which the secrets of this file are hashed, random for each file.
     hmac_key: HmacKey,
-    /// In the order of their creation. Names are unique.
+    /// API keys in the order of their creation. Names are unique.
     pub(crate) keys: Vec<StoredKey>,
 }
 
-/// HMAC key of the hashes of one file. It is not printed: with the key and a hash, a secret that is not random
-/// could be guessed.
+/// HMAC key with which the secrets of one file are hashed. It is not printed: with this key and a
+/// hash, a secret that is not random could be guessed.
 struct HmacKey([u8; 32]);
 
 impl std::fmt::Debug for HmacKey {
@@ -46,16 +45,17 @@ impl std::fmt::Debug for HmacKey {
     }
 }
 
-/// A key of `keys.json`.
+/// An API key in `keys.json`.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredKey {
-    /// Name, rights and limits.
+    /// Name, rights and limits of the API key.
     pub(crate) rights: KeyRights,
     pub(super) hash: KeyedHash,
-    /// The secret that the last rotation replaced, if it still works.
+    /// The secret that the last rotation replaced, if clients may still use it.
     pub(crate) previous: Option<PreviousSecret>,
     pub(crate) created: Timestamp,
-    /// Time at which the key was revoked. A revoked key stays in the file, without effect.
+    /// Time at which the key was revoked. A revoked key stays in the file but authenticates no
+    /// client.
     pub(crate) revoked: Option<Timestamp>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct StoredKey {
 #[derive(Clone, Debug)]
 pub(crate) struct PreviousSecret {
     pub(super) hash: KeyedHash,
-    /// Time from which the secret is rejected.
+    /// Time from which clients with this secret are rejected.
     pub(crate) until: Timestamp,
 }
 
@@ -79,7 +79,7 @@ impl StoredKey {
         }
     }
 
-    /// Replaces the secret. The old one works until `until`, if that is given.
+    /// Replaces the secret of the key. The old secret works until `until`, if that is given.
     pub(crate) fn rotate(&mut self, hash: KeyedHash, until: Option<Timestamp>) {
         let old = std::mem::replace(&mut self.hash, hash);
         self.previous = until.map(|until| PreviousSecret { hash: old, until });
@@ -87,7 +87,7 @@ impl StoredKey {
 }
 
 impl StoredKeys {
-    /// Returns a file without keys, with a new key for hashes.
+    /// Returns a `keys.json` without keys, with a new random HMAC key for hashes.
     pub(super) fn new() -> Result<Self, NoRandomness> {
         Ok(Self {
             hmac_key: HmacKey(random_bytes()?),
@@ -99,12 +99,13 @@ impl StoredKeys {
         Hasher::new(&self.hmac_key.0)
     }
 
-    /// Returns the hash of a new secret, for a key of this file.
+    /// Returns the hash of a new secret, under the HMAC key of this file.
     pub(crate) fn hash(&self, secret: &NewSecret) -> KeyedHash {
         self.hasher().hash(secret.expose().as_bytes())
     }
 
-    /// Adds a key. Replaces a revoked key of the same name, and forgets the oldest revoked keys.
+    /// Adds an API key. Replaces a revoked key of the same name, and forgets the oldest revoked
+    /// keys.
     pub(crate) fn add(&mut self, key: StoredKey) {
         self.keys.retain(|one| one.rights.name != key.rights.name);
         self.keys.push(key);
@@ -117,13 +118,12 @@ impl StoredKeys {
         }
     }
 
-    /// Returns the key with this name, unless it is revoked.
     pub(crate) fn find_mut(&mut self, name: &str) -> Option<&mut StoredKey> {
         let mut keys = self.keys.iter_mut();
         keys.find(|key| key.rights.name == name && key.revoked.is_none())
     }
 
-    /// Parses the file. The error is the reason why it is rejected.
+    /// Parses `keys.json`. The error is the reason why the file is rejected.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
         let explain = |error: serde_json::Error| format!("not a valid key file: {error}");
         let Version { version } = serde_json::from_slice(text).map_err(explain)?;
@@ -236,7 +236,8 @@ impl Entry {
         }
     }
 
-    /// Checks all fields. The error is the name of the first field that is not valid.
+    /// Checks all fields of a key in `keys.json`. The error is the name of the first field that is
+    /// not valid.
     fn parse(self) -> Result<StoredKey, &'static str> {
         let hash = |text: &str| bytes_from_hex(text).map(KeyedHash);
         let time = |text: &str| text.parse::<Timestamp>().ok();

@@ -10,8 +10,8 @@ use super::KeyTable;
 use super::SecretMemo;
 use super::file::StoredKeys;
 
-/// A file that is accepted has the same meaning after it is rewritten. A server with it needs keys, and no text
-/// about it contains a hash.
+/// Checks that `keys.json`, if it is accepted, has the same meaning after it is rewritten, that a
+/// server with the file needs keys, and that no message about it contains a hash.
 pub fn keys_file(data: &[u8]) {
     let keys = match StoredKeys::parse(data) {
         Ok(keys) => keys,

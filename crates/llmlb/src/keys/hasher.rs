@@ -1,4 +1,4 @@
-//! Keyed hashes of secrets.
+//! Keyed hashes (HMAC) of the secrets of API keys.
 
 use std::fmt;
 
@@ -8,24 +8,25 @@ use subtle::ConstantTimeEq;
 
 use crate::config::SecretHash;
 
-/// Number of bytes of a keyed hash by which a secret is looked up.
+/// Number of bytes at the start of a keyed hash by which a table finds a secret.
 pub(super) const PREFIX: usize = 16;
 
-/// HMAC-SHA-256 of a secret.
+/// HMAC-SHA-256 of the secret of an API key.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyedHash(pub(crate) [u8; 32]);
 
 impl KeyedHash {
-    /// The part by which a table finds a secret. Finding it takes a time that depends on the hash. That
-    /// discloses nothing useful: without the key of the hash, a client cannot choose secrets with
-    /// similar hashes.
+    /// Returns the start of the hash, by which a table finds a secret. The time of that search
+    /// depends on the hash, which discloses nothing useful: without the HMAC key, a client cannot
+    /// choose secrets with similar hashes.
     pub(super) fn prefix(&self) -> [u8; PREFIX] {
         let mut prefix = [0; PREFIX];
         prefix.copy_from_slice(&self.0[..PREFIX]);
         prefix
     }
 
-    /// Compares two hashes in constant time.
+    /// Compares two hashes in constant time, so that the time of a rejection does not disclose a
+    /// part of the hash.
     pub(super) fn is_equal(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -37,7 +38,7 @@ impl fmt::Debug for KeyedHash {
     }
 }
 
-/// Computes keyed hashes. The states after the key are computed once, so the hash of a usual secret
+/// Computes keyed hashes. The HMAC key is processed once, so the hash of a secret of usual length
 /// costs two compressions of SHA-256.
 #[derive(Clone)]
 pub(super) struct Hasher(hmac::Key);
@@ -51,8 +52,9 @@ impl Hasher {
         self.sign(secret)
     }
 
-    /// Returns the hash for a secret whose SHA-256 is known. It differs from the hash of every secret,
-    /// because secrets have no NUL: otherwise a client that knows the SHA-256 could send its bytes.
+    /// Returns the keyed hash for a secret of which only the SHA-256 is known. A leading NUL, which
+    /// no secret has, distinguishes it from the hash of a secret: otherwise a client that knows the
+    /// SHA-256 could authenticate with its bytes.
     pub(super) fn hash_of_digest(&self, digest: SecretHash) -> KeyedHash {
         let mut text = [0; 33];
         text[1..].copy_from_slice(&digest.0);
@@ -73,8 +75,8 @@ impl fmt::Debug for Hasher {
     }
 }
 
-/// Returns 32 random bytes from the operating system. The error means that it has no source of
-/// randomness.
+/// Returns 32 random bytes from the operating system. The error means that the system has no source
+/// of randomness, so no secret can be created.
 pub(super) fn random_bytes() -> Result<[u8; 32], NoRandomness> {
     let mut bytes = [0; 32];
     SystemRandom::new()
@@ -83,7 +85,7 @@ pub(super) fn random_bytes() -> Result<[u8; 32], NoRandomness> {
     Ok(bytes)
 }
 
-/// The operating system has no source of randomness.
+/// Error of an operating system without a source of randomness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRandomness;
 
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
     use crate::config::{bytes_from_hex, bytes_to_hex};
 
-    /// The second test of RFC 4231, whose data is hashed as it is.
+    /// Expected value from the second test of RFC 4231.
     #[test]
     fn keyed_hash_is_hmac_sha_256() {
         let key = hmac::Key::new(hmac::HMAC_SHA256, b"Jefe");

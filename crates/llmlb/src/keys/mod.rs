@@ -1,11 +1,11 @@
-//! API keys of clients. Keys come from `llmlb.toml` and from `keys.json` in the data directory, which
-//! `llmlb key` changes while servers run (promise L11).
+//! API keys of clients. Keys come from `llmlb.toml` and from `keys.json` in the data directory,
+//! which `llmlb key` changes while servers run (promise L11).
 //!
-//! A secret is stored nowhere. `keys.json` has a keyed hash of it, HMAC-SHA-256 under a random key of
-//! that file. A fast hash suffices because secrets are random: 32 bytes cannot be
-//! guessed, however fast a guess is.
+//! A secret is stored nowhere. `keys.json` contains only a keyed hash of each secret, HMAC-SHA-256
+//! under a random key of that file. A fast hash suffices because secrets are random: 32 bytes
+//! cannot be guessed, however fast a guess is.
 //!
-//! A server that has had keys never serves clients without one until it is restarted, even if all
+//! A server that has had keys never serves clients without a key until it is restarted, even if all
 //! keys are revoked or the file is deleted.
 
 mod file;
@@ -36,18 +36,20 @@ pub(crate) use watch::KeyWatch;
 /// An API key: its name, and the rights and limits of the clients that send its secret.
 #[derive(Debug)]
 pub(crate) struct ApiKey {
-    /// Unique among all keys. A rotated key keeps its name.
+    /// Name of the key, unique among all keys. A rotated key keeps its name.
     pub(crate) name: Arc<str>,
     pub(crate) team: Option<Arc<str>>,
     /// Models and aliases that the key may use, as clients name them; `None` for all. A `*` at the end
     /// of a name matches any rest.
     models: Option<Vec<String>>,
     pub(crate) limits: KeyLimits,
-    /// Time from which the key is rejected.
+    /// Time from which clients with the key are rejected.
     expires: Option<Timestamp>,
-    /// True if the key may read the pages about the server from other machines.
+    /// True if clients with the key may read the pages about the server, such as `/status`, from
+    /// other machines.
     pub(crate) is_admin: bool,
-    /// Number of the key as a sender of requests, for the queue. It is the same after a restart.
+    /// Number that identifies the key in the fair queue, where each key is one sender of requests.
+    /// The number is the same after a restart.
     pub(crate) number: u64,
 }
 
@@ -71,7 +73,6 @@ impl ApiKey {
         models.is_none_or(|models| is_among(models, model))
     }
 
-    /// Models that the key may use; `None` for all.
     pub(crate) fn models(&self) -> Option<&[String]> {
         self.models.as_deref()
     }

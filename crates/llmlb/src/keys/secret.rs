@@ -1,4 +1,4 @@
-//! New secrets: `llmlb-` and 32 random bytes in base 62.
+//! New secrets of API keys: `llmlb-` and 32 random bytes in base 62.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 /// Number of digits of 32 bytes in base 62.
 const LENGTH: usize = 43;
 
-/// A secret that was just generated. It is printed once and stored nowhere.
+/// A secret that was just generated for an API key. It is printed once and stored nowhere.
 pub(crate) struct NewSecret(String);
 
 impl NewSecret {
@@ -21,7 +21,8 @@ impl NewSecret {
     fn from_bytes(mut number: [u8; 32]) -> Self {
         let mut digits = [0; LENGTH];
         for digit in digits.iter_mut().rev() {
-            // Long division of the number, whose bytes are the digits in base 256.
+            // Divide the number, whose bytes are digits in base 256, by 62. The rest is the next
+            // digit in base 62.
             let mut rest = 0;
             for byte in &mut number {
                 let value = rest << 8 | usize::from(*byte);
@@ -34,7 +35,7 @@ impl NewSecret {
         Self(PREFIX.chars().chain(digits).collect())
     }
 
-    /// Returns the secret itself. Only for the command that prints it once.
+    /// Returns the secret itself. Must be called only by the command that prints the secret once.
     pub(crate) fn expose(&self) -> &str {
         &self.0
     }
@@ -57,7 +58,7 @@ mod tests {
         let mut one = [0; 32];
         one[31] = 62;
         assert!(NewSecret::from_bytes(one).expose().ends_with("010"));
-        // The largest number needs all 43 digits.
+        // The largest possible number needs all 43 digits, so no random bit is lost.
         let largest = NewSecret::from_bytes([255; 32]);
         assert!(!largest.expose().starts_with("llmlb-0"));
         assert_eq!(largest.expose().len(), 6 + 43);

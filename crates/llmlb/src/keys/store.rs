@@ -12,24 +12,24 @@ use super::file::StoredKeys;
 use super::hasher::NoRandomness;
 use crate::sys::{Exposed, data_file};
 
-/// Name of the file in the data directory.
 const FILE: &str = "keys.json";
-/// Name of the new file until it replaces the old one.
+/// Name of the new version of `keys.json`, until it replaces the old version.
 const NEW_FILE: &str = "keys.json.new";
-/// Name of the lock file of commands that change the keys.
+/// Name of the lock file that commands hold while they change `keys.json`.
 const LOCK_FILE: &str = ".keys.lock";
-/// Maximum size of the file: twice that of the largest one that this release writes.
+/// Maximum size of `keys.json`: twice the size of the largest file that this release writes. It
+/// bounds the memory for a damaged file.
 const MAX_SIZE: u64 = 32 << 20;
-/// Maximum time for which a command waits for others that change the keys.
+/// Maximum time for which a command waits for other commands that change `keys.json`.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The keys of one data directory.
+/// The file `keys.json` of one data directory.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyStore {
     dir: PathBuf,
 }
 
-/// An error of `keys.json`, with the file's path.
+/// Failure to read or change `keys.json`, with the file's path.
 #[derive(Debug)]
 pub(crate) struct KeyFileError {
     path: PathBuf,
@@ -39,8 +39,8 @@ pub(crate) struct KeyFileError {
 #[derive(Debug)]
 enum Reason {
     Io(io::Error),
-    /// Users other than the owner of the data directory could have written the file, so its keys are not
-    /// trusted.
+    /// Users other than the owner of the data directory could have written `keys.json`, so its keys
+    /// are not trusted.
     Exposed(Exposed),
     TooLarge,
     Invalid(String),
@@ -55,12 +55,12 @@ impl KeyStore {
         }
     }
 
-    /// Path of `keys.json`.
+    /// Returns the path of `keys.json`.
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.join(FILE)
     }
 
-    /// Returns the keys; `None` if there is no file.
+    /// Reads `keys.json`. `None` if the file does not exist.
     pub(crate) fn read(&self) -> Result<Option<StoredKeys>, KeyFileError> {
         let path = self.path();
         let file = match data_file::open_trusted(&path) {
@@ -70,7 +70,8 @@ impl KeyStore {
             Ok(Ok(file)) => file,
         };
         let mut text = Vec::new();
-        // One byte beyond the maximum detects a larger file.
+        // Read one byte beyond the maximum, so that a larger file is detected without reading all
+        // of it.
         let read = file.take(MAX_SIZE + 1).read_to_end(&mut text);
         read.map_err(|error| self.error(Reason::Io(error)))?;
         if text.len() as u64 > MAX_SIZE {
@@ -81,8 +82,8 @@ impl KeyStore {
             .map_err(|why| self.error(Reason::Invalid(why)))
     }
 
-    /// True if the file requires that clients have a key. Also true for a file that cannot be read:
-    /// the server then does not start.
+    /// True if `keys.json` exists and has keys, so that clients need one. Also true for a file that
+    /// cannot be read: the server then does not start.
     pub(crate) fn requires_keys(&self) -> bool {
         match self.read() {
             Ok(keys) => keys.is_some_and(|keys| !keys.keys.is_empty()),
@@ -90,8 +91,8 @@ impl KeyStore {
         }
     }
 
-    /// Changes the keys under a lock, so that no change of another command is lost. Creates the data
-    /// directory and the file if they are missing. If `edit` fails, nothing is changed.
+    /// Changes the keys under a lock, so that no change of a concurrent command is lost. Creates
+    /// the data directory and `keys.json` if they are missing. If `edit` fails, nothing is changed.
     pub(crate) fn change<T, E>(
         &self,
         verb: &str,
@@ -119,11 +120,12 @@ impl KeyStore {
         claim.acquire_within(LOCK_TIMEOUT, |_| {}).map_err(lock)
     }
 
-    /// Replaces the file. A crash leaves the old file or the new one.
+    /// Replaces `keys.json`. A crash leaves the complete old file or the complete new one.
     fn replace(&self, keys: &StoredKeys) -> io::Result<()> {
         let (path, new) = (self.path(), self.dir.join(NEW_FILE));
         let text = keys.format()?;
-        // A command that crashed may have left its file. The lock excludes one that is still running.
+        // Remove the new file of a command that crashed. No running command uses it, because this
+        // command holds the lock.
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -149,7 +151,7 @@ impl KeyStore {
 }
 
 impl KeyFileError {
-    /// Returns what to type, if a command helps.
+    /// Returns a hint with a command that may solve the problem, if there is one.
     pub(crate) fn hint(&self) -> Option<String> {
         let path = self.path.display();
         match &self.why {
@@ -180,7 +182,8 @@ impl fmt::Display for KeyFileError {
         match &self.why {
             Reason::Io(error) => {
                 let why = error.to_string();
-                // The number of the error, such as ` (os error 13)`, is removed: its words suffice.
+                // Remove the system's error number, such as ` (os error 13)`, which does not help
+                // operators.
                 let why = why.split(" (os error").next().unwrap_or_default();
                 write!(f, "cannot read or write {path}: {why}")
             }

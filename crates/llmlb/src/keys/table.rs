@@ -1,4 +1,4 @@
-//! The table of all keys of a running server, which finds the key of a secret.
+//! The table of all API keys of a running server, which finds the key of a client's secret.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -18,72 +18,75 @@ use crate::config::{ConfiguredKey, ConfiguredSecret, MAX_SECRET, SecretHash};
 /// Number of the next snapshot of this process.
 static NEXT_VERSION: AtomicU64 = AtomicU64::new(0);
 
-/// All keys of a server. Requests read a snapshot that changes as a whole.
+/// All API keys of a server. A change replaces the whole snapshot, so that each request reads
+/// consistent keys without a lock.
 #[derive(Debug)]
 pub(crate) struct KeyTable {
     current: ArcSwap<Snapshot>,
     sources: Mutex<Sources>,
 }
 
-/// The keys from which snapshots are built.
+/// API keys of the configuration and of `keys.json`, from which each snapshot is built.
 #[derive(Debug)]
 struct Sources {
     configured: Vec<ConfiguredKey>,
-    /// `None` while there is no `keys.json`.
+    /// Content of `keys.json`; `None` while there is no such file.
     stored: Option<StoredKeys>,
-    /// HMAC key of this process, used for the hashes while there is no `keys.json`.
+    /// HMAC key of this process, with which secrets are hashed while there is no `keys.json`.
     hasher: Hasher,
-    /// Reason why the latest `keys.json` is not used.
+    /// Reason why the latest `keys.json` is not used. The last valid one stays in use.
     error: Option<String>,
 }
 
 #[derive(Debug)]
 struct Snapshot {
-    /// Number of the snapshot. No other snapshot of this process has it.
+    /// Number of the snapshot, different for each snapshot of this process. A connection that remembers
+    /// a secret compares it, so that a revoked key is looked up again and rejected.
     version: u64,
-    /// True if clients need a key.
+    /// True if requests need an API key.
     is_required: bool,
     hasher: Hasher,
-    /// Secrets by the beginning of their keyed hash. Clients cannot choose these bytes, so a cheap hash
+    /// Secrets by the start of their keyed hash. Clients cannot choose these bytes, so a fast hash
     /// function suffices for the map.
     secrets: HashMap<[u8; PREFIX], Secret, FixedState>,
-    /// True if a key of the configuration has `sha256`. Only then a secret is also looked up by its SHA-256.
+    /// True if a key of the configuration has `sha256`. Only then must a client's secret also be
+    /// looked up by its SHA-256.
     has_digests: bool,
     /// Number of keys.
     count: usize,
 }
 
-/// A secret that authenticates clients, with its key.
+/// A secret that authenticates clients, with the API key to which it belongs.
 #[derive(Debug)]
 struct Secret {
     hash: KeyedHash,
-    /// Time from which this secret of the key is rejected, after a rotation.
+    /// Time from which this secret is rejected, if a rotation has replaced it.
     until: Option<Timestamp>,
     key: Arc<ApiKey>,
 }
 
-/// The reason why a secret is rejected.
+/// Reason why a client's secret is rejected.
 #[derive(Clone, Debug)]
 pub(crate) enum RejectedSecret {
     /// No key has this secret, or the key was revoked.
     Unknown,
-    /// The key or this secret of it has expired.
+    /// The API key has expired, or this secret of the key has.
     Expired(Arc<ApiKey>),
 }
 
-/// State of the table for `/status`.
+/// State of the API keys for `/status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyReport {
-    /// True if clients need a key.
+    /// True if requests need an API key.
     pub(crate) is_required: bool,
     /// Number of keys, without revoked ones.
     pub(crate) count: usize,
-    /// Reason why the latest `keys.json` is not used.
+    /// Reason why the latest `keys.json` is not used. The last valid one stays in use.
     pub(crate) error: Option<String>,
 }
 
 impl KeyTable {
-    /// Returns the table of these keys. `stored` is `None` without a `keys.json`.
+    /// Returns the table of these API keys. `stored` is `None` if there is no `keys.json`.
     pub(crate) fn new(
         configured: Vec<ConfiguredKey>,
         stored: Option<StoredKeys>,
@@ -100,12 +103,14 @@ impl KeyTable {
         })
     }
 
-    /// True if clients need a key. It stays true until the server is restarted.
+    /// True if requests need an API key. It stays true until the server is restarted, even if all
+    /// keys are deleted.
     pub(crate) fn is_required(&self) -> bool {
         self.current.load().is_required
     }
 
-    /// Returns the key with this secret. `memo` has the last secret of the client's connection.
+    /// Returns the API key to which a client's secret belongs, or the reason why the secret is
+    /// rejected. `memo` remembers the last secret of the client's connection, which saves its hash.
     pub(crate) fn find(
         &self,
         secret: &[u8],
@@ -128,12 +133,13 @@ impl KeyTable {
         Ok(found.key)
     }
 
-    /// Replaces the keys of the configuration file.
+    /// Replaces the keys that the configuration file declares, after a reload.
     pub(crate) fn set_configured(&self, configured: Vec<ConfiguredKey>) {
         self.change(|sources| sources.configured = configured);
     }
 
-    /// Replaces the keys of `keys.json`. `None`: the file was deleted.
+    /// Replaces the keys of `keys.json`, after the file has changed. `None` means that the file was
+    /// deleted.
     pub(super) fn set_stored(&self, stored: Option<StoredKeys>) {
         self.change(|sources| {
             sources.stored = stored;
@@ -141,7 +147,7 @@ impl KeyTable {
         });
     }
 
-    /// Notes that the latest `keys.json` cannot be used. The keys stay as they are.
+    /// Notes that the latest `keys.json` cannot be used, for `/status`. The keys stay as they are.
     pub(super) fn set_error(&self, error: String) {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.error = Some(error);
@@ -160,11 +166,11 @@ impl KeyTable {
         }
     }
 
-    /// Returns all keys, each once.
+    /// Returns all API keys, each once.
     pub(crate) fn all(&self) -> Vec<Arc<ApiKey>> {
         let snapshot = self.current.load();
         let keys = snapshot.secrets.values().map(|secret| &secret.key);
-        // A key has two secrets for some time after its rotation.
+        // Return a key once, although it has two secrets for some time after its rotation.
         let mut names = HashSet::new();
         keys.filter(|key| names.insert(&*key.name))
             .map(Arc::clone)
@@ -183,7 +189,8 @@ impl Sources {
     fn snapshot(&self, was_required: bool) -> Snapshot {
         let stored = self.stored.as_ref();
         let hasher = stored.map_or_else(|| self.hasher.clone(), StoredKeys::hasher);
-        // Revoked keys count: a server whose last key is revoked stays closed.
+        // Require keys even if all are revoked: otherwise revoking the last key would open the
+        // server to all clients.
         let is_required = was_required
             || !self.configured.is_empty()
             || stored.is_some_and(|stored| !stored.keys.is_empty());
@@ -230,9 +237,10 @@ impl Sources {
 }
 
 impl Snapshot {
-    /// Returns the key with this secret, expired or not.
+    /// Returns the API key of a secret. The caller checks if the key has expired.
     fn find(&self, secret: &[u8]) -> Option<FoundKey> {
-        // Longer texts are not hashed, because clients choose the length.
+        // Reject overlong texts before they are hashed: clients choose the length, and so the cost
+        // of the hash.
         if secret.len() > MAX_SECRET || !secret.iter().all(u8::is_ascii_graphic) {
             return None;
         }
@@ -246,13 +254,13 @@ impl Snapshot {
         })
     }
 
-    /// Returns the secret with this hash.
+    /// Returns the stored secret with this hash.
     fn get(&self, hash: &KeyedHash) -> Option<&Secret> {
         let found = self.secrets.get(&hash.prefix())?;
         found.hash.is_equal(hash).then_some(found)
     }
 
-    /// Adds a secret of a key, unless another key has the same secret.
+    /// Adds a secret of an API key, unless another key has the same secret.
     fn insert(&mut self, hash: KeyedHash, until: Option<Timestamp>, key: &Arc<ApiKey>) {
         match self.secrets.entry(hash.prefix()) {
             Entry::Vacant(entry) => {
@@ -284,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Returns a file with one key, and the key's secret.
+    /// Returns a `keys.json` with one key, and the secret of that key.
     fn stored(name: &str) -> (StoredKeys, NewSecret) {
         let mut keys = StoredKeys::new().unwrap();
         let secret = NewSecret::generate().unwrap();
@@ -317,7 +325,8 @@ mod tests {
         assert_eq!(table.report().count, 2);
     }
 
-    /// The SHA-256 in the configuration file is no secret: its bytes do not authenticate.
+    /// The SHA-256 in the configuration file does not authenticate a client that sends its bytes as
+    /// a secret.
     #[test]
     fn secret_is_found_by_its_digest_and_the_digest_is_no_secret() {
         let digest = SecretHash::new(b"a-random-secret");
@@ -367,11 +376,11 @@ mod tests {
         table.set_stored(Some(copy));
         assert!(table.is_required());
         assert_eq!(found(&table, secret.expose()), "k");
-        // The file is deleted.
+        // The deletion of `keys.json` does not open the server.
         table.set_stored(None);
         assert!(table.is_required());
         assert_eq!(found(&table, secret.expose()), "unknown");
-        // After a restart, a file whose keys are all revoked keeps the server closed.
+        // After a restart, a `keys.json` whose keys are all revoked keeps the server closed.
         keys.find_mut("k").unwrap().revoked = Some(Timestamp::now());
         let table = KeyTable::new(Vec::new(), Some(keys)).unwrap();
         assert!(table.is_required());

@@ -9,10 +9,10 @@ use super::store::KeyStore;
 use super::table::KeyTable;
 use crate::sys::data_file::{self, FileStamp};
 
-/// Interval of the checks. Changes take effect within a second.
+/// Interval at which `keys.json` is checked for changes. Changes must take effect within a second.
 const CHECK_EVERY: Duration = Duration::from_millis(400);
 
-/// Handle of the thread. Dropping it ends the thread.
+/// Handle of the thread that watches `keys.json`. Dropping the handle ends the thread.
 #[derive(Debug)]
 pub(crate) struct KeyWatch {
     _stop: mpsc::Sender<()>,
@@ -38,13 +38,14 @@ impl KeyWatch {
 struct Watcher {
     store: KeyStore,
     table: Arc<KeyTable>,
-    /// State of the file when it was read last. `None` before the first check, and after an error.
+    /// State of `keys.json` when it was read last. `None` before the first check, and after an
+    /// error, so that the next check reads the file.
     seen: Option<Seen>,
-    /// Message of the last error, so that it is logged once.
+    /// Message of the last error, so that the same error is logged once.
     error: Option<String>,
 }
 
-/// State of the file.
+/// State of `keys.json`, by which a change is detected.
 #[derive(PartialEq, Eq)]
 enum Seen {
     Missing,
@@ -61,11 +62,11 @@ impl Watcher {
         }
     }
 
-    /// Reads the file if it has changed.
+    /// Reads `keys.json` if it has changed, and applies its keys.
     fn check(&mut self) {
         let path = self.store.path();
-        // The stamp is read before the content: if the file changes in between, the next check sees another
-        // stamp.
+        // Read the stamp of the file before its content: if the file changes in between, the next
+        // check sees another stamp and reads the file again.
         let stamp = match data_file::stamp(&path) {
             Ok(stamp) => stamp.map_or(Seen::Missing, Seen::File),
             Err(error) => return self.failed(format!("{}: {error}", path.display())),
@@ -97,8 +98,8 @@ impl Watcher {
         }
     }
 
-    /// Keeps the last good keys. The file is read again at the next check: it may have become
-    /// readable without a change of its own.
+    /// Keeps the last valid keys, and logs an error that is new. The next check reads `keys.json`
+    /// again: it may have become readable without a change of its stamp.
     fn failed(&mut self, error: String) {
         self.seen = None;
         if self.error.as_ref() != Some(&error) {
@@ -145,7 +146,7 @@ mod tests {
         };
         watcher.check();
         assert!(works());
-        // A rewrite in place and a bad file, then a good one again.
+        // Write bad content into the file in place, then good content again.
         let good = fs::read(store.path()).unwrap();
         for bad in [&b""[..], b"{}", &good[..good.len() / 2]] {
             fs::write(store.path(), bad).unwrap();

@@ -1,4 +1,4 @@
-//! An admitted request: its share of the key's limits.
+//! The share of a key's limits that an admitted request holds until its response has ended.
 
 use std::sync::Arc;
 
@@ -6,13 +6,14 @@ use super::demand::TokenDemand;
 use super::key_state::KeyState;
 use super::key_usage::Now;
 
-/// An admitted request. It holds its share of the key's limits until it is dropped.
+/// An admitted request. It holds its share of the key's limits (concurrency and reserved tokens)
+/// until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Admission {
     state: Arc<KeyState>,
     reserved: u64,
     choices: u64,
-    /// False for a request that only dry-run mode admitted.
+    /// False for a request that only dry-run mode admitted. Such a request counts in no window.
     is_counted: bool,
     is_settled: bool,
     wall_ms: u64,
@@ -36,8 +37,8 @@ impl Admission {
         }
     }
 
-    /// Replaces the reserved tokens with those of the usage record. `None` if there is no record,
-    /// because metering is off: then the reserved tokens count.
+    /// Replaces the reserved tokens of the request with those of its usage record. `None` if there
+    /// is no record, because metering is off: then the reserved tokens count.
     pub(crate) fn settle(&mut self, tokens: Option<u64>) {
         let now = self.state.started.elapsed().as_millis();
         self.settle_at(tokens, u64::try_from(now).unwrap_or(u64::MAX));
@@ -53,13 +54,15 @@ impl Admission {
         usage.use_tokens(tokens, self.is_counted, now_ms, self.wall_ms);
     }
 
-    /// Learns the output of a complete response, for requests that do not limit their output.
+    /// Learns how many tokens a complete response has, so that later requests for the model reserve
+    /// a realistic number. For requests that do not limit their output.
     pub(crate) fn learn(&self, model: &str, completion: u64) {
         let outputs = &self.state.outputs;
         outputs.learn(model, completion / self.choices);
     }
 
-    /// True if the key has a limit on tokens, so that the output of its requests is worth learning.
+    /// True if tokens were reserved for the request, because its key limits tokens. Only then is
+    /// the output of its response worth learning.
     pub(crate) fn has_token_limit(&self) -> bool {
         self.reserved > 0
     }

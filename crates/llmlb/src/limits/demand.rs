@@ -1,27 +1,27 @@
 //! Tokens that a request may use, as far as its body states them.
 
-/// Tokens that a request may use. Reserved when the request is admitted, and replaced by the metered
-/// figure when its usage record is final.
+/// Tokens that a request may use. They are reserved when the request is admitted, and replaced by
+/// the metered figure when its usage record is final.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TokenDemand {
-    /// Estimated tokens of the prompt.
+    /// Estimated number of tokens of the prompt.
     pub(crate) prompt: u64,
     pub(crate) output: OutputDemand,
-    /// Number of responses; 0 counts as 1.
+    /// Number of responses that the request asks for; 0 counts as 1.
     pub(crate) choices: u64,
 }
 
-/// Tokens that the model may generate.
+/// Number of tokens that a model may generate for the request, by which tokens are reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OutputDemand {
-    /// The request uses no model.
+    /// The request runs no model, so no tokens are reserved.
     #[default]
     NoModel,
     /// The model generates at most this many tokens in all responses; 0 for embeddings.
     AtMost(u64),
     /// The request sets no maximum for its responses.
     Unlimited,
-    /// Tokens cannot be predicted, such as those of an image. Nothing is reserved.
+    /// The tokens cannot be predicted, such as those of an image. Nothing is reserved.
     Unknown,
 }
 

@@ -13,7 +13,8 @@ pub(crate) enum LimitKind {
     Budget(Period),
 }
 
-/// The limit that a request would exceed.
+/// The limit of an API key that a refused request would exceed, with the figures for the error
+/// message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Exceeded {
     pub(crate) kind: LimitKind,
@@ -28,7 +29,7 @@ pub(crate) struct Exceeded {
 impl LimitKind {
     pub(super) const COUNT: usize = 4;
 
-    /// Name of the limit in `/status`.
+    /// Returns the name of the limit in `/status`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Requests => "requests",
@@ -83,7 +84,8 @@ impl fmt::Display for Exceeded {
     }
 }
 
-/// A time in the format of OpenAI's rate limit fields: `120ms`, `1.5s`, `6m0s`, `2h3m4s`.
+/// A duration in the format of OpenAI's rate limit fields, which SDKs parse: `120ms`, `1.5s`,
+/// `6m0s`, `2h3m4s`.
 pub(crate) struct Wait(pub(crate) u64);
 
 impl Wait {

@@ -1,4 +1,4 @@
-//! State of one key, which all threads share.
+//! Use of the limits of one API key, which all threads share, and the admission of its requests.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,11 +13,10 @@ use super::rates::Rates;
 use crate::config::KeyLimits;
 use crate::episode::Episode;
 
-/// State of one key.
 #[derive(Debug)]
 pub(super) struct KeyState {
     pub(super) name: Arc<str>,
-    /// Start of the monotonic clock.
+    /// Start of the monotonic clock by which the windows of the limits are measured.
     pub(super) started: Instant,
     usage: Mutex<KeyUsage>,
     pub(super) outputs: Arc<OutputLengths>,

@@ -8,75 +8,79 @@ use super::spend::Spend;
 use super::window::{WINDOW_MS, Window};
 use crate::config::{Budget, KeyLimits, Period};
 
-/// Wait that is announced if a limit is used by requests in flight, whose end is not known.
+/// Wait that a refusal announces if requests in flight use up the limit, since their end is not
+/// known.
 pub(super) const IN_FLIGHT_WAIT_MS: u64 = 1000;
 /// Maximum age of the fleet's last decision for the limit on concurrency: the fleet no longer counts the
 /// requests in flight of a server that is silent for longer.
 const SILENCE_MS: u64 = 10_000;
 
-/// A time, by both clocks.
+/// The current time, by the monotonic clock and by the wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Now {
     /// Milliseconds of the monotonic clock, since the server started.
     pub(crate) mono_ms: u64,
-    /// Time of the request's usage record, in milliseconds since 1970. It decides the period.
+    /// Time of the request's usage record, in milliseconds since 1970. It decides in which period
+    /// of the budget the request counts.
     pub(crate) wall_ms: u64,
 }
 
 /// Use of the limits of one API key at present.
 #[derive(Debug, Default)]
 pub(super) struct KeyUsage {
-    /// The latest time that was seen. Threads read the clock before they take the lock, so their
-    /// times can arrive out of order.
+    /// The latest monotonic time that was seen. Threads read the clock before they take the lock,
+    /// so their times can arrive out of order.
     now: u64,
-    /// Requests admitted in the last 60 seconds.
+    /// Number of requests admitted in the last 60 seconds.
     requests: Window,
     /// Tokens of the requests that ended in the last 60 seconds.
     tokens: Window,
     concurrent: u64,
-    /// Tokens reserved by requests in flight.
+    /// Number of tokens reserved by requests in flight.
     reserved: u64,
     pub(super) spend: Spend,
-    /// Limits of the key when it was used last.
+    /// Limits of the key when it was used last. A reload of the configuration can change them.
     pub(super) limits: KeyLimits,
-    /// Figures of this server that the store of the fleet has.
+    /// Figures of this server that the store of the fleet has, so that unchanged figures are not
+    /// published every second.
     pub(super) published: Option<Figures>,
-    /// The last decision of the fleet.
+    /// Use of the key's limits when the store of the fleet last decided about a request.
     pub(super) contact: Option<Contact>,
     /// Number of requests that were admitted without the fleet and are not reported to its store yet.
     pub(super) unreported: u64,
 }
 
-/// Use of a key at the last decision of the fleet.
+/// Use of a key's limits when the store of the fleet last decided. It divides the rest of the
+/// limits among the servers while the store does not respond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contact {
     pub(super) mono_ms: u64,
     pub(super) own: Use,
-    /// Use of all servers together.
+    /// Use of the limits by all servers of the fleet together.
     pub(super) all: Use,
 }
 
-/// Use of limits that several servers share.
+/// Use of the limits that the servers of a fleet share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Use {
     pub(super) requests: u64,
     pub(super) concurrent: u64,
-    /// Tokens of the last minute, and reserved ones.
+    /// Tokens of the last minute, and tokens reserved by requests in flight.
     pub(super) tokens: u64,
 }
 
-/// Figures of a key at one time, on this server.
+/// Use of a key's limits on this server at one time, as this server publishes it to its fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) requests: u64,
     pub(super) tokens: u64,
     pub(super) concurrent: u64,
     pub(super) reserved: u64,
-    /// The period of the key's budget; the day without a budget.
+    /// Period of the key's budget; the current day if the key has no budget.
     pub(super) period: Option<PeriodId>,
-    /// Tokens that this server used in that period.
+    /// Number of tokens that this server used in `period`.
     pub(super) own: u64,
-    /// Tokens that others used in that period, as far as they are known.
+    /// Number of tokens that other servers used in `period`, as far as they are known.
     pub(super) others: u64,
 }
 
@@ -93,7 +97,8 @@ impl Figures {
 }
 
 impl KeyUsage {
-    /// Returns the tokens to reserve, or the limit that the request would exceed.
+    /// Returns the number of tokens to reserve for a request, or the limit that the request would
+    /// exceed.
     pub(super) fn check(
         &mut self,
         limits: &KeyLimits,
@@ -136,11 +141,13 @@ impl KeyUsage {
         if left == u64::MAX {
             return Ok(0);
         }
-        // The checks above have found room for the smallest demand, so this cannot fail.
+        // The fallback is never used: the checks above have found enough tokens for the smallest
+        // demand.
         Ok(demand.reserve(left, expected).unwrap_or(left))
     }
 
-    /// Returns the tokens that are left of a budget.
+    /// Returns the number of tokens that are left of a budget, or the error for a request that
+    /// needs more.
     fn check_budget(
         &self,
         Budget { tokens, per }: Budget,
@@ -163,7 +170,8 @@ impl KeyUsage {
         }
     }
 
-    /// Returns the tokens that are left of the limit per minute.
+    /// Returns the number of tokens that are left of the limit per minute, or the error for a
+    /// request that needs more.
     fn check_tokens(
         &mut self,
         limit: u64,
@@ -184,13 +192,14 @@ impl KeyUsage {
         }
     }
 
-    /// Returns the milliseconds until this many tokens of requests that have ended leave the window.
+    /// Returns the milliseconds until this many tokens of ended requests leave the window of 60
+    /// seconds, when a refused request may be admitted.
     pub(super) fn wait_for_tokens(&self, tokens: u64) -> u64 {
         let wait = self.tokens.wait_for(self.now, tokens);
         wait.unwrap_or(IN_FLIGHT_WAIT_MS)
     }
 
-    /// Counts an admitted request.
+    /// Counts an admitted request against the key's limits.
     pub(super) fn commit(&mut self, limits: &KeyLimits, reserved: u64, now: Now) {
         self.now = self.now.max(now.mono_ms);
         if let Some(limit) = limits.requests_per_minute {
@@ -201,8 +210,8 @@ impl KeyUsage {
         self.reserved = self.reserved.saturating_add(reserved);
     }
 
-    /// Counts the tokens of a usage record. `wall_ms` is the time of the record. `is_counted` is false
-    /// if the request counts in no window.
+    /// Counts the tokens of a usage record, whose time is `wall_ms`. `is_counted` is false for a
+    /// request that only dry-run mode admitted: its tokens count in the spend, but in no window.
     pub(super) fn use_tokens(&mut self, tokens: u64, is_counted: bool, now_ms: u64, wall_ms: u64) {
         if tokens == 0 {
             return;
@@ -224,7 +233,7 @@ impl KeyUsage {
         self.concurrent = self.concurrent.saturating_sub(1);
     }
 
-    /// Returns what is left of the limits per minute.
+    /// Returns what is left of the key's limits per minute, for the header fields of a response.
     pub(super) fn rates(&mut self, limits: &KeyLimits, now: Now) -> Rates {
         self.now = self.now.max(now.mono_ms);
         let requests = limits.requests_per_minute.map(|limit| {
@@ -240,7 +249,7 @@ impl KeyUsage {
         Rates { requests, tokens }
     }
 
-    /// Returns the figures of this server. `per` is the period of the budget.
+    /// Returns this server's use of the key's limits. `per` is the period of the budget.
     pub(super) fn figures(&mut self, per: Period, now: Now) -> Figures {
         self.now = self.now.max(now.mono_ms);
         let period = PeriodId::at(per, now.wall_ms);
@@ -255,11 +264,13 @@ impl KeyUsage {
         }
     }
 
-    /// Returns the share of the limits that this server enforces while it cannot ask the others.
+    /// Returns the part of a key's limits that this server enforces while the store of the fleet
+    /// does not respond.
     ///
-    /// The rest of each limit at the last contact is divided among the servers, so that together they do not
-    /// exceed the limit. When that is too old, each server has one of `servers` parts of the limit. A
-    /// server serves at least one request as long as anything is left.
+    /// The rest of each limit at the last contact with the store is divided among the servers, so
+    /// that together they do not exceed the limit. If that contact is too long ago, each server
+    /// gets an equal part of the whole limit. A server serves at least one request as long as
+    /// anything is left.
     pub(super) fn share_of(&self, limits: &KeyLimits, servers: u32, now: Now) -> KeyLimits {
         let servers = u64::from(servers.max(1));
         let share = |limit: u64, known: Option<(u64, u64)>| match known {
@@ -285,7 +296,8 @@ impl KeyUsage {
             concurrency: limits.concurrency.map(|limit| small(limit, concurrent)),
             budget: limits.budget.map(|budget| {
                 let period = PeriodId::at(budget.per, now.wall_ms);
-                // The own spend that all servers know was deducted from what is left for all.
+                // Do not deduct the published spend of this server again: what is left for all
+                // servers is already smaller by it.
                 let published = self.published.filter(|known| known.period == Some(period));
                 let own = published.map_or(0, |known| known.own);
                 let base = own.saturating_add(self.spend.others(period));
@@ -300,7 +312,8 @@ impl KeyUsage {
     }
 }
 
-/// Divides a number into equal parts and returns one of them; at least 1 unless the number is 0.
+/// Divides a number into equal parts and returns one of them; at least 1 unless the number is 0, so
+/// that each server can serve a request.
 fn part(number: u64, parts: u64) -> u64 {
     (number / parts).max(1).min(number)
 }

@@ -51,17 +51,17 @@ pub(crate) use rates::Rates;
 /// that stage records can invent some.
 const MAX_KEYS: usize = 100_000;
 
-/// Limits of all keys of a server.
+/// Limits of all API keys of a server.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     states: Arc<KeyStates>,
     /// Limits that the servers of a fleet enforce together; `None` without Redis.
     store: Option<LimitStore>,
-    /// Reader of the records of other servers; empty without a data directory.
+    /// Reader of the usage records of other servers; empty without a data directory.
     replay: OnceLock<Replay>,
 }
 
-/// States of all keys.
+/// Use of the limits of all API keys.
 #[derive(Debug)]
 struct KeyStates {
     started: Instant,
@@ -69,25 +69,27 @@ struct KeyStates {
     table: Option<Arc<KeyTable>>,
     keys: RwLock<HashMap<Arc<str>, Arc<KeyState>, RandomState>>,
     outputs: Arc<OutputLengths>,
-    /// State that keys beyond [`MAX_KEYS`] share.
+    /// State that all keys beyond [`MAX_KEYS`] share, which bounds memory.
     rest: Arc<KeyState>,
 }
 
-/// A request to be admitted: its key, its demand and its time.
+/// A request that is to be admitted, with its key, its demand of tokens and its time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Candidate<'a> {
     pub(crate) key: &'a str,
     pub(crate) limits: &'a KeyLimits,
     pub(crate) demand: TokenDemand,
     pub(crate) model: Option<&'a str>,
-    /// Time of the request's usage record, in milliseconds since 1970.
+    /// Time of the request's usage record, in milliseconds since 1970. It decides in which period
+    /// of the budget the request counts.
     pub(crate) wall_ms: u64,
     /// `server.limits`.
     pub(crate) mode: LimitMode,
 }
 
 impl Limiter {
-    /// Returns the limiter of a server. `instance` is the name of the server in usage records.
+    /// Returns the limiter of a server, which decides which requests the limits of their keys
+    /// permit. `instance` is the name of the server in usage records.
     pub(crate) fn start(
         fleet: &FleetConfig,
         instance: &str,
@@ -101,9 +103,9 @@ impl Limiter {
         })
     }
 
-    /// Reads what the keys have spent from the records of a data directory. Must be called before the
-    /// first request is admitted, and after the records of requests that a crash interrupted are
-    /// staged.
+    /// Reads the tokens that the keys have spent from the usage records in a data directory. Must
+    /// be called before the first request is admitted, and after the records of requests that a
+    /// crash interrupted are staged: otherwise budgets would count too little.
     pub(crate) fn replay(&self, data: &Path, instance: &str) -> io::Result<()> {
         let _ = self
             .replay
@@ -111,7 +113,8 @@ impl Limiter {
         Ok(())
     }
 
-    /// Ends the threads. The store of the fleet gets the last figures.
+    /// Ends the threads of the limiter. The store of the fleet gets the last figures of this
+    /// server.
     pub(crate) fn finish(&self) {
         if let Some(replay) = self.replay.get() {
             replay.finish();
@@ -127,8 +130,8 @@ impl Limiter {
         let state = self.states.get(candidate.key);
         let question = self.question(candidate);
         if question.limits == KeyLimits::default() {
-            // The spend is also counted for a key without limits: a reload may give it a budget, which then
-            // includes this spend.
+            // Count the spend even for a key without limits: a reload may give the key a budget,
+            // which then includes this spend.
             let (limits, demand) = (&question.limits, question.demand);
             let admission = state.admit_unchecked(limits, 0, demand, true, question.now);
             return (Ok(admission), Rates::default());
@@ -143,8 +146,8 @@ impl Limiter {
         Self::decide_alone(&state, &question, servers)
     }
 
-    /// Decides without other servers. `servers` is the number of servers of a fleet whose store does
-    /// not respond.
+    /// Decides about a request by the limits of this server alone. `servers` is the number of
+    /// servers of a fleet whose store does not respond: this server then enforces its share.
     fn decide_alone(state: &Arc<KeyState>, question: &Question, servers: Option<u32>) -> Decision {
         let Question {
             limits,
@@ -171,7 +174,7 @@ impl Limiter {
         }
     }
 
-    /// Returns what is left of the limits of a key, for a response to a request that needs no
+    /// Returns what is left of the limits of a key, for the response to a request that needs no
     /// admission.
     pub(crate) fn rates(&self, key: &str, limits: &KeyLimits, wall_ms: u64) -> Rates {
         if limits.requests_per_minute.is_none() && limits.tokens_per_minute.is_none() {
@@ -189,7 +192,8 @@ impl Limiter {
     }
 }
 
-/// Counts a request beyond a limit, and admits it in dry-run mode.
+/// Counts a request that exceeds a limit. In dry-run mode the request is logged and admitted,
+/// otherwise it is refused.
 fn judge(
     state: &Arc<KeyState>,
     question: &Question,
@@ -228,17 +232,18 @@ impl KeyStates {
         }
     }
 
-    /// True if clients need a key. Without keys there is nothing to limit.
+    /// True if clients need an API key. Without keys there is nothing to limit.
     fn are_needed(&self) -> bool {
         self.table.as_ref().is_none_or(|table| table.is_required())
     }
 
-    /// Milliseconds of the monotonic clock.
+    /// Returns the milliseconds of the monotonic clock, which changes of the system time do not
+    /// affect.
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the state of a key, which is created by the first request.
+    /// Returns the state of a key. The first request of the key creates it.
     fn get(&self, key: &str) -> Arc<KeyState> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(state) = keys.get(key) {

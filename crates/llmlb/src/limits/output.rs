@@ -6,25 +6,28 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use foldhash::fast::RandomState;
 
-/// Tokens that are reserved for a response of a model that is not known yet.
+/// Number of tokens that are reserved for a response of a model whose responses are not learned
+/// yet.
 const UNLEARNED: u64 = 4096;
-/// Number of responses after which the 95th percentile of a model is used.
+/// Number of complete responses from which the 95th percentile of a model is used. Fewer would not
+/// be representative.
 const MIN_SAMPLES: u32 = 20;
-/// Number of responses after which older ones count half.
+/// Number of responses after which older responses count half, so that the figure follows changes.
 const MAX_SAMPLES: u32 = 2000;
-/// Maximum number of models. Only names that a backend serves are learned.
+/// Maximum number of models whose output is learned. Only names that a backend serves are learned.
 const MAX_MODELS: usize = 4096;
-/// Buckets of the histogram: four for each power of two, up to 2^16.
+/// Number of buckets of the histogram of response lengths: four for each power of two, up to 2^16.
 const BUCKETS: usize = 64;
 
-/// Learned output lengths of all models.
+/// Learned numbers of output tokens, by model.
 #[derive(Debug, Default)]
 pub(super) struct OutputLengths(RwLock<HashMap<Box<str>, Arc<OutputLength>, RandomState>>);
 
-/// Learned output length of one model.
+/// Learned number of output tokens of one model.
 #[derive(Debug)]
 struct OutputLength {
-    /// The 95th percentile, or [`UNLEARNED`].
+    /// Number of tokens to reserve for a response: the 95th percentile of the complete responses,
+    /// or [`UNLEARNED`].
     expected: AtomicU64,
     histogram: Mutex<Histogram>,
 }
@@ -43,7 +46,7 @@ impl OutputLengths {
         learned.map_or(UNLEARNED, |one| one.expected.load(Ordering::Relaxed))
     }
 
-    /// Learns the output of a complete response.
+    /// Adds the number of output tokens of a complete response to the histogram of its model.
     pub(super) fn learn(&self, model: &str, tokens: u64) {
         let models = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let found = models.get(model).map(Arc::clone);
@@ -98,7 +101,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the upper end of the bucket with the 95th percentile; `None` for too few samples.
+    /// Returns the upper end of the bucket with the 95th percentile; `None` if there are too few
+    /// samples.
     fn percentile_95(&self) -> Option<u64> {
         if self.total < MIN_SAMPLES {
             return None;
@@ -115,7 +119,7 @@ impl Histogram {
     }
 }
 
-/// Returns the bucket of a number: four buckets for each power of two.
+/// Returns the bucket of a number of tokens: there are four buckets for each power of two.
 fn bucket_of(tokens: u64) -> usize {
     let tokens = tokens.max(1);
     let log = tokens.ilog2();
@@ -128,7 +132,7 @@ fn bucket_of(tokens: u64) -> usize {
     usize::try_from(bucket).map_or(BUCKETS - 1, |bucket| bucket.min(BUCKETS - 1))
 }
 
-/// Returns the largest number of a bucket.
+/// Returns the largest number of tokens that belongs to a bucket.
 fn end_of(bucket: usize) -> u64 {
     let (log, quarter) = (bucket / 4, bucket as u64 % 4);
     if log >= 2 {

@@ -4,12 +4,12 @@ use crate::config::Period;
 
 pub(super) const DAY_MS: u64 = 24 * 3600 * 1000;
 
-/// A day or a month in UTC.
+/// A day or a month in UTC, in which a budget counts tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum PeriodId {
     /// Days since 1970-01-01.
     Day(u64),
-    /// Months since January of the year 0.
+    /// Number of the month, counted from January of the year 0.
     Month(u64),
 }
 

@@ -1,4 +1,4 @@
-//! Rest of the limits per minute, as the header fields of responses report it.
+//! What is left of a key's limits per minute, as the header fields of responses report it.
 
 use std::io::Write;
 
@@ -15,7 +15,7 @@ pub(crate) struct Rates {
     pub(crate) tokens: Option<Rate>,
 }
 
-/// A limit per minute, and what is left of it.
+/// A limit per minute, and how much of it is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) limit: u64,
@@ -34,7 +34,8 @@ impl Rate {
     }
 }
 
-/// Names of the fields of one rate: limit, remaining, reset.
+/// Names of the header fields that report one limit: its maximum, the rest, and the time of the
+/// reset.
 type Names = [HeaderName; 3];
 
 static OPENAI_REQUESTS: Names = [
@@ -57,12 +58,13 @@ static ANTHROPIC_TOKENS: Names = [
     HeaderName::from_static("anthropic-ratelimit-tokens-remaining"),
     HeaderName::from_static("anthropic-ratelimit-tokens-reset"),
 ];
-/// Bytes of the six values together, so that they need one allocation.
+/// Number of bytes of the six field values together, so that they need one allocation.
 const CAPACITY: usize = 160;
 
 impl Rates {
-    /// Adds the fields of a response in the format of the client's API. `wall_ms` is the current
-    /// time: Anthropic's clients expect the time of the reset, OpenAI's the time until then.
+    /// Adds the header fields about the limits to a response, in the format of the client's API.
+    /// `wall_ms` is the current time: Anthropic's clients expect the time of the reset, OpenAI's
+    /// clients the time until then.
     pub(crate) fn add_to(&self, headers: &mut HeaderMap, dialect: Dialect, wall_ms: u64) {
         if self.requests.is_none() && self.tokens.is_none() {
             return;

@@ -1,9 +1,4 @@
-//! The spend of keys from usage records: read at the start and again from time to time.
-//!
-//! The spool has the sum of the records of each key and server in each day, consolidated and staged,
-//! each record once. The sums of this server continue where the previous process of the same name
-//! ended. Those of other servers and programs that share the data directory are read again, because
-//! this process does not see their requests.
+//! The tokens that keys have spent, from usage records: read at the start and every ten seconds.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,25 +14,25 @@ use crate::config::Period;
 use crate::episode::{Episode, Event};
 use crate::meter;
 
-/// Time between two readings of the records of other servers. A reading takes at most one percent
-/// of the time.
+/// Minimum pause between two readings of the usage records of other servers.
 const EVERY: Duration = Duration::from_secs(10);
 /// Reading takes at most one part in this many of the thread's time: a slow reading is followed by a long
 /// pause.
 const MAX_SHARE: u32 = 100;
 
-/// Thread that reads the records of other servers.
+/// Thread that reads the usage records of other servers, so that budgets include what those servers
+/// have served.
 #[derive(Debug)]
 pub(super) struct Replay {
     stop: Mutex<Option<mpsc::Sender<()>>>,
 }
 
 impl Replay {
-    /// Reads the spend of all keys, and then again every ten seconds on a thread. `instance` is the
-    /// name of this server in its records.
+    /// Reads the tokens that all keys have spent, now and then every ten seconds on a thread.
+    /// `instance` is the name of this server in its records.
     ///
     /// An error of the first reading does not keep the server from starting: it is logged, and the
-    /// next reading makes up for it.
+    /// next reading counts the missing records.
     pub(super) fn start(states: &Arc<KeyStates>, data: &Path, instance: &str) -> io::Result<Self> {
         let mut reader = Reader {
             states: Arc::clone(states),
@@ -55,8 +50,8 @@ impl Replay {
         })
     }
 
-    /// Ends the thread after the current reading. The exit of the server does not wait for it,
-    /// because it only reads.
+    /// Ends the thread after the current reading. The exit of the server does not wait for the
+    /// thread, because it only reads.
     pub(super) fn finish(&self) {
         let stop = self.stop.lock();
         drop(stop.unwrap_or_else(PoisonError::into_inner).take());
@@ -80,7 +75,7 @@ impl Reader {
         }
     }
 
-    /// Reads the spend of the current month.
+    /// Reads the tokens that all keys have spent in the current month.
     fn read(&mut self) {
         if !self.states.are_needed() {
             return;
@@ -102,7 +97,7 @@ impl Reader {
 
     fn merge(&self, tally: &spool::Tally, now_ms: u64) {
         let periods = [Period::Day, Period::Month].map(|per| PeriodId::at(per, now_ms));
-        // Tokens by key, period and server.
+        // Sums of tokens by key, period and server.
         let mut sums = HashMap::<(&str, PeriodId, &str), u64>::new();
         for row in &tally.exact {
             let [Some(key), server] = row.values.as_slice() else {
@@ -112,8 +107,8 @@ impl Reader {
                 continue;
             };
             let month = PeriodId::at(Period::Month, day.start_ms());
-            // Periods that are not kept are skipped. An older day counts in its month, but needs no sum of its
-            // own.
+            // Skip periods whose spend is not kept. A day earlier in the month counts in the sum of
+            // its month only.
             for period in [day, month].into_iter().filter(|of| periods.contains(of)) {
                 let server = server.as_deref().unwrap_or_default();
                 let sum = sums.entry((key, period, server)).or_default();

@@ -1,30 +1,31 @@
-//! Tokens that a key has used in the current periods.
+//! Tokens that a key has used in the current periods of budgets, by which budgets are enforced.
 
 use std::collections::BTreeMap;
 
 use super::period::PeriodId;
 use crate::config::Period;
 
-/// Maximum number of periods whose spend is kept: the current day and month, and those in front of
-/// them, in which requests that are still in flight have begun.
+/// Maximum number of periods whose spend is kept: the current day and month, and the periods in
+/// front of them, in which requests that are still in flight have begun.
 const MAX_PERIODS: usize = 6;
-/// Maximum number of other servers whose spend is kept apart. Sums of further ones are added up.
+/// Maximum number of other servers whose spend is kept apart. The spend of further servers is added
+/// up, which bounds memory.
 const MAX_SERVERS: usize = 256;
 
-/// Tokens that one key has used, by period.
+/// Number of tokens that one key has used, by period.
 ///
-/// The spend of each server is kept apart. It only grows within a period, so two sources of the same
-/// number are merged by their maximum, and nothing counts twice.
+/// The spend of each server is kept apart. It only grows within a period, so two sources of the
+/// same figure are merged by their maximum, and no token counts twice.
 #[derive(Debug, Default)]
 pub(super) struct Spend(BTreeMap<PeriodId, PeriodSpend>);
 
-/// Tokens that one key has used in one period.
+/// Number of tokens that one key has used in one period.
 #[derive(Debug, Default)]
 struct PeriodSpend {
-    /// Tokens in records of this server.
+    /// Number of tokens in usage records of this server.
     own: u64,
-    /// Tokens in records of other servers, by their names. The empty name is that of records without
-    /// one, which other programs stage.
+    /// Number of tokens in usage records of other servers, by their names. The empty name stands
+    /// for records without a server's name, which other programs stage.
     others: BTreeMap<Box<str>, u64>,
     /// Sum of `others`.
     sum_of_others: u64,
@@ -45,7 +46,7 @@ impl Spend {
         self.own(period).saturating_add(self.others(period))
     }
 
-    /// Adds tokens of a record of this server whose time is `time_ms`.
+    /// Adds the tokens of a usage record of this server, whose time is `time_ms`.
     pub(super) fn add(&mut self, time_ms: u64, tokens: u64) {
         for period in [Period::Day, Period::Month] {
             let spend = self.entry(PeriodId::at(period, time_ms));
@@ -60,7 +61,7 @@ impl Spend {
         spend.own = spend.own.max(tokens);
     }
 
-    /// Merges the spend of another server.
+    /// Merges the spend of another server, as read from the data directory.
     pub(super) fn merge_other(&mut self, period: PeriodId, server: &str, tokens: u64) {
         let spend = self.entry(period);
         let is_full = spend.others.len() >= MAX_SERVERS && !spend.others.contains_key(server);
@@ -76,7 +77,8 @@ impl Spend {
 
     fn entry(&mut self, period: PeriodId) -> &mut PeriodSpend {
         if self.0.len() >= MAX_PERIODS && !self.0.contains_key(&period) {
-            // Forget the oldest period of the same kind, so that days do not evict months.
+            // Forget the oldest period of the same kind: otherwise days would evict months, whose
+            // spend would count as zero.
             let is_day = matches!(period, PeriodId::Day(_));
             let is_same_kind = |id: &&PeriodId| matches!(id, PeriodId::Day(_)) == is_day;
             let oldest = self.0.keys().find(is_same_kind).or(self.0.keys().next());

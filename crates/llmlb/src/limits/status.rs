@@ -1,4 +1,4 @@
-//! Limits in `/status`: docs/status-json.md.
+//! State of the limits in `/status`: docs/status-json.md.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,8 @@ use super::period::PeriodId;
 use crate::config::{KeyLimits, LimitMode, Period};
 
 impl Limiter {
-    /// Returns the state of the limits, apart from that of each key.
+    /// Returns the state of the limits of all keys together, such as the connection to the fleet's
+    /// store.
     pub(crate) fn json(&self, mode: LimitMode) -> Value {
         let mode = match mode {
             LimitMode::Enforce => "enforce",
@@ -22,7 +23,7 @@ impl Limiter {
         })
     }
 
-    /// Returns the limits of a key, what it uses of them, and how many requests were refused.
+    /// Returns the limits of a key, the current use of each, and the number of refused requests.
     pub(crate) fn json_of(&self, key: &str, limits: &KeyLimits, wall_ms: u64) -> Value {
         let state = self.states.get(key);
         let now = self.now(wall_ms);
@@ -54,7 +55,7 @@ impl Limiter {
     }
 }
 
-/// Returns the number of requests by the limit that refused them.
+/// Returns an object with one number for each limit, such as the requests that the limit refused.
 fn counts(count: impl Fn(LimitKind) -> u64) -> Value {
     let kinds = [
         LimitKind::Requests,

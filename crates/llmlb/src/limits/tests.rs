@@ -24,7 +24,6 @@ fn limiter() -> Limiter {
     }
 }
 
-/// Asks for admission of a request of `alice`.
 fn ask(limiter: &Limiter, mode: LimitMode, limits: &KeyLimits) -> Result<Admission, Exceeded> {
     let question = limiter.question(&candidate(mode, limits));
     let state = limiter.states.get("alice");
@@ -131,7 +130,7 @@ fn settled_tokens_replace_the_reserved_ones() {
         0,
         "a failed request uses nothing"
     );
-    // The settled tokens leave the window after a minute.
+    // The settled tokens leave the window of 60 seconds, after which a new request is admitted.
     let refused = admit(&state, &limits, demand(100, 0), at(1001)).unwrap_err();
     let wait = refused.wait_ms.unwrap();
     assert!(admit(&state, &limits, demand(100, 0), at(1001 + wait)).is_ok());
@@ -169,18 +168,20 @@ fn budget_ends_at_midnight_utc() {
     assert_eq!(refused.wait_ms, Some(DAY_MS - 1000));
     assert!(admit(&state, &limits, demand(1, 1), at(DAY_MS - 1)).is_err());
     assert!(admit(&state, &limits, demand(1, 1), at(DAY_MS)).is_ok());
-    // Requests that use no model need no tokens.
+    // A request that runs no model needs no tokens, so it is admitted although the budget is used
+    // up.
     assert!(admit(&state, &limits, TokenDemand::default(), at(1001)).is_ok());
 }
 
-/// Overshoot is at most the sum, over requests in flight, of metered minus reserved tokens.
+/// For any order of requests, tokens exceed the limit at most by the sum, over requests in flight,
+/// of metered minus reserved tokens.
 #[test]
 fn tokens_exceed_the_limit_at_most_by_what_requests_in_flight_used_beyond_their_reservation() {
     for seed in 0..20 {
         let (mut dice, state, limits) = (Dice::new(seed), state(), tokens(1000));
         let mut in_flight: Vec<(Admission, u64)> = Vec::new();
         let mut now = 1;
-        // Settled tokens with their times, and by how much they exceed the reservation.
+        // Time of each settlement, its tokens, and the number of tokens beyond the reservation.
         let mut used: Vec<(u64, u64, u64)> = Vec::new();
         for _ in 0..3000 {
             now += dice.below(2000) as u64;
@@ -325,7 +326,8 @@ fn share_of_the_limits_is_never_more_than_the_limits_together() {
         Some(1),
         "each server serves at least one"
     );
-    // 600 tokens were left when all servers knew what was spent: 200 for each of them.
+    // 200 tokens for each of three servers: 600 tokens of the budget were left when the spend was
+    // last published.
     assert_eq!(share.budget.unwrap().tokens, 300 + 200);
     assert_eq!(
         usage.share_of(&limits, 1, at(0)).requests_per_minute,
@@ -333,7 +335,8 @@ fn share_of_the_limits_is_never_more_than_the_limits_together() {
     );
 }
 
-/// The rest of the limit at the last contact is divided, so that all servers together keep the limit.
+/// The rest of the limit at the last contact is divided among the servers, so that together they
+/// keep the limit.
 #[test]
 fn share_after_a_contact_is_a_part_of_what_was_left() {
     let state = state();

@@ -1,12 +1,12 @@
-//! Amounts of the last 60 seconds, counted so that no interval of 60 seconds is ever undercounted.
+//! Sums of amounts over the last 60 seconds, such that no interval of 60 seconds is ever
+//! undercounted.
 
 use std::collections::VecDeque;
 
-/// Length of the window.
 pub(super) const WINDOW_MS: u64 = 60_000;
-/// Maximum limit for which every millisecond has an entry of its own.
+/// Maximum limit for which the window is exact to the millisecond.
 const MAX_FINE: u64 = 600;
-/// Width of an entry for larger limits, which bounds the number of entries at 602.
+/// Width of an entry for larger limits, in milliseconds. It bounds the number of entries at 602.
 const COARSE_MS: u64 = 100;
 
 /// Amounts of the last 60 seconds, such as admitted requests or used tokens.
@@ -22,7 +22,7 @@ pub(super) struct Window {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Last millisecond of the entry's time.
+    /// Last millisecond of the time that the entry covers.
     end: u64,
     amount: u64,
 }
@@ -38,14 +38,15 @@ impl Window {
             self.entries.pop_front();
         }
         if self.entries.is_empty() {
-            // Additions stop at the maximum of the type, so the subtractions can leave a rest: an empty window
-            // has the sum 0.
+            // Set the sum of an empty window to 0: an addition that stopped at the maximum of the
+            // type would otherwise leave a rest forever.
             self.sum = 0;
         }
         self.sum
     }
 
-    /// Adds an amount. `limit` is the maximum of the window, which decides the width of entries.
+    /// Adds an amount to the window. `limit` is the maximum of the window, which decides the width
+    /// of entries.
     pub(super) fn add(&mut self, now: u64, amount: u64, limit: u64) {
         let width = if limit <= MAX_FINE { 1 } else { COARSE_MS };
         let end = (now / width + 1).saturating_mul(width) - 1;
@@ -57,7 +58,7 @@ impl Window {
     }
 
     /// Returns the milliseconds until at least `amount` has left the window; `None` if the window
-    /// never holds so much.
+    /// has less than that in total.
     pub(super) fn wait_for(&self, now: u64, amount: u64) -> Option<u64> {
         let mut freed = 0_u64;
         for entry in &self.entries {
@@ -69,7 +70,7 @@ impl Window {
         None
     }
 
-    /// Returns the milliseconds until the window is empty.
+    /// Returns the milliseconds until the window is empty, when the whole limit is available again.
     pub(super) fn reset_after(&self, now: u64) -> u64 {
         self.entries
             .back()
@@ -82,7 +83,8 @@ mod tests {
     use super::*;
     use crate::dice::Dice;
 
-    /// Returns the largest number of times within any 60 seconds, both ends included.
+    /// Returns the largest number of these times that lie within any 60 seconds, both ends
+    /// included.
     fn most_in_any_minute(times: &[u64]) -> usize {
         let within = |(first, start): (usize, &u64)| {
             let end = times.partition_point(|time| *time <= start + WINDOW_MS);
@@ -96,7 +98,8 @@ mod tests {
             .unwrap_or_default()
     }
 
-    /// A naive model: a request is admitted if fewer than `limit` were admitted in the last minute.
+    /// Compares the window with a naive model, which admits a request if fewer than `limit` were
+    /// admitted in the last minute.
     #[test]
     fn no_interval_of_60_seconds_has_more_than_the_limit() {
         for seed in 0..60 {

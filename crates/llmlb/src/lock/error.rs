@@ -1,4 +1,4 @@
-//! Errors of a port's lock.
+//! Errors of acquiring, reading and releasing the lock of a port.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -91,7 +91,7 @@ impl LockError {
         }
     }
 
-    /// Returns the running server that holds the lock. `None` if the error is not
+    /// Returns the running server that holds the lock of the port. `None` if the error is not
     /// [`LockError::AlreadyRunning`].
     pub fn holder(&self) -> Option<&Holder> {
         match self {
@@ -100,7 +100,7 @@ impl LockError {
         }
     }
 
-    /// Returns a hint with the command to type next.
+    /// Returns a hint with the command to type next, for an operator whose server could not start.
     pub fn hint(&self) -> Option<String> {
         let Self::AlreadyRunning { port, pid, .. } = self else {
             return None;
@@ -144,7 +144,7 @@ impl fmt::Display for LockError {
                     path.display()
                 )
             }
-            // The text of `source` already names the path of the lock file.
+            // Omit the path of the lock file here: the text of `source` already names it.
             Self::ReadFailed {
                 source: Some(source),
                 ..

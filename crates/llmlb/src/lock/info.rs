@@ -8,13 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tenure::Record;
 
-/// Field of the lock record with the version of llmlb.
+/// Name of the field of the lock record with the version of llmlb.
 pub(super) const VERSION: &str = "llmlb_version";
-/// Field of the lock record with the address that the server listens on.
+/// Name of the field of the lock record with the address that the server listens on.
 pub(super) const ADDRESS: &str = "address";
-/// Field of the lock record with `server.drain_timeout`, in milliseconds.
+/// Name of the field of the lock record with `server.drain_timeout`, in milliseconds.
 pub(super) const DRAIN_TIMEOUT: &str = "drain_timeout_ms";
-/// Field of the lock record with the number of requests in flight while the server drains.
+/// Name of the field of the lock record with the number of requests in flight while the server
+/// drains.
 pub(super) const DRAINING: &str = "draining";
 
 /// Data about a server, from its lock record.
@@ -112,13 +113,12 @@ pub(crate) fn rfc3339(time: SystemTime) -> String {
         .map_or_else(|_| "unknown".to_owned(), |time| time.to_string())
 }
 
-/// Returns a duration in whole milliseconds.
 pub(super) fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Rounds a time down to milliseconds, the resolution of the lock record. So a lock record that
-/// is read back equals the one that was written.
+/// Rounds a time down to milliseconds, the resolution of the lock record. Otherwise a lock record
+/// that is read back would differ from the one that was written.
 fn to_millis(time: SystemTime) -> SystemTime {
     match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(since) => SystemTime::UNIX_EPOCH + Duration::from_millis(millis(since)),

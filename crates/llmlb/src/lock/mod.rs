@@ -58,9 +58,9 @@ pub struct ServerLock {
 /// Fields that a server adds to its lock record. `llmlb stop` and `llmlb status` read them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerFields {
-    /// Address that the server listens on.
+    /// Address that the server listens on, to which `llmlb status` connects.
     pub(crate) address: SocketAddr,
-    /// Maximum duration of the server's drain after a signal.
+    /// Maximum duration of the server's drain, which `llmlb stop` waits for.
     pub(crate) drain_timeout: Duration,
 }
 
@@ -123,7 +123,8 @@ impl ServerLock {
         self.tenure.set_field(info::DRAINING, in_flight)
     }
 
-    /// Writes a changed duration of the drain into the lock record.
+    /// Writes a changed drain timeout into the lock record, after a reload. `llmlb stop` waits for
+    /// that long.
     pub(crate) fn publish_drain_timeout(&mut self, timeout: Duration) -> Result<(), tenure::Error> {
         self.tenure
             .set_field(info::DRAIN_TIMEOUT, info::millis(timeout))
@@ -181,18 +182,18 @@ pub fn is_process_running(pid: u32) -> bool {
     tenure::process::is_running(pid)
 }
 
-/// Returns the store of the port locks.
+/// Returns the lock directory as a store of tenure.
 pub(crate) fn store() -> Store {
     match config::env::lock_dir() {
         Some(dir) => Store::in_dir(dir),
-        // The fallback is never used: `llmlb` is a valid program name.
+        // The fallback cannot occur: `llmlb` is a valid program name.
         None => Store::for_program("llmlb").unwrap_or_default(),
     }
 }
 
 /// Returns the key of a port's lock, which names the lock file in the store.
 pub(crate) fn key(port: u16) -> Key {
-    // The fallback is never used: `serve` is a valid name of a service.
+    // The fallback cannot occur: `serve` is a valid name of a service.
     Key::service("serve", port).unwrap_or_else(|_| Key::port(port))
 }
 
@@ -227,7 +228,7 @@ fn read_in(store: &Store, port: u16) -> Result<Option<LockInfo>, LockError> {
         }
         State::Unusable(why) => return Err(unreadable(&status, why.clone())),
         State::Unknown { user, why } => {
-            let why = format!("it belongs to {user}, and {why}");
+            let why = format!("the lock file or its directory belongs to {user}, and {why}");
             return Err(unreadable(&status, why));
         }
         _ => {

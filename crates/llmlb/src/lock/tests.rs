@@ -45,7 +45,7 @@ fn second_acquire_is_refused_with_the_pid_and_start_of_the_holder() {
         Some("stop it with `llmlb stop -p 32768`")
     );
     assert!(refused.source().is_some());
-    // The lock of another port is independent.
+    // While a server holds the lock, the lock of another port can be acquired.
     drop(ServerLock::acquire_in(&store, 32769, None).unwrap());
     lock.release().unwrap();
     drop(ServerLock::acquire_in(&store, 32768, None).unwrap());
@@ -92,7 +92,8 @@ fn lock_file_is_readable_while_held_and_equals_info() {
     assert_eq!(written["drain_timeout_ms"], 30_000);
     assert_eq!(written["llmlb_version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(written["stop"], "llmlb stop -p 32768");
-    // `LockInfo` can also be deserialized from the lock file directly. It ignores unknown fields.
+    // Other programs can deserialize `LockInfo` from the lock file directly: unknown fields are
+    // ignored.
     assert_eq!(&serde_json::from_str::<LockInfo>(&text).unwrap(), info);
 
     lock.tenure_mut().set_field("note", "more").unwrap();

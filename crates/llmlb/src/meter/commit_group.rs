@@ -10,20 +10,23 @@ use tokio::sync::Notify;
 use super::Meter;
 use super::in_flight_list::{self, Row, RowPool};
 
-/// Usage records of one worker that are not written yet, and the requests that wait until they are.
+/// Usage records of one worker that wait for the next flush, and the requests that wait for it
+/// before they send the last bytes of their responses.
 #[derive(Debug)]
 pub(crate) struct CommitGroup {
     meter: Arc<Meter>,
     pending: Mutex<PendingCommit>,
     has_records: Notify,
-    /// Rows for requests in flight; `None` if they are not listed.
+    /// Rows of this worker in the in-flight list, from which the next start writes records after a
+    /// kill; `None` if there is no such list.
     rows: Option<Arc<RowPool>>,
 }
 
 #[derive(Debug, Default)]
 struct PendingCommit {
     records: Vec<Record>,
-    /// Rows of the requests that the records describe.
+    /// Rows of the in-flight list for the requests that the records describe. They are freed after
+    /// the flush: a row freed earlier would lose its request in a kill.
     rows: Vec<Row>,
     waiting: Vec<Waker>,
     /// Number of flushes that have started. A new record remembers this number as its
@@ -50,8 +53,9 @@ impl CommitGroup {
         }
     }
 
-    /// Lists a request as in flight. The row is passed to [`add`](Self::add) or
-    /// [`persist`](Self::persist) with the record.
+    /// Adds a request to the in-flight list. The caller passes the row to [`add`](Self::add) or
+    /// [`persist`](Self::persist) with the usage record, so that the row is not freed before the
+    /// record is persisted.
     pub(crate) fn list(&self, request: &in_flight_list::Request<'_>) -> Option<Row> {
         self.rows.as_ref()?.add(request)
     }
@@ -68,7 +72,6 @@ impl CommitGroup {
         CommitTicket(pending.started)
     }
 
-    /// Persists a record at once, together with all records that wait for the next flush.
     pub(crate) fn persist(&self, record: Record, row: Option<Row>) {
         {
             let mut pending = self.lock();
@@ -98,7 +101,8 @@ impl CommitGroup {
         }
     }
 
-    /// Persists all records that were added, and wakes the requests that wait for them.
+    /// Persists all records that were added, frees their rows in the in-flight list, and wakes the
+    /// requests that wait for them.
     pub(crate) fn flush(&self) {
         let (records, rows, number) = {
             let mut pending = self.lock();
@@ -108,7 +112,8 @@ impl CommitGroup {
             (records, rows, pending.started)
         };
         self.meter.persist(&records);
-        // The kernel has the records, so the requests are no longer listed.
+        // Free the rows only now: until the kernel has the records, a kill would lose requests that
+        // are not in the in-flight list.
         drop(rows);
         let waiting = {
             let mut pending = self.lock();
@@ -126,7 +131,8 @@ impl CommitGroup {
 }
 
 impl Drop for CommitGroup {
-    /// Persists the records of requests that are aborted when their worker stops.
+    /// Persists the records of requests that are aborted because their worker stops. No later flush
+    /// would write them.
     fn drop(&mut self) {
         self.flush();
     }

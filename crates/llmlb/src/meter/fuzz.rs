@@ -1,4 +1,4 @@
-//! Fuzz targets of the parsers of responses, and of estimates.
+//! Fuzz targets for the parsers that find usage in responses, and for the token estimates.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -31,7 +31,8 @@ const APIS: [Api; 8] = [
     Api::Unknown,
 ];
 
-/// Estimates of text equal those of a simple implementation, and are bounded by the length of the text.
+/// Fuzz target: the token estimate of any text equals that of a slow reference implementation, and
+/// is bounded by the length of the text.
 pub fn estimate(data: &[u8]) {
     let _ = super::estimate::images(data, 0);
     let _ = super::estimate::embedded(data, 0);
@@ -46,7 +47,6 @@ pub fn estimate(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    // A JSON string has the same estimate with and without escapes.
     let characters = |text: &str| -> u64 {
         text.chars()
             .map(|letter| [3, 6, 12, 24][letter.len_utf8() - 1])
@@ -69,7 +69,8 @@ pub fn estimate(data: &[u8]) {
     }
 }
 
-/// The finder finds the same usage as a JSON parser, however the response is split into chunks.
+/// Fuzz target: the finder reports the same usage as a JSON parser, however the response is split
+/// into chunks.
 pub fn usage_report(data: &[u8]) {
     let read = |pieces: &[&[u8]]| {
         let mut finder = Finder::default();
@@ -101,7 +102,8 @@ pub fn usage_report(data: &[u8]) {
     };
     expected.merge(&usage(Some(data)));
     expected.merge(&usage(field(data, "response")));
-    // Anthropic's first event has its usage in `message`. Its count of output tokens is preliminary.
+    // Anthropic's first event has its usage in `message`. Its output tokens are preliminary and
+    // must not count as the final number.
     expected.merge(&usage(field(data, "message")).as_first_event());
     let report = |counts: &TokenCounts| counts.report(Api::Embeddings).map(|report| report.prompt);
     if data.len() < 4 << 10
@@ -117,7 +119,6 @@ pub fn usage_report(data: &[u8]) {
     assert!(finder.is_over());
 }
 
-/// Returns the value of a field of a JSON object.
 fn field<'a>(object: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let fields: HashMap<String, &RawValue> = serde_json::from_slice(object).ok()?;
     fields.get(name).map(|value| value.get().as_bytes())
@@ -130,7 +131,8 @@ fn bounded(report: Option<UsageReport>) {
     }
 }
 
-/// Parses a value in which no object has duplicate fields; `None` otherwise.
+/// Parses a JSON value; `None` if an object in it has duplicate fields, for which the JSON parser
+/// and the finder may differ.
 fn unique(data: &[u8]) -> Option<Value> {
     let value: Value = serde_json::from_slice(data).ok()?;
     let colons = |text: &[u8]| memchr::memchr_iter(b':', text).count();
@@ -149,8 +151,8 @@ fn facts(summary: &StreamSummary, api: Api) -> StreamFacts {
     )
 }
 
-/// A stream is forwarded unchanged except for hidden usage events, however it is split into chunks. The
-/// first byte of the input selects the API and whether usage is hidden.
+/// Fuzz target: an event stream is forwarded unchanged except for hidden usage events, however it
+/// is split into chunks. The first byte of the input selects the API and whether usage is hidden.
 pub fn sse(data: &[u8]) {
     let Some((first, stream)) = data.split_first() else {
         return;
@@ -179,8 +181,8 @@ pub fn sse(data: &[u8]) {
     }
 }
 
-/// JSON lines yield the same facts however they are split into chunks. The first byte of the input selects
-/// the API.
+/// Fuzz target: a stream of JSON lines yields the same usage, errors and end however it is split
+/// into chunks. The first byte of the input selects the API.
 pub fn ndjson(data: &[u8]) {
     let Some((first, stream)) = data.split_first() else {
         return;
@@ -201,8 +203,8 @@ pub fn ndjson(data: &[u8]) {
     }
 }
 
-/// The usage of a WebSocket session is the same however its bytes are split into chunks, and equals the usage of
-/// its text messages, each in one frame.
+/// Fuzz target: the usage of a WebSocket session is the same however its bytes are split into
+/// chunks, and equals the usage of its text messages, each in one frame.
 pub fn websocket(data: &[u8]) {
     let read = |pieces: &[&[u8]]| {
         let mut session = SessionTap::default();
@@ -220,7 +222,8 @@ pub fn websocket(data: &[u8]) {
         .iter()
         .flat_map(|text| text_frame(text))
         .collect::<Vec<_>>()]);
-    // The bytes may end with a violation of the protocol, which marks the usage as estimated.
+    // Input that ends with a violation of the WebSocket protocol is marked as estimated, unlike the
+    // messages in front of it.
     let numbers = |usage: TokenUsage| TokenUsage {
         source: UsageSource::None,
         ..usage
@@ -230,8 +233,8 @@ pub fn websocket(data: &[u8]) {
     assert!(whole.source != UsageSource::Reported || plain.source == UsageSource::Reported);
 }
 
-/// Returns the text messages of a WebSocket up to the first violation of the protocol, by a plain reading of
-/// RFC 6455.
+/// Returns the text messages of a WebSocket up to the first violation of the protocol, by a simple
+/// reading of RFC 6455. The fuzz target compares the product's reader with it.
 fn text_messages(mut data: &[u8]) -> Vec<Vec<u8>> {
     let mut messages = Vec::new();
     let mut begun: Option<(bool, Vec<u8>)> = None;
@@ -275,7 +278,6 @@ fn text_messages(mut data: &[u8]) -> Vec<Vec<u8>> {
     messages
 }
 
-/// Returns a text message in one frame.
 fn text_frame(text: &[u8]) -> Vec<u8> {
     let length = (text.len() as u64).to_be_bytes();
     [&[0x81, 127], &length[..], text].concat()

@@ -1,5 +1,6 @@
-//! Usage records that were lost because staging failed: their number, time and error, in a file that
-//! outlives the server. The file is written once staging works again, since the disk may be full before.
+//! Losses of usage records because staging failed: their number, time and error, in a file that
+//! outlives the server. The file is written once staging works again, since the disk may be full
+//! before.
 //!
 //! ```text
 //! {"at":"2026-11-16T12:00:00Z","records":23,"why":"..: No space left on device"}
@@ -16,7 +17,8 @@ use crate::sys::data_file;
 /// so that a damaged file cannot use up time and memory.
 const MAX_FILE: u64 = 64 << 20;
 
-/// Name of the file in the data directory that lists the losses of usage records.
+/// Name of the file in the data directory that lists the losses of usage records. The usage reports
+/// read it, because totals do not include lost records.
 pub(crate) const FILE: &str = "lost.jsonl";
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -26,7 +28,7 @@ struct LossEntry {
     why: String,
 }
 
-/// Appends the number of lost records and the reason to `lost.jsonl`, and syncs the file.
+/// Appends the number of lost usage records and the reason to `lost.jsonl`, and syncs the file.
 pub(crate) fn note(data: &Path, records: u64, why: &str) -> io::Result<()> {
     let line = LossEntry {
         at: jiff::Timestamp::now().to_string(),
@@ -36,12 +38,14 @@ pub(crate) fn note(data: &Path, records: u64, why: &str) -> io::Result<()> {
     let mut text = serde_json::to_vec(&line)?;
     text.push(b'\n');
     let mut file = data_file::append(&data.join(FILE))?;
-    // A single write, so that concurrent writers cannot interleave parts of lines.
+    // Write the line with a single call, so that servers that share the data directory cannot
+    // interleave parts of their lines.
     file.write_all(&text)?;
     file.sync_data()
 }
 
-/// Returns the number of all lost records; 0 if the file does not exist.
+/// Returns the number of all usage records that `lost.jsonl` lists as lost; 0 if the file does not
+/// exist.
 pub(crate) fn total(data: &Path) -> u64 {
     let Ok(file) = data_file::open(&data.join(FILE)) else {
         return 0;

@@ -8,7 +8,8 @@
 //! 5. [`in_flight_list`] lists requests in flight, so that a killed server loses none;
 //! 6. [`totals`] defines the fields by which the spool sums up the records.
 //!
-//! Only [`store`], [`in_flight_list`] and [`loss`] do I/O or read the clock. The other modules transform bytes.
+//! Only [`store`], [`in_flight_list`] and [`loss`] do I/O or read the clock. The other modules
+//! transform bytes, so that they can be tested and fuzzed without a file system.
 
 mod commit_group;
 pub(crate) mod estimate;

@@ -1,5 +1,5 @@
-//! Streams of JSON objects, one per line, as Ollama's native API sends them. The last object has the token
-//! counts.
+//! Reads streams of JSON objects, one per line, as Ollama's native API sends them. The last object
+//! has the token counts.
 
 use std::sync::LazyLock;
 
@@ -10,16 +10,17 @@ use super::json::Finder;
 use super::sse::StreamSummary;
 use crate::endpoint::Api;
 
-/// Maximum length of a line that is buffered. A longer line is read in chunks by a [`Finder`].
+/// Maximum length of a line that is buffered. A longer line is read in chunks by a [`Finder`], so
+/// that a backend cannot use up memory.
 const MAX_BUFFERED: usize = 64 * 1024;
 
-/// Reads one stream, which passes to the client unchanged.
+/// Reads one stream of JSON lines, which passes to the client unchanged, to find its usage and its
+/// end.
 #[derive(Debug)]
 pub(crate) struct Ndjson {
     summary: StreamSummary,
-    /// Beginning of a line whose end has not arrived.
     partial: Vec<u8>,
-    /// Reads the current line if it is too long to buffer; `partial` is then empty.
+    /// Reads the current line in chunks if it is too long to buffer; `partial` is then empty.
     long: Option<Box<Finder>>,
 }
 
@@ -32,12 +33,13 @@ impl Ndjson {
         }
     }
 
-    /// Returns the usage, the errors and the end of the stream, as far as they have arrived.
+    /// Returns what the stream has reported so far: usage, errors and its end.
     pub(crate) fn summary(&self) -> &StreamSummary {
         &self.summary
     }
 
-    /// Reads the next chunk of the stream, which may end within a line.
+    /// Reads the next chunk of the stream. The chunk may end within a line, whose beginning is then
+    /// kept.
     pub(crate) fn read(&mut self, mut data: &[u8]) {
         while let Some(end) = memchr(b'\n', data) {
             let (line, rest) = data.split_at(end);
@@ -52,7 +54,8 @@ impl Ndjson {
         self.grow(data);
     }
 
-    /// Ends the current line. Called at a line break and at the end of the stream.
+    /// Reads the current line as one JSON object, at its line break or at the end of the stream,
+    /// which may lack one.
     pub(crate) fn finish(&mut self) {
         if let Some(long) = self.long.take() {
             self.summary.note(long.facts());

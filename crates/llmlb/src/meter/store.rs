@@ -11,33 +11,35 @@ use super::in_flight_list::{self, InFlightList};
 use crate::config::{Instance, OnFailure};
 use crate::episode::{Episode, Event};
 
-/// Interval of attempts to stage again while requests are rejected (`on_failure = "refuse"`).
+/// Minimum interval between two attempts to stage again while requests are rejected (`on_failure =
+/// "refuse"`), so that not every rejected request writes to a failing disk.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Stages a usage record of every request. When [`Meter::persist`] returns, the kernel has the records, so
-/// `kill -9` does not lose them; they are synced to disk some milliseconds later.
+/// Stages a usage record of every request. When [`Meter::persist`] returns, the kernel has the
+/// records, so `kill -9` does not lose them; they are synced to disk some milliseconds later.
 #[derive(Debug)]
 pub(crate) struct Meter {
-    /// The staging directory. `None` if metering is off.
     dir: Option<PathBuf>,
-    /// Name of this server in its records.
+    /// Name of this server, which its usage records contain.
     instance: String,
-    /// Empty until the staging directory has been opened.
+    /// Empty until the staging directory could be opened. Every record tries to open it again.
     staging: OnceLock<Staging>,
     /// True with `usage.on_failure = "refuse"`: new requests are rejected while usage cannot be recorded.
     refuses: AtomicBool,
     persisted: AtomicU64,
     lost: AtomicU64,
-    /// Number of lost records that the file `lost.jsonl` already includes.
+    /// Number of lost records that are in `lost.jsonl` already, so that none is added twice.
     lost_noted: AtomicU64,
     is_failing: AtomicBool,
     failures: Episode,
     last_failure: Mutex<StagingFailure>,
-    /// Requests in flight; `None` if they are not listed.
+    /// List of the requests in flight, from which the next start writes records after a kill;
+    /// `None` if it could not be created.
     in_flight: Option<Arc<InFlightList>>,
 }
 
-/// The last error of staging, and the time of the last attempt to stage again.
+/// Last error of staging, and the time of the last attempt, from which the next one is due after
+/// [`RETRY_INTERVAL`].
 #[derive(Debug, Default)]
 struct StagingFailure {
     error: String,
@@ -45,7 +47,7 @@ struct StagingFailure {
 }
 
 impl Meter {
-    /// Returns a meter that stages no records.
+    /// Returns a meter that writes no usage records.
     pub(crate) fn off() -> Self {
         Self {
             dir: None,
@@ -62,8 +64,9 @@ impl Meter {
         }
     }
 
-    /// Returns a meter for this data directory, whose records name this instance. If the staging directory cannot be opened yet, every
-    /// record tries to open it again.
+    /// Returns a meter that stages records of this server in the data directory. If the staging
+    /// directory cannot be opened yet, every record tries to open it again, so that a server starts
+    /// even if its disk is full.
     pub(crate) fn new(data: &Path, on_failure: OnFailure, instance: &Instance) -> Self {
         Self {
             dir: Some(data.join("_staging")),
@@ -73,18 +76,18 @@ impl Meter {
         }
     }
 
-    /// Opens the staging directory unless it is open.
     pub(crate) fn open(&self) -> Result<(), spool::Error> {
         if let (Some(dir), None) = (&self.dir, self.staging.get()) {
             let staging = Staging::open(dir)?;
-            // If another thread opened the directory meanwhile, its `Staging` is used and this one dropped.
+            // If another thread has opened the directory in the meantime, its `Staging` is used and
+            // this one is dropped.
             let _ = self.staging.set(staging);
         }
         Ok(())
     }
 
-    /// Lists requests in flight from now on, so that each has a record even if the server is killed.
-    /// Without a list, requests are served all the same.
+    /// Creates the list of requests in flight, so that each has a record even if the server is
+    /// killed. If that fails, requests are served without a list, and a warning is logged.
     pub(crate) fn list_in_flight(&mut self, host: Option<&str>) {
         let Some(data) = self.dir.as_deref().and_then(Path::parent) else {
             return;
@@ -98,7 +101,7 @@ impl Meter {
         }
     }
 
-    /// Stages a record for each request that was in flight when its server was killed.
+    /// Stages a record for each request that was in flight when an earlier server was killed.
     pub(crate) fn recover(&self, host: Option<&str>) {
         if let (Some(dir), Some(staging)) = (&self.dir, self.staging.get())
             && let Some(data) = dir.parent()
@@ -107,17 +110,16 @@ impl Meter {
         }
     }
 
-    /// The list of requests in flight, if there is one.
     pub(crate) fn in_flight(&self) -> Option<&Arc<InFlightList>> {
         self.in_flight.as_ref()
     }
 
-    /// Returns the name of this server in its records.
     pub(crate) fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// Changes `usage.on_failure`.
+    /// Applies `usage.on_failure` of a reloaded configuration: true to reject requests while usage
+    /// cannot be recorded.
     pub(crate) fn set_refuses(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
     }
@@ -130,8 +132,8 @@ impl Meter {
         self.dir.is_some()
     }
 
-    /// Stages records by one system call. Records that cannot be staged are counted as lost, and the loss
-    /// is logged.
+    /// Stages records by one system call. Records that cannot be staged are counted as lost, and
+    /// the loss is logged.
     pub(crate) fn persist(&self, records: &[spool::Record]) {
         if records.is_empty() || !self.is_on() {
             return;
@@ -158,19 +160,22 @@ impl Meter {
         }
     }
 
-    /// True if requests are rejected because their records could not be staged or synced.
+    /// True if new requests are rejected because usage records could not be staged or synced
+    /// (`on_failure = "refuse"`).
     pub(crate) fn is_refusing(&self) -> bool {
         let is_failing = || self.is_failing.load(Ordering::Relaxed);
         self.refuses() && (is_failing() || self.unsynced().is_some())
     }
 
-    /// The error of the last sync, while records that the kernel has could be lost in a power failure.
+    /// Returns the error of the last sync, while it is not repaired: a power failure could lose
+    /// records that the kernel has.
     fn unsynced(&self) -> Option<spool::Error> {
         self.staging.get().and_then(Staging::trouble)
     }
 
-    /// Returns the error for which a new request must be rejected (`on_failure = "refuse"`). Tries to
-    /// stage again if the last attempt is long enough ago.
+    /// Returns the error for which a new request must be rejected (`on_failure = "refuse"`); `None`
+    /// if it may be served. Tries to stage again if the last attempt is at least [`RETRY_INTERVAL`]
+    /// ago.
     pub(crate) fn refusal(&self) -> Option<String> {
         if !self.refuses() {
             return None;
@@ -181,8 +186,8 @@ impl Meter {
         self.failure()
     }
 
-    /// Returns the error of staging while records are lost. Tries to stage again: while requests are
-    /// rejected, no record would detect that the disk works again.
+    /// Returns the error of staging while records are lost. Tries to stage again: while all
+    /// requests are rejected, no new record would detect that the disk works again.
     fn failure(&self) -> Option<String> {
         if !self.is_failing.load(Ordering::Relaxed) {
             return None;
@@ -208,23 +213,25 @@ impl Meter {
         self.staging.get().map_or(Ok(()), Staging::check)
     }
 
-    /// Number of records that were staged since the server started.
+    /// Returns the number of usage records that were staged since the server started, for
+    /// `/status`.
     pub(crate) fn persisted(&self) -> u64 {
         self.persisted.load(Ordering::Relaxed)
     }
 
-    /// Number of records that were lost since the server started.
+    /// Returns the number of usage records that were lost since the server started, for `/status`.
     pub(crate) fn lost(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// The error of staging or syncing, while records are lost or not synced to disk.
+    /// Returns the error of staging or syncing, while usage records are lost or not synced to disk.
     pub(crate) fn error(&self) -> Option<String> {
         let failure = self.failure();
         failure.or_else(|| self.unsynced().map(|error| error.to_string()))
     }
 
-    /// Seals the open staging entry, so that its records can be consolidated.
+    /// Seals the open staging entry, so that its records can be consolidated. Records in an open
+    /// entry are not.
     pub(crate) fn seal(&self) {
         self.note_loss();
         if let Some(staging) = self.staging.get()
@@ -243,7 +250,7 @@ impl Meter {
                 tracing::error!("usage: {error}; records lost since the start: {lost}");
             }
             Some(Event::Continues { since, .. }) => tracing::error!(
-                "usage: still, after {} s: {error}; records lost since the start: {lost}",
+                "usage: problem persists after {} s: {error}; records lost since the start: {lost}",
                 since.as_secs()
             ),
             _ => {}
@@ -266,8 +273,8 @@ impl Meter {
         }
     }
 
-    /// Appends the number of newly lost records to `lost.jsonl`. The counters in memory do not survive a
-    /// restart.
+    /// Appends the number of newly lost records to `lost.jsonl`, because the counters in memory do
+    /// not survive a restart.
     fn note_loss(&self) {
         let lost = self.lost();
         let new = lost - self.lost_noted.swap(lost, Ordering::Relaxed).min(lost);

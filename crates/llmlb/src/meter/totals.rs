@@ -1,11 +1,10 @@
-//! Totals of usage records: the fields that `usage/*.json` groups, sums and counts.
+//! Fields by which the totals in `usage/*.json` are grouped, summed and counted.
 //!
-//! A new field of `usage --by` is added to [`grouping`] and to the report's `By`. Rows of totals that
-//! were written before have no value for the new field.
+//! A new field of `usage --by` must be added to [`grouping`] and to the report's `By`. Rows of
+//! totals that were written earlier have no value for the new field.
 
 use spool::Grouping;
 
-/// Returns the grouping with which llmlb consolidates and reports usage records.
 pub(crate) fn grouping() -> Grouping {
     Grouping::by(["model", "key", "backend", "team", "served_model"])
         .sum(["tokens"])
@@ -17,12 +16,13 @@ pub(crate) fn grouping() -> Grouping {
         // completion.
         .total_from(["total_tokens"])
         .total_from(["prompt_tokens", "completion_tokens"])
-        // Clients choose model names and may invent keys, but only llmlb sets the backend. So a client
-        // cannot use up the groups that are reserved for records with a backend.
+        // Groups are limited in number, and some are reserved for records with a backend. Clients
+        // choose model names and may invent keys, but only llmlb sets the backend. So invented
+        // names cannot use up the reserved groups.
         .trust("backend")
-        // Exact sums, because groups are limited in number: clients that invent model names must not change the
-        // spend of a key. The sums of each server are kept apart: a server counts its own spend in memory and
-        // reads only that of others.
+        // Keep exact sums by key, because groups are limited in number: clients that invent model
+        // names must not change the spend of a key. The sums of each server are kept apart, because
+        // a server counts its own spend in memory and reads only that of others.
         .exact(["key", "instance"])
 }
 
@@ -35,7 +35,8 @@ mod tests {
 
     use super::*;
 
-    /// Record ids of 2023-06-30. For hours that are so old no totals by hour are written.
+    /// Record ids of 2023-06-30. So old records get only totals by day and none by hour, which
+    /// keeps the expected files few.
     const IDS: [&str; 3] = [
         "01890a5d-ac96-774b-bcce-b302099a8057",
         "01890a5d-ac96-774b-bcce-b302099a8058",
@@ -55,8 +56,8 @@ mod tests {
         consolidate(dir.path(), &options).unwrap();
     }
 
-    /// Returns the totals in the file of the day, without the snapshot and the checksum, which differ in
-    /// each run.
+    /// Returns the totals in the file of the day, without the snapshot and the checksum, which
+    /// differ in each run.
     fn day(dir: &TempDir) -> String {
         let text = fs::read_to_string(dir.path().join(DAY)).unwrap();
         let rows = text.find(r#""totals""#).unwrap();
@@ -65,7 +66,7 @@ mod tests {
         text[rows..end].to_owned()
     }
 
-    /// Records with and without `instance`, which earlier versions did not write, are one group.
+    /// Earlier versions wrote no `instance`. Records with and without it must be one group.
     #[test]
     fn totals_have_the_documented_format() {
         let dir = tempfile::tempdir().unwrap();
@@ -103,7 +104,8 @@ mod tests {
         // This row of a later release has the field `region`, by which this release does not group.
         // Consolidation must keep the row unchanged.
         let later = r#"{"model":"m","key":null,"backend":"b","team":"t","region":"r","records":5,"total":50,"sums":{"tokens":50}}"#;
-        // This row of an earlier release does not tell which teams its records have.
+        // This row of an earlier release has no field `team`. Its numbers must be kept, but not
+        // added to any team.
         let earlier =
             r#"{"model":"m","key":null,"backend":"b","records":2,"total":9,"sums":{"tokens":9}}"#;
         let text = format!(
@@ -123,7 +125,6 @@ mod tests {
         );
         consolidate_records(&dir, &[record]);
         let added = r#"{"model":"m","key":null,"backend":"b","team":"t","served_model":null,"records":2,"total":7,"sums":{"tokens":7}}"#;
-        // Records without a key have no exact sum.
         let exact = r#""exact":{"fields":["key","instance"],"records":9,"sums":[]}"#;
         assert_eq!(
             day(&dir),
@@ -144,7 +145,8 @@ mod tests {
         );
     }
 
-    /// Returns the CRC-32 (IEEE) with which the spool ends every line of its files.
+    /// Returns the CRC-32 (IEEE) with which the spool ends every line of its files, so that the
+    /// test can write valid rows.
     fn crc32(bytes: &[u8]) -> u32 {
         let mut crc = u32::MAX;
         for byte in bytes {

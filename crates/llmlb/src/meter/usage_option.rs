@@ -7,7 +7,8 @@ use crate::body_edit::Edit;
 use crate::endpoint::Api;
 use crate::json;
 
-/// Origin of the `include_usage` option of a request.
+/// Origin of the `include_usage` option of a request. It determines if usage events are hidden from
+/// the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum UsageOption {
     /// The option is not needed: the request is no stream, or its API always reports usage.
@@ -18,7 +19,7 @@ pub(crate) enum UsageOption {
     Added(Edit),
 }
 
-/// Ranges of the values of `stream` and `stream_options` in a body, from [`json::fields`].
+/// Ranges of the values of `stream` and `stream_options` in a request body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OptionRanges {
     pub(crate) stream: Option<Range<usize>>,
@@ -26,8 +27,8 @@ pub(crate) struct OptionRanges {
 }
 
 impl UsageOption {
-    /// Determines if `include_usage` is set by the client, must be added by llmlb, or is not
-    /// needed. `body` must be a JSON object.
+    /// Determines if the client set `include_usage`, llmlb must add it, or the request does not
+    /// need it. `body` must be a JSON object.
     pub(crate) fn new(api: Api, body: &[u8], ranges: &OptionRanges) -> Self {
         let is_stream = |range: &Range<usize>| may_be_true(body.get(range.clone()));
         if !api.has_stream_options() || !ranges.stream.as_ref().is_some_and(is_stream) {
@@ -38,8 +39,8 @@ impl UsageOption {
             Self::Added(Edit { range, text })
         };
         let Some(range) = ranges.stream_options.clone() else {
-            // Insert `stream_options` after the opening brace. The object has the field `stream`, so a
-            // comma must follow.
+            // Insert `stream_options` after the opening brace of the body. Add a comma behind it,
+            // because the object has at least the field `stream`.
             return match body.iter().position(|byte| *byte == b'{') {
                 Some(brace) => added(
                     brace + 1..brace + 1,
@@ -70,8 +71,8 @@ impl UsageOption {
     }
 }
 
-/// True if a backend may read the value as true. Many backends accept `"true"`, `1` or `"yes"`; the others
-/// reject the request with or without the option.
+/// True if a backend may read this value of `stream` as true. Many backends accept `"true"`, `1` or
+/// `"yes"`; the others reject the request with or without the usage option.
 fn may_be_true(value: Option<&[u8]>) -> bool {
     value.is_some_and(|value| !matches!(value, b"false" | b"null"))
 }
@@ -143,8 +144,8 @@ mod tests {
                 r#"{"stream_options":{"include_usage":true,"include_usage":false},"stream":true}"#,
                 r#"{"stream_options":{"include_usage":true,"include_usage":true},"stream":true}"#,
             ),
-            // The option is added for any `stream` that a backend may read as true. The client's
-            // `include_usage` counts only if it is `true`.
+            // The option must be added for any `stream` that a backend may read as true, and for a
+            // client's `include_usage` that is not `true`.
             (
                 r#"{"stream":"true"}"#,
                 r#"{"stream_options":{"include_usage":true},"stream":"true"}"#,
@@ -161,7 +162,7 @@ mod tests {
                 r#"{"stream":true,"stream_options":{"include_usage":{}}}"#,
                 r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
             ),
-            // The last of duplicate fields counts.
+            // Of duplicate fields the last one counts, as in most JSON parsers of backends.
             (
                 r#"{"stream":true,"stream_options":{"include_usage":true},"stream_options":{}}"#,
                 r#"{"stream":true,"stream_options":{"include_usage":true},"stream_options":{"include_usage":true}}"#,
@@ -173,7 +174,6 @@ mod tests {
         ] {
             let changed = changed(body).unwrap();
             assert_eq!(changed, expected);
-            // A JSON parser finds the client's request, with only the option added.
             let mut wanted: Value = serde_json::from_str(body).unwrap();
             if !wanted["stream_options"].is_object() {
                 wanted["stream_options"] = json!({});

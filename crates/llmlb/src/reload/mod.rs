@@ -1,8 +1,8 @@
-//! Takes a changed configuration into a running server (promise L12), without dropping a request.
+//! Applies a changed configuration to a running server (promise L12), without dropping a request.
 //!
-//! `watch.rs` reads the file. A valid one is compared with the running configuration; new backends are probed,
-//! so that their models are known; then [`Pool::reconfigure`] replaces backends, aliases and settings at once.
-//! A file with problems changes nothing.
+//! `watch.rs` reads the file. A valid configuration is compared with the running one; new backends
+//! are probed, so that their models are known; then [`Pool::reconfigure`] replaces backends,
+//! aliases and settings at once. A file with problems changes nothing.
 
 mod watch;
 
@@ -28,25 +28,26 @@ use watch::{ConfigWatch, Loaded};
 /// Parts of the server that a reload changes, and the running configuration.
 pub(crate) struct Reloader {
     pub(crate) running: Config,
-    /// Backends of the demo, which a reload keeps.
+    /// Backends of `serve --demo`, which no configuration file names and a reload must keep.
     pub(crate) demo: Vec<config::Backend>,
-    /// Address that the server listens on.
+    /// Address that the server listens on. A backend at this address would forward requests in a
+    /// loop.
     pub(crate) own: SocketAddr,
     pub(crate) shared: Arc<Shared>,
     pub(crate) watcher: Watcher,
     pub(crate) connector: Connector,
     pub(crate) logs_requests: Arc<AtomicBool>,
     pub(crate) drain_timeout: Arc<AtomicDuration>,
-    /// Notified after each reload.
+    /// Notified after each reload of the configuration.
     pub(crate) reloaded: Arc<Notify>,
 }
 
-/// Handle of the reloads of a running server.
+/// Handle through which a running server requests reloads of its configuration.
 #[derive(Debug)]
 pub(crate) struct Reloads(ConfigWatch);
 
 impl Reloads {
-    /// Watches the configuration file until `stop` is cancelled.
+    /// Watches the configuration file, and reloads it after a change, until `stop` is cancelled.
     pub(crate) fn start(
         reloader: Reloader,
         flags: Flags,
@@ -61,7 +62,7 @@ impl Reloads {
         Ok(Self(watch))
     }
 
-    /// Reads the configuration now.
+    /// Reads the configuration file now, even if it seems unchanged, because a signal requested it.
     pub(crate) fn request(&self) {
         self.0.request();
     }
@@ -80,14 +81,16 @@ impl Reloader {
         }
     }
 
-    /// Reads the files of the certificate again. `tls/` logs a failure, and the old certificate stays.
+    /// Reads the files of the TLS certificate again. If that fails, `tls/` logs the error, and the
+    /// server keeps the old certificate.
     async fn reload_certificate(&self) {
         if let Some(tls) = self.shared.tls.clone() {
             let _ = tokio::task::spawn_blocking(move || tls.reload().is_ok()).await;
         }
     }
 
-    /// Notes a file with problems. Each content is logged once, except on request.
+    /// Reports a configuration file with problems in `/status` and the log. The same content is
+    /// logged once, except when a signal requested the reload.
     fn refuse(&self, problems: &Problems, is_requested: bool) {
         let is_new = self.shared.config.note_refused(problems);
         if is_new || is_requested {
@@ -144,8 +147,8 @@ impl Reloader {
         self.watcher.probe_planned(&mut planned).await;
         let discovers = planned.is_empty();
 
-        // Limits on all requests together are outside of the table that is replaced below: a request reads them
-        // whenever it needs them.
+        // Change the limits that apply to all requests together. They are outside of the table that
+        // is replaced below, because requests in progress read them as well.
         shared.budget.set_limit(server.body_memory);
         shared.contention.set_limit(server.stall_timeout);
         shared.cancelled.set_limit(server.max_resets);

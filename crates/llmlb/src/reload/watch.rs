@@ -1,7 +1,7 @@
-//! Watches the configuration file, and reads it when it was changed or a signal asks for it.
+//! Watches the configuration file, and reads it when it was changed or a signal requests it.
 //!
-//! A thread of its own does both: the file system may block, for example on a network, and no request may wait
-//! for it.
+//! The watch has a thread of its own: the file system may block, for example on a network, and no
+//! request may wait for it.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,38 +14,41 @@ use tokio::sync::mpsc;
 use crate::config::{self, Config, Flags, Problems};
 use crate::sys::config_file::{self, Signature};
 
-/// Interval at which the file's metadata is read.
+/// Interval at which the configuration file's metadata is checked for a change.
 const POLL_EVERY: Duration = Duration::from_millis(100);
-/// Time for which the file must be unchanged before it is read: a program that writes it may not have finished.
+/// Time for which the configuration file must be unchanged before it is read, because a program may
+/// not have finished writing it.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
-/// Result of reading the configuration.
 #[derive(Debug)]
 pub(super) struct Loaded {
     pub(super) config: Result<Box<Config>, Problems>,
-    /// True if a signal requested the reading: the result is then logged even if it is the same as before.
+    /// True if a signal requested the reading. The result is then logged even if it is the same as
+    /// before.
     pub(super) is_requested: bool,
 }
 
-/// Handle of the thread. Dropping it ends the thread.
+/// Handle of the thread that watches the configuration file. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct ConfigWatch {
     requests: SyncSender<()>,
 }
 
 impl ConfigWatch {
-    /// Starts the thread. `had_file` is true if the running configuration was read from a file.
+    /// Starts the thread that watches the configuration file. `had_file` is true if the running
+    /// configuration was read from a file.
     pub(super) fn start(
         flags: Flags,
         had_file: bool,
     ) -> io::Result<(Self, mpsc::Receiver<Loaded>)> {
-        // One request suffices for any number of signals that arrive until the file is read.
+        // Capacity for one request: it suffices for any number of signals that arrive before the
+        // file is read.
         let (requests, asked) = sync_channel(1);
         let (sender, loaded) = mpsc::channel(1);
         let path = config::watched_path(&flags);
         let mut watcher = Watcher {
-            // The first check reads the file again: it may have been changed after the server read it and
-            // before the watch began.
+            // Start without a known signature, so that the first check reads the file: it may have
+            // been changed after the server read it and before the watch began.
             settling: Settling::default(),
             path,
             flags,
@@ -57,16 +60,15 @@ impl ConfigWatch {
         Ok((Self { requests }, loaded))
     }
 
-    /// Reads the file now, also if it seems unchanged.
     pub(super) fn request(&self) {
-        // A full channel has an earlier request, for which the file has not been read yet: this one needs no
-        // reading of its own.
+        // Ignore a full channel: it has an earlier request for which the file has not been read
+        // yet, so that one reading serves both.
         let _ = self.requests.try_send(());
     }
 }
 
 struct Watcher {
-    /// `None` if no file is read.
+    /// Path of the configuration file; `None` if no file is read.
     path: Option<PathBuf>,
     flags: Flags,
     had_file: bool,
@@ -86,7 +88,8 @@ impl Watcher {
                 continue;
             }
             let config = config::load_again(&self.flags, self.had_file).map(Box::new);
-            // A file that changed while it was read is read again once it has settled.
+            // If the file changed while it was read, its content may be incomplete. It is read
+            // again once it has been unchanged for a while.
             let is_stable = signature(self.path.as_ref()) == before;
             if is_stable {
                 self.settling.note_read(before);
@@ -112,11 +115,11 @@ fn signature(path: Option<&PathBuf>) -> Option<Signature> {
 /// Decides when a changed file is read: once it has been unchanged for [`SETTLED_AFTER`].
 #[derive(Debug)]
 struct Settling<S = Signature> {
-    /// True if the file was read at least once.
+    /// True if the configuration file was read at least once.
     was_read: bool,
-    /// Signature of the file that was read last; `None` if it was missing.
+    /// Signature of the file when it was read last; `None` if the file was missing.
     read: Option<S>,
-    /// A different signature, and the time at which it was first seen.
+    /// Signature that differs from the last one read, and the time at which it was first seen.
     changed: Option<(Option<S>, Instant)>,
 }
 
@@ -131,7 +134,8 @@ impl<S> Default for Settling<S> {
 }
 
 impl<S: Copy + PartialEq> Settling<S> {
-    /// True if the file differs from the one that was read, and has settled.
+    /// True if the configuration file differs from what was read last, and has been unchanged for
+    /// [`SETTLED_AFTER`].
     fn is_due(&mut self, current: Option<S>, now: Instant) -> bool {
         if self.was_read && self.read == current {
             self.changed = None;
@@ -164,7 +168,8 @@ mod tests {
         let mut settling = Settling::default();
         settling.note_read(Some(1));
         assert!(!settling.is_due(Some(1), at(0)));
-        // A program writes the file in pieces; each changes its signature.
+        // A program writes the file in pieces, each of which changes its signature. The time must
+        // start anew with each.
         for (signature, millis) in [(2, 100), (3, 250), (4, 400)] {
             assert!(!settling.is_due(Some(signature), at(millis)));
             assert!(!settling.is_due(Some(signature), at(millis + 100)));
@@ -173,11 +178,11 @@ mod tests {
         assert!(settling.is_due(Some(4), at(600)));
         settling.note_read(Some(4));
         assert!(!settling.is_due(Some(4), at(2000)));
-        // A file that is missing for a moment, while it is replaced, is not read.
+        // A file that is missing only for a moment, while a program replaces it, must not be read.
         assert!(!settling.is_due(None, at(2100)));
         assert!(!settling.is_due(Some(5), at(2200)));
         assert!(settling.is_due(Some(5), at(2400)));
-        // A file that gets its old content again is not read.
+        // A file that gets its old content again must not be read.
         settling.note_read(Some(5));
         assert!(!settling.is_due(Some(6), at(3000)));
         assert!(!settling.is_due(Some(5), at(3100)));

@@ -1,5 +1,5 @@
-//! The access log: one line for each request when it ends. Lines are buffered and written together,
-//! so that a request does not cost a system call of its own.
+//! Access log: one line for each request when it ends. Lines are buffered and written together, so
+//! that a request does not cost a system call of its own.
 
 use std::fmt::{self, Debug, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use super::method;
 use crate::meter::record::Outcome;
 use crate::meter::usage::UsageSource;
 
-/// Size of the buffer, in bytes, at which it is flushed at once.
+/// Size of the line buffer of the access log, in bytes, at which it is flushed at once.
 const FLUSH_AT: usize = 16 << 10;
 
 /// Maximum number of characters of a path, model name, error or request id in a log line; the rest
@@ -22,26 +22,25 @@ const MAX_TEXT: usize = 200;
 /// Function that writes the text of whole log lines, for example to stderr.
 pub(crate) type LogSink = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
-/// The access log of one worker.
 pub(crate) struct AccessLog {
     to: Option<LogSink>,
-    /// True if each line begins with the time.
+    /// True if each line begins with the time, as in a log file; lines on a terminal have none.
     timed: bool,
-    /// `log.requests`, which a reload of the configuration changes.
+    /// Value of `log.requests`, which a reload of the configuration can change.
     is_on: Arc<AtomicBool>,
     buffer: Mutex<LineBuffer>,
 }
 
-/// Lines that are not flushed yet.
+/// Lines of the access log that are not written yet.
 #[derive(Default)]
 struct LineBuffer {
     text: String,
-    /// The last second that was formatted, as Unix time and as text.
+    /// Last second that was formatted, as Unix time and as text, so that most lines copy the text.
     second: (u64, String),
 }
 
 impl AccessLog {
-    /// Returns an access log that writes its lines to `to`. With `None` no lines are logged.
+    /// Returns an access log that writes its lines to `to`, or logs nothing if `to` is `None`.
     /// `timed` is true if each line begins with the time.
     pub(crate) fn new(to: Option<LogSink>, timed: bool, is_on: Arc<AtomicBool>) -> Self {
         Self {
@@ -61,14 +60,13 @@ impl AccessLog {
         if self.timed {
             write_time(text, second);
         }
-        // The line is written into memory, which cannot fail.
         let _ = line(text, guard);
         if buffer.text.len() >= FLUSH_AT {
             self.flush_buffer(&mut buffer);
         }
     }
 
-    /// Writes the buffered lines.
+    /// Writes the buffered lines of the access log with one call.
     pub(crate) fn flush(&self) {
         let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         if !buffer.text.is_empty() {
@@ -150,7 +148,7 @@ fn line(text: &mut String, guard: &RequestGuard) -> fmt::Result {
     Ok(())
 }
 
-/// Appends a number, with a third of the instructions of `write!`.
+/// Appends a number to a log line, with a third of the instructions of `write!`.
 fn number(text: &mut String, before: &str, value: impl itoa::Integer) {
     push_all(text, [before, itoa::Buffer::new().format(value)]);
 }
@@ -161,10 +159,11 @@ fn push_all<const N: usize>(text: &mut String, parts: [&str; N]) {
     }
 }
 
-/// Appends at most `max` characters of a text that a client chose. The text is quoted if it could be
-/// mistaken for a line or a field of the log.
+/// Appends at most `max` characters of a text that a client chose to a log line. The text is quoted
+/// if it could be mistaken for a line or a field of the log.
 fn plain(text: &mut String, value: &str, max: usize) -> fmt::Result {
-    // Fast path: a text of at most `max` bytes has at most `max` characters.
+    // Fast path: a text of at most `max` bytes has at most `max` characters, so they need not be
+    // counted.
     let end = if value.len() > max {
         value.char_indices().nth(max)
     } else {
@@ -182,7 +181,7 @@ fn plain(text: &mut String, value: &str, max: usize) -> fmt::Result {
     }
 }
 
-/// Appends the time. The date and the second are formatted once a second.
+/// Appends the time to a log line. The date and the second are formatted only once a second.
 fn write_time(text: &mut String, (last, written): &mut (u64, String)) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.unwrap_or_default();

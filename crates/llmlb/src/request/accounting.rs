@@ -1,5 +1,4 @@
-//! State that the request guards of one worker share. A request guard logs and meters its request
-//! when the request ends.
+//! State of one worker that the guards of its requests share, to limit, log and meter the requests.
 
 use std::sync::Arc;
 
@@ -9,19 +8,17 @@ use super::{AccessLog, Cancelled, Ids, RefusedRequests};
 use crate::meter::{CommitGroup, Meter};
 use crate::upstream::AddressLimit;
 
-/// State of one worker that the guards of its requests share, to identify, limit, log and meter the
-/// requests.
 #[derive(Debug)]
 pub(crate) struct Accounting {
     pub(crate) ids: Arc<Ids>,
     pub(crate) address_limit: Arc<AddressLimit>,
     pub(crate) cancelled: Arc<Cancelled>,
     pub(crate) meter: Arc<Meter>,
-    /// Counts of requests that API keys do not permit.
+    /// Counts of requests that were rejected because their API keys do not permit them.
     pub(crate) refused: Arc<RefusedRequests>,
-    /// Usage records of this worker that are not persisted yet.
     pub(crate) commits: CommitGroup,
     pub(crate) access_log: AccessLog,
-    /// Cancelled when the server aborts the requests that are still running.
+    /// Cancelled when a shutdown aborts the requests that are still running, so that their outcome
+    /// is `cut` and not a cancellation by the client.
     pub(crate) abort: CancellationToken,
 }

@@ -22,21 +22,23 @@ pub(super) const OVERLOADED: &str = "overloaded";
 /// Error code if the client sent the body too slowly.
 pub(super) const STALLED: &str = "body_timeout";
 
-/// Maximum size of a body that is not charged to the memory budget: the charge of the connection covers
-/// it. Most bodies are smaller.
+/// Maximum size of a request body that is not charged to the memory budget. The charge of its
+/// connection covers it. Most bodies are smaller, so they need no update of the budget.
 pub(crate) const SMALL_BODY: usize = 16 << 10;
-/// Size of each buffer of an HTTP/1.1 connection that does not send large bodies.
+/// Size of each buffer of an HTTP/1.1 connection until it sends large bodies. The charge of a
+/// connection to the memory budget is computed from it.
 pub(crate) const H1_BUFFER: usize = 16 << 10;
-/// Maximum memory that is allocated in advance for the announced rest of a body, unless more bytes
-/// than this have arrived already. Beyond it, the buffer grows with the bytes that arrive.
+/// Maximum memory that is allocated in advance for the announced rest of a request body. Beyond
+/// this size the buffer grows only with the bytes that arrive, so that a client cannot make the
+/// server allocate memory by announcing a length.
 const USUAL_BODY: usize = 64 << 10;
-/// Memory of the protocol's buffers while a large body arrives: one chunk of HTTP/1.1 and the buffer
-/// for the next one. Larger buffers, and the window of an HTTP/2 connection, are charged to the
-/// connection.
+/// Memory that is charged for the protocol's buffers while a large request body arrives: one chunk
+/// of HTTP/1.1 and the buffer for the next one. Larger buffers, and the window of an HTTP/2
+/// connection, are charged to the connection.
 pub(crate) const RECEIVING: usize = 2 * H1_BUFFER;
 
-/// Reads a body of at most `max` bytes. The client must send at the rate of `pace`, or the request times
-/// out. The body's memory is charged to the budget.
+/// Reads a request body of at most `max` bytes. The client must send at the rate of `pace`, or the
+/// request times out. The body's memory is charged to the budget.
 pub(super) async fn read_whole<B>(
     mut body: B,
     max: usize,
@@ -70,7 +72,7 @@ where
         {
             return Err(too_many(budget));
         }
-        // Most bodies arrive as one chunk, which need not be copied.
+        // Keep the first chunk without a copy: most bodies arrive as one chunk.
         match first.take() {
             None if whole.is_empty() => first = Some(data),
             None => whole.extend_from_slice(&data),
@@ -91,8 +93,8 @@ where
     })
 }
 
-/// Rejects a body on a method whose body has no meaning: servers that do not read it parse it as the
-/// next request. An announced body that is empty is accepted.
+/// Rejects a body on a method whose body has no meaning, such as GET: a backend that does not read
+/// the body would parse it as the next request. An announced body that is empty is accepted.
 pub(crate) async fn expect_none(
     method: &Method,
     body: &mut Incoming,
@@ -112,7 +114,7 @@ pub(crate) async fn expect_none(
     Ok(())
 }
 
-/// Times out if the client sends the frames of a body more slowly than `pace`.
+/// Timeout of a request body whose client sends its frames more slowly than `pace`.
 struct FrameTimeout {
     pace: BodyPace,
     deadline: BodyDeadline,
@@ -130,7 +132,8 @@ impl FrameTimeout {
         }
     }
 
-    /// Waits for the next frame, after `length` bytes have arrived.
+    /// Waits for the next frame of the body, of which `length` bytes have arrived. The deadline is
+    /// extended according to the progress since the last call.
     async fn wait_for<F>(&mut self, mut frame: F, length: usize) -> Result<F::Output, Refusal>
     where
         F: Future + Unpin,
@@ -156,7 +159,7 @@ fn too_large(max: usize) -> Refusal {
     )
 }
 
-/// Refusal of a request for lack of memory in the budget.
+/// Refusal of a request because the memory budget (`server.body_memory`) is used up.
 pub(crate) fn too_many(budget: &Budget) -> Refusal {
     budget.note_refusal();
     Refusal::new(
@@ -167,7 +170,6 @@ pub(crate) fn too_many(budget: &Budget) -> Refusal {
     .retry_after(1)
 }
 
-/// Refusal of a request whose client sends its body too slowly.
 pub(crate) fn too_slow(pace: BodyPace) -> Refusal {
     let (seconds, rate) = (pace.window.as_secs_f32(), pace.rate);
     Refusal::new(
@@ -180,7 +182,6 @@ pub(crate) fn too_slow(pace: BodyPace) -> Refusal {
     )
 }
 
-/// Refusal of a request whose body ended early.
 pub(crate) fn incomplete(why: &str) -> Refusal {
     Refusal::new(
         StatusCode::BAD_REQUEST,
@@ -200,9 +201,8 @@ mod tests {
     use hyper::body::Frame;
     use tokio::time::{Instant, Sleep, sleep};
 
-    /// A body with one chunk at each interval of `pace`.
+    /// Test body that yields one chunk at each interval of `pace`.
     struct Paced {
-        /// Sizes of the chunks, the last chunk first.
         sizes: Vec<usize>,
         pace: Duration,
         next: Pin<Box<Sleep>>,
@@ -264,7 +264,8 @@ mod tests {
         let started = Instant::now();
         assert_eq!(read(drops).await, Err(StatusCode::REQUEST_TIMEOUT));
         assert_eq!(started.elapsed(), PAUSE);
-        // A large first chunk does not exempt the client from the minimum rate for the rest of the body.
+        // A large first chunk must not exempt the client from the minimum rate for the rest of the
+        // body.
         drops = Paced::new(1000, 1, SECOND);
         drops.sizes.push(40 << 10);
         let started = Instant::now();
@@ -299,7 +300,6 @@ mod tests {
             let stuck = Paced::new(4, 10 << 10, Duration::from_millis(1));
             let reading = read_whole(stuck, 1 << 20, PACE, &budget);
             let _ = tokio::time::timeout(Duration::from_millis(3), reading).await;
-            // Small bodies are not charged.
             read_whole(fast(1), 1 << 20, PACE, &budget).await.unwrap();
         }
         let rest = read_whole(fast(4), 1 << 20, PACE, &budget).await.unwrap();

@@ -1,6 +1,6 @@
-//! Rejects requests of web pages to a server that is meant for programs on this machine. A page can
-//! make its visitor's browser send requests to loopback addresses. With DNS rebinding it can even
-//! read the responses.
+//! Rejects requests of web pages to a private server, which is meant for programs on this machine.
+//! A page can make its visitor's browser send requests to loopback addresses. With DNS rebinding it
+//! can even read the responses.
 
 use std::net::IpAddr;
 
@@ -10,8 +10,8 @@ use super::Refusal;
 use crate::known_hosts::KnownHosts;
 use crate::text::{plain, shortened};
 
-/// Rejects a request to a private server if a web page of another site sent it. `local` is the
-/// address that the client connected to.
+/// Rejects a request to a private server if a web page of another site sent it, or if `Host` is not
+/// a name of this machine. `local` is the address that the client connected to.
 pub(crate) fn refuse_foreign_pages(
     known: &KnownHosts,
     head: &request::Parts,
@@ -35,8 +35,9 @@ pub(crate) fn refuse_foreign_pages(
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     let is_foreign = |origin: &HeaderValue| match page(origin) {
         Some(host) => !known.may_be_origin(host, local),
-        // The origin is not a web page, so a program sent the request. But browsers let any page read a
-        // WebSocket without permission of the server, so an upgrade requires a known origin.
+        // An origin that is no web page belongs to a program, which is allowed. But browsers let
+        // any page read a WebSocket without permission of the server, so an upgrade requires a
+        // known origin.
         None => is_upgrade,
     };
     if let Some(origin) = origins.find(|origin| is_foreign(origin)) {
@@ -49,7 +50,8 @@ pub(crate) fn refuse_foreign_pages(
             ),
         ));
     }
-    // A sandboxed web page sends no `Origin`, or `null`. The browser marks its requests as cross-site.
+    // A sandboxed web page sends no `Origin`, or `null`. Its requests are recognized by
+    // `Sec-Fetch-Site`, with which the browser marks them as cross-site.
     let origin = head.headers.get(header::ORIGIN).and_then(text);
     let is_hidden = origin.is_none_or(|origin| origin == "null");
     let site = head.headers.get("sec-fetch-site");
@@ -80,7 +82,8 @@ fn refused(code: &'static str, message: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::FORBIDDEN, code, message)
 }
 
-/// Formats a name that the client chose: shortened, with unsafe characters replaced.
+/// Formats a name that the client chose for an error message: shortened, with unsafe characters
+/// replaced.
 fn shown(name: &str) -> String {
     plain(&shortened(name, 100)).into_owned()
 }

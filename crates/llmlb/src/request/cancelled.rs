@@ -16,22 +16,24 @@ use foldhash::quality::RandomState;
 use crate::atomic_duration::AtomicDuration;
 use crate::client_network::ClientNetwork;
 
-/// Number of connections for which an address may cancel requests: its limit is this multiple of the
-/// limit of one connection.
+/// Number of connections for which one address may cancel requests: its limit is this multiple of
+/// the limit of one connection (`server.max_resets`).
 const CONNECTIONS: u32 = 10;
-/// Size of a burst: an address may cancel as many requests at once as its limit allows in this time.
+/// Time whose cancelled requests an address may use up at once, so that a burst of cancelled
+/// requests is not delayed.
 const BURST: Duration = Duration::from_secs(6);
 /// Maximum delay of a request whose client address has cancelled too many requests.
 const MAX_DELAY: Duration = Duration::from_secs(1);
-/// Number of counters. Addresses that share a counter are delayed together, which is rare and harmless.
+/// Number of counters of cancelled requests. Addresses whose hashes select the same counter are
+/// delayed together, which is rare and harmless.
 const CELLS: usize = 1024;
 
 /// Rate limit on cancelled requests for each client address. An address that exceeds the limit is
 /// not rejected, but its next requests are delayed.
 #[derive(Debug)]
 pub(crate) struct Cancelled {
-    /// Time that one cancelled request uses up: the reciprocal of the limit per address. Zero if there
-    /// is no limit.
+    /// Share of the limit that one cancelled request uses up, as a time: the reciprocal of the
+    /// limit per address. Zero if there is no limit.
     interval: AtomicDuration,
     started: Instant,
     hasher: RandomState,
@@ -54,12 +56,12 @@ impl Cancelled {
         }
     }
 
-    /// Changes `server.max_resets`.
+    /// Applies `server.max_resets` of a reloaded configuration, from which the limit of an address
+    /// is computed.
     pub(crate) fn set_limit(&self, per_minute: u32) {
         self.interval.set(interval(per_minute));
     }
 
-    /// Counts a request that this address has cancelled.
     pub(crate) fn note(&self, address: IpAddr, now: Instant) {
         let now = self.micros(now);
         let interval = micros(self.interval.get());
@@ -68,7 +70,8 @@ impl Cancelled {
         let _ = (self.cell(address)).fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
-    /// Delay of the next request of this address, if the address is over the limit.
+    /// Returns the delay of the next request of this address, if the address has cancelled too many
+    /// requests.
     pub(crate) fn delay(&self, address: IpAddr, now: Instant) -> Option<Duration> {
         let until = self.cell(address).load(Ordering::Relaxed);
         let free = self.micros(now) + micros(BURST);
@@ -91,7 +94,6 @@ impl Cancelled {
     }
 }
 
-/// Returns the time that one cancelled request uses up. Zero if there is no limit.
 fn interval(per_minute: u32) -> Duration {
     let interval = Duration::from_secs(60).checked_div(per_minute.saturating_mul(CONNECTIONS));
     interval.unwrap_or_default()
@@ -136,8 +138,8 @@ mod tests {
             cancelled.note(address(1), now);
         }
         let waiting = (2..=255).filter(|last| cancelled.delay(address(*last), now).is_some());
-        // Addresses share counters by their hash. So a few of the 254 other addresses may share the
-        // counter of the address that cancelled requests, and wait too.
+        // Addresses select their counter by a hash. So a few of the 254 other addresses may share
+        // the counter of the address that cancelled requests, and wait with it.
         assert!(waiting.count() < 10);
         let mapped = "::ffff:10.0.0.1".parse().unwrap();
         assert!(cancelled.delay(mapped, now).is_some());

@@ -1,10 +1,12 @@
-//! Detects field names that differ in case from a name that llmlb uses. Go's JSON decoder, which
-//! Ollama and LocalAI use, ignores case: it reads `Model` as `model`.
+//! Detects field names in a request that differ only in case from a name that llmlb reads. Go's
+//! JSON decoder, which Ollama and LocalAI use, reads `Model` as `model`, so the backend could serve
+//! another model than llmlb bills.
 
-/// Fields that decide about routing, metering and the form of the response.
+/// Fields of a request that determine routing, metering and the form of the response. A variant of
+/// one of them in another case is rejected.
 const ACTED_ON: [&str; 3] = ["model", "stream", "stream_options"];
 
-/// The known field that has this name in any case.
+/// Returns the known field that equals this name if case is ignored, if there is one.
 pub(super) fn find(name: &[u8]) -> Option<&'static str> {
     let name = str::from_utf8(name).ok()?;
     ACTED_ON.into_iter().find(|known| is_variant(known, name))
@@ -25,8 +27,8 @@ pub(super) fn is_variant(one: &str, other: &str) -> bool {
     }
 }
 
-/// True if two letters are equal when case is ignored. Letters beyond ASCII, such as `ſ`, can be
-/// variants of an ASCII letter.
+/// True if two letters are equal when case is ignored. Letters beyond ASCII count too: decoders
+/// treat `ſ` as a variant of `s`.
 fn is_same_letter(a: char, b: char) -> bool {
     if a.is_ascii() && b.is_ascii() {
         return a.eq_ignore_ascii_case(&b);

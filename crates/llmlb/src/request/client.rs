@@ -1,9 +1,11 @@
-//! The address that a request is counted for, and whether its client is a program on this machine.
+//! Determines the client address of a request, for limits and fairness, and if the client is a
+//! program on this machine.
 //!
 //! A reverse proxy is the peer of every connection that it opens. If the configuration trusts the
-//! proxy, the client's address is the one that the proxy reports in `X-Forwarded-For` or `Forwarded`
-//! (RFC 7239). Clients can send these fields too. A proxy appends its entry on the right, so the
-//! entries are read from the right, up to the first address that is not a trusted proxy's.
+//! proxy, the client's address is the one that the proxy reports in `X-Forwarded-For` or
+//! `Forwarded` (RFC 7239). Clients can send these fields themselves. A proxy appends its entry on
+//! the right, so the entries are read from the right, up to the first address that is not a trusted
+//! proxy's.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,7 +14,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use crate::config::Networks;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// Fields that only proxies add, besides those that begin with [`X_FORWARDED`].
+/// Header fields that only proxies add, besides those that begin with [`X_FORWARDED`]. A request
+/// with one of them never counts as local.
 const PROXY_FIELDS: [HeaderName; 3] = [
     header::FORWARDED,
     header::VIA,
@@ -34,8 +37,8 @@ pub(crate) fn client_address(
     }
 }
 
-/// True if a program on this machine sent the request, and not through a proxy. `peer` and `local`
-/// are the ends of its connection.
+/// True if a program on this machine sent the request without a proxy. `peer` and `local` are the
+/// two ends of its connection.
 pub(crate) fn is_local(peer: SocketAddr, local: SocketAddr, headers: &HeaderMap) -> bool {
     is_this_machine(peer, local) && !is_proxied(headers)
 }
@@ -47,16 +50,17 @@ fn is_this_machine(peer: SocketAddr, local: SocketAddr) -> bool {
     peer.is_loopback() || peer == local.ip().to_canonical()
 }
 
-/// True if a proxy handled the request. A proxy on this machine connects over the loopback on behalf of
-/// clients elsewhere.
+/// True if a proxy handled the request. A proxy on this machine connects over the loopback on
+/// behalf of clients elsewhere, so its requests must not count as local.
 fn is_proxied(headers: &HeaderMap) -> bool {
     headers
         .keys()
         .any(|name| PROXY_FIELDS.contains(name) || name.as_str().starts_with(X_FORWARDED))
 }
 
-/// Returns the address that the proxy `peer` reports. If both fields exist and differ, the proxy set one
-/// of them and forwarded the client's other one. Neither is trusted then.
+/// Returns the client address that the proxy `peer` reports. If `X-Forwarded-For` and `Forwarded`
+/// both exist and differ, the proxy set one of them and forwarded the client's own other one. Then
+/// neither is trusted, and the proxy counts as the client.
 pub(super) fn reported(headers: &HeaderMap, peer: IpAddr, proxies: &Networks) -> IpAddr {
     let read = |name: &HeaderName, address: fn(&str) -> Option<IpAddr>| {
         let values = headers.get_all(name);
@@ -74,8 +78,8 @@ pub(super) fn reported(headers: &HeaderMap, peer: IpAddr, proxies: &Networks) ->
     }
 }
 
-/// Returns the first address from the right that is not a trusted proxy's. A proxy that does not report
-/// an address counts as the client itself.
+/// Returns the first of these addresses, read from the right, that is not a trusted proxy's. A
+/// proxy whose entry has no valid address counts as the client itself.
 fn nearest(
     addresses: impl Iterator<Item = Option<IpAddr>>,
     peer: IpAddr,
@@ -92,8 +96,9 @@ fn nearest(
     nearest
 }
 
-/// Returns the elements of a list, from the right. A comma separates elements even within quotes: a
-/// client that opens a quote must not swallow the entry of the proxy.
+/// Returns the elements of a list in a header field, from the right. A comma separates elements
+/// even within quotes: a client that opens a quote must not swallow the entry that the proxy
+/// appends.
 fn elements(value: &HeaderValue) -> impl Iterator<Item = Option<&str>> {
     let elements = value.as_bytes().rsplit(|byte| *byte == b',');
     elements.map(|element| std::str::from_utf8(element).ok().map(str::trim))
@@ -111,7 +116,8 @@ fn address(text: &str) -> Option<IpAddr> {
     address.ok().map(|address| address.to_canonical())
 }
 
-/// Parses the address in an element such as `for="[2001:db8::1]:4711";proto=https`.
+/// Parses the client address in an element of `Forwarded`, such as
+/// `for="[2001:db8::1]:4711";proto=https`.
 fn address_in_forwarded(element: &str) -> Option<IpAddr> {
     let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
     let (_, node) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
@@ -131,8 +137,6 @@ mod tests {
         headers
     }
 
-    /// Returns the client address that a request from the proxy `127.0.0.1` has. Trusted proxies are
-    /// `127.0.0.1` and `10.0.0.0/8`.
     fn seen(fields: &[(&'static str, &'static str)]) -> String {
         let proxies = ["127.0.0.1", "10.0.0.0/8"].map(|text| Network::parse(text).unwrap());
         let proxies = Networks::new(proxies.to_vec());
@@ -180,7 +184,8 @@ mod tests {
             ("for=\"[2001:db8::1]:4711\"", "2001:db8::1"),
             ("for=1.2.3.4, for=_hidden", "127.0.0.1"),
             ("for=1.2.3.4, proto=http", "127.0.0.1"),
-            // An open quotation mark of the client does not hide the element that the proxy appended.
+            // A quotation mark that the client leaves open must not hide the element that the proxy
+            // appended.
             ("for=9.9.9.9;x=\", for=1.2.3.4", "1.2.3.4"),
         ] {
             assert_eq!(seen(&[(field, value)]), expected, "{value}");

@@ -1,4 +1,4 @@
-//! Authentication of clients by their API keys.
+//! Authentication of clients by their API keys, and checks of the models that a key may use.
 //!
 //! Clients send a key in the field of the API that they speak: OpenAI's and Ollama's clients in
 //! `Authorization`, Anthropic's in `x-api-key`, Azure's in `api-key`. Browsers cannot set fields of a
@@ -14,18 +14,19 @@ use crate::headers::secret_of_protocol;
 use crate::keys::{ApiKey, KeyTable, RejectedSecret, SecretMemo};
 use crate::text;
 
-/// Maximum number of characters of a model's name in a message.
+/// Maximum number of characters of a model's name in an error message. Clients can send names of
+/// any length.
 const MAX_MODEL: usize = 200;
-/// Fields that contain nothing but a key.
+/// Header fields whose whole value is a key, unlike `Authorization`, which names a scheme.
 static KEY_FIELDS: [HeaderName; 2] = [
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
 ];
 
-/// Returns the key of the client; `None` if the server needs no keys.
+/// Returns the API key with which the client authenticates; `None` if the server needs no keys.
 ///
-/// Some clients send an account's token in one field and the key in another. So the first secret that
-/// is the secret of a key counts.
+/// Some clients send an account's token in one field and the key in another. So every field is
+/// tried until one contains the secret of a valid key.
 pub(crate) fn authenticate(
     table: &KeyTable,
     memo: &SecretMemo,
@@ -52,12 +53,12 @@ pub(crate) fn authenticate(
     Err(rejected)
 }
 
-/// The reason why a client is not authenticated.
 #[derive(Clone, Debug)]
 pub(crate) enum RejectedKey {
     Missing,
     Unknown,
-    /// A field with a secret occurs twice. Servers disagree about which one counts.
+    /// A header field with a secret occurs twice. Servers disagree about which one counts, so the
+    /// request is rejected.
     Repeated,
     Expired(Arc<ApiKey>),
 }
@@ -89,19 +90,19 @@ impl RejectedKey {
     }
 }
 
-/// Secrets that a request contains.
+/// Secrets that a request contains, each of which may be the client's API key.
 #[derive(Default)]
 struct Secrets<'a> {
     /// One for each field that can have a secret; empty if the request has none there.
     found: [&'a [u8]; 4],
-    /// True if a field with a secret occurs twice.
     has_repeated: bool,
 }
 
 impl<'a> Secrets<'a> {
     fn read(&mut self, headers: &'a HeaderMap, is_upgrade: bool) {
         if let Some(value) = self.only(headers, &header::AUTHORIZATION) {
-            // Another scheme, such as `Basic`, is for a proxy in front of this server.
+            // Ignore other schemes, such as `Basic`: such a credential is for a proxy in front of
+            // this server.
             self.found[0] = bearer(value.as_bytes()).unwrap_or_default();
         }
         for (at, name) in (1..).zip(&KEY_FIELDS) {
@@ -128,7 +129,7 @@ impl<'a> Secrets<'a> {
     }
 }
 
-/// Returns the token of `Authorization: Bearer TOKEN`. The scheme is not case-sensitive.
+/// Returns the token of a header value `Bearer TOKEN`. The scheme is not case-sensitive.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     const SCHEME: &[u8] = b"bearer";
     let (scheme, token) = value.trim_ascii().split_at_checked(SCHEME.len())?;
@@ -136,11 +137,11 @@ fn bearer(value: &[u8]) -> Option<&[u8]> {
     is_bearer.then(|| token.trim_ascii())
 }
 
-/// Rejects a request for a model that the key may not use.
+/// Rejects a request that could run a model which the client's key may not use.
 ///
-/// A key for some models must name one of them in every request that may run a model. A body that is
-/// not read could name another model, and a backend could run its default model for a request
-/// without a name.
+/// A key that is limited to some models must name one of them in every request that may run a
+/// model. A body that llmlb does not read could name another model, and a backend could run its
+/// default model for a request without a name.
 pub(crate) fn check_model(
     key: Option<&ApiKey>,
     head: &request::Parts,
@@ -190,8 +191,8 @@ pub(crate) fn check_model(
     Err(refusal.param("model").unrecorded())
 }
 
-/// Returns a model that the key may not use and that the request names in another place than its field `model`:
-/// in the path, or in a further field of its body.
+/// Returns a model that the key may not use and that the request names outside of its field
+/// `model`: in the path, or in another field of its body, such as a fallback.
 fn other_model(
     key: &ApiKey,
     head: &request::Parts,
@@ -292,7 +293,8 @@ mod tests {
         );
     }
 
-    /// Claude Code sends the token of a subscription next to the key of a gateway.
+    /// Claude Code sends the token of a subscription in one field and the key of a gateway in
+    /// another. The token must not hide the key.
     #[test]
     fn foreign_credential_in_another_field_does_not_hide_the_key() {
         let good = GOOD.as_bytes();
@@ -311,7 +313,6 @@ mod tests {
         assert!(key.is_none());
     }
 
-    /// Returns the message for a request with a JSON body, or "" if it is allowed.
     fn refused(method: &Method, path: &str, model: Option<&str>, is_upgrade: bool) -> String {
         let (endpoint, path) = endpoint::parse(method, path).unwrap();
         let (head, ()) = Request::builder()
@@ -360,7 +361,8 @@ mod tests {
         assert_ne!(open("/v1/stream", Some("fast")), "");
     }
 
-    /// An allowed model at the top of the body must not hide the models that the request runs.
+    /// The allowed model in the field `model` must not hide the other models that this request
+    /// runs.
     #[test]
     fn request_that_could_run_several_models_needs_a_key_for_all() {
         let post = |path: &str| refused(&Method::POST, path, Some("fast"), false);
@@ -380,7 +382,8 @@ mod tests {
         }
     }
 
-    /// A server that matches prefixes of paths reads these as `/v1/responses` or `/v1/files`.
+    /// A server that matches prefixes of paths reads these paths as `/v1/responses` or `/v1/files`,
+    /// so they may run a model.
     #[test]
     fn unknown_path_with_the_end_of_a_known_one_may_run_a_model() {
         let post = |path: &str| refused(&Method::POST, path, None, false);

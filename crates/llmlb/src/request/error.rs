@@ -1,4 +1,4 @@
-//! Error responses of llmlb's own, in the format of the API that the client uses.
+//! Error responses that llmlb sends itself, in the format of the API that the client uses.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::endpoint::Dialect;
 use crate::headers::ERROR_CODE;
 
-/// The reason why a request was not served.
+/// Reason why llmlb does not serve a request, from which the error response is built.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -18,18 +18,20 @@ pub(crate) struct Refusal {
     retry_after: Option<u16>,
     allow: Option<&'static str>,
     upgrade: Option<&'static str>,
-    /// True if the request has no usage record, but is counted in `/status`.
+    /// True if the request gets no usage record and is only counted in `/status`, because its key
+    /// does not permit it: a client can send any number of such requests.
     pub(crate) is_unrecorded: bool,
     asks_for_key: bool,
     rate_limit: Option<Box<RateLimit>>,
 }
 
-/// The limit of a key that a request would exceed, as the response reports it.
+/// Limit of a key that a request would exceed, with the time to wait, as the error response reports
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateLimit {
-    /// `error.type` in OpenAI's format.
     pub(crate) kind: &'static str,
-    /// Milliseconds after which the request may be admitted; `None` if it never will be.
+    /// Milliseconds after which the request may be admitted, sent as `Retry-After`; `None` if it
+    /// never will be.
     pub(crate) wait_ms: Option<u64>,
     pub(crate) is_worth_retrying: bool,
 }
@@ -50,7 +52,7 @@ impl Refusal {
         }
     }
 
-    /// Sets `error.param`: the field of the request that is wrong.
+    /// Sets `error.param` of the error response: the field of the request that is wrong.
     pub(crate) fn param(mut self, param: &'static str) -> Self {
         self.param = Some(param);
         self
@@ -62,38 +64,41 @@ impl Refusal {
         self
     }
 
-    /// Sets the limit that the request would exceed: its name and the time to wait.
+    /// Sets the key's limit that the request would exceed: its name and the time to wait.
     pub(crate) fn rate_limited(mut self, limit: RateLimit) -> Self {
         self.rate_limit = Some(Box::new(limit));
         self
     }
 
-    /// Sets `Allow`: the methods that are served.
+    /// Sets the header field `Allow` of the error response: the methods that are served.
     pub(crate) fn allow(mut self, methods: &'static str) -> Self {
         self.allow = Some(methods);
         self
     }
 
-    /// Sets `Upgrade`: the protocol that the client must request.
+    /// Sets the header field `Upgrade` of the error response: the protocol that the client must
+    /// request.
     pub(crate) fn upgrade(mut self, protocol: &'static str) -> Self {
         self.upgrade = Some(protocol);
         self
     }
 
-    /// Counts the request in `/status` instead of recording it: a key does not permit the request.
+    /// Counts the request in `/status` and writes no usage record: its key does not permit it, and
+    /// a client can send any number of such requests.
     pub(crate) fn unrecorded(mut self) -> Self {
         self.is_unrecorded = true;
         self
     }
 
-    /// Sets `WWW-Authenticate`: the client must send an API key.
+    /// Sets the header field `WWW-Authenticate` of the error response, which shows that an API key
+    /// is missing or wrong.
     pub(crate) fn asking_for_key(mut self) -> Self {
         self.asks_for_key = true;
         self
     }
 
-    /// Returns the error response in the JSON format that clients of this vendor's API parse:
-    /// OpenAI, Anthropic or Ollama.
+    /// Returns the error response in the JSON format that clients of the requested API parse:
+    /// OpenAI's, Anthropic's or Ollama's.
     pub(crate) fn into_response(self, dialect: Dialect, id: &HeaderValue) -> Response<Full<Bytes>> {
         let body = match dialect {
             Dialect::Anthropic => json!({
@@ -101,7 +106,7 @@ impl Refusal {
                 "error": {
                     "type": self.anthropic_type(),
                     "message": self.message,
-                    // Field from which Anthropic's clients read the code of an error.
+                    // Anthropic's clients read the code of an error from this field.
                     "details": { "error_code": self.code },
                 },
                 "request_id": id.to_str().ok(),
@@ -142,7 +147,6 @@ impl Refusal {
         response
     }
 
-    /// `error.type` in OpenAI's format.
     fn openai_type(&self) -> &'static str {
         if let Some(limit) = &self.rate_limit {
             return limit.kind;
@@ -154,7 +158,6 @@ impl Refusal {
         }
     }
 
-    /// `error.type` in Anthropic's format.
     fn anthropic_type(&self) -> &'static str {
         match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -171,8 +174,8 @@ impl Refusal {
 }
 
 impl RateLimit {
-    /// Adds the time to wait. Official clients read `retry-after-ms` first, and do not retry after
-    /// `x-should-retry: false`.
+    /// Adds the header fields with the time to wait before a retry. Official clients read
+    /// `retry-after-ms` first, and do not retry after `x-should-retry: false`.
     fn add_to(self, headers: &mut HeaderMap) {
         if let Some(wait) = self.wait_ms {
             headers.insert(header::RETRY_AFTER, wait.div_ceil(1000).into());
@@ -185,7 +188,8 @@ impl RateLimit {
     }
 }
 
-/// Response to a client whose backend rejected the credential of llmlb.
+/// Error response for a client whose request failed because the backend rejected llmlb's own
+/// credential. It shows that the client's key is not at fault.
 pub(crate) fn backend_auth(status: StatusCode) -> Refusal {
     Refusal::new(
         StatusCode::BAD_GATEWAY,
@@ -198,7 +202,8 @@ pub(crate) fn backend_auth(status: StatusCode) -> Refusal {
     )
 }
 
-/// Response to a WebSocket handshake on a path that is served over HTTP only. Clients such as Codex then use HTTP.
+/// Error response to a WebSocket handshake on a path that is served over HTTP only. Clients such as
+/// Codex then use HTTP.
 pub(crate) fn no_websocket(path: &str) -> Refusal {
     Refusal::new(
         StatusCode::UPGRADE_REQUIRED,
@@ -208,10 +213,11 @@ pub(crate) fn no_websocket(path: &str) -> Refusal {
     .upgrade("websocket")
 }
 
-/// Value of `Server`. The discovery of another llmlb recognises by it that this is no LLM server.
+/// Value of the header field `Server`. The discovery of another llmlb recognizes by it that this
+/// server is no LLM backend.
 const SERVER: &str = concat!("llmlb/", env!("CARGO_PKG_VERSION"));
 
-/// A JSON response of llmlb's own.
+/// Returns a JSON response that llmlb sends itself.
 pub(crate) fn json_response(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;

@@ -1,5 +1,5 @@
-//! Finds the error in a JSON body, for the message to the client. The body is parsed without storing its
-//! values, to save memory.
+//! Finds the position and reason of an error in a JSON body, for the message to the client. The
+//! values of the body are not stored, to save memory.
 
 use std::fmt;
 
@@ -7,10 +7,11 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::json::{MAX_DEPTH, MAX_FIELDS};
 
-/// Maximum size of a body in which the position of an error is searched: the search is slow.
+/// Maximum size of a body in which the position of a JSON error is searched. The search is slow,
+/// and clients could send many invalid bodies.
 const MAX_SEARCHED: usize = 1 << 20;
 
-/// Returns the reason why [`crate::json`] rejects a body.
+/// Returns the reason why [`crate::json`] rejects a body, for the error message to the client.
 pub(super) fn explain(body: &[u8]) -> String {
     let limits = format!(
         "the body is nested more than {MAX_DEPTH} deep or has more than {MAX_FIELDS} fields"
@@ -27,7 +28,8 @@ pub(super) fn explain(body: &[u8]) -> String {
 /// Any JSON object.
 struct AnyObject;
 
-/// Any JSON value. Unlike serde's `IgnoredAny`, it validates numbers and strings as if they were kept.
+/// Visitor for any JSON value, which stores nothing. Unlike serde's `IgnoredAny`, it validates
+/// numbers and strings, so that it finds every error.
 struct AnyValue;
 
 impl<'de> Deserialize<'de> for AnyObject {

@@ -1,9 +1,9 @@
-//! Finds the model in `multipart/form-data` (RFC 7578).
+//! Finds the name of the model in a `multipart/form-data` body (RFC 7578).
 //!
-//! Parsers disagree about everything that is not the usual form: bare line feeds, text before the
-//! first boundary, folded headers, `name*`, escapes in quotation marks, further boundaries. A body
-//! that a backend reads differently would be routed and billed as one model and served as another.
-//! So only the form that clients really send is accepted.
+//! Parsers disagree about everything that is not the usual form: bare line feeds, text in front of
+//! the first boundary, folded headers, `name*`, escapes in quotation marks, further boundaries. A
+//! body that a backend reads differently would be routed and billed as one model and served as
+//! another. So only the form that clients really send is accepted.
 
 use std::ops::Range;
 
@@ -12,43 +12,41 @@ use memchr::memmem;
 use super::case_variant::is_variant;
 use crate::headers::is_token;
 
-/// Maximum number of parts of a form. A form with more parts is rejected.
 const MAX_PARTS: usize = 1000;
-/// Maximum number of header lines of one part.
+/// Maximum number of header lines of one part of a form. A part with more lines is rejected.
 const MAX_LINES: usize = 16;
-/// Maximum length of one header line of a part, in bytes.
 const MAX_LINE: usize = 4 << 10;
 /// RFC 2046, section 5.1.1.
 const MAX_BOUNDARY: usize = 70;
 
-/// Returns the boundary that a Content-Type of `multipart/form-data` declares. The error is the reason
-/// why servers could read the Content-Type in two ways.
+/// Returns the boundary that a Content-Type of `multipart/form-data` declares. The error is the
+/// reason why servers could read the Content-Type in two ways, for which the request is rejected.
 pub(super) fn boundary(content_type: &str) -> Result<&str, &'static str> {
     let (_, parameters) = content_type
         .split_once(';')
-        .ok_or("its Content-Type has no boundary")?;
+        .ok_or("the Content-Type has no boundary")?;
     let mut boundary = None;
     for parameter in Parameters(parameters) {
         let (name, value) = parameter?;
         match name.to_ascii_lowercase().as_str() {
-            "boundary" if boundary.is_some() => return Err("its Content-Type has two boundaries"),
+            "boundary" if boundary.is_some() => return Err("the Content-Type has two boundaries"),
             "boundary" => boundary = Some(value),
             "charset" if is_utf8(value) => {}
-            _ => return Err("its Content-Type has parameters other than boundary"),
+            _ => return Err("the Content-Type has parameters other than boundary"),
         }
     }
-    let boundary = boundary.ok_or("its Content-Type has no boundary")?;
+    let boundary = boundary.ok_or("the Content-Type has no boundary")?;
     let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"'()+_,-./:=?".contains(&byte);
     if boundary.is_empty() || boundary.len() > MAX_BOUNDARY || !boundary.bytes().all(is_allowed) {
         return Err(
-            "its boundary is empty, longer than 70 characters, or has characters that not all servers accept",
+            "the boundary is empty, longer than 70 characters, or has characters that not all servers accept",
         );
     }
     Ok(boundary)
 }
 
-/// Returns the range of the only field `model`, if there is one. The error is the reason why servers
-/// could read the body in two ways.
+/// Returns the range of the value of the only field `model` in a form, if there is one. The error
+/// is the reason why servers could read the body in two ways, for which the request is rejected.
 pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>, &'static str> {
     let delimiter = format!("--{boundary}").into_bytes();
     let mut found = None;
@@ -57,18 +55,18 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
     for at in memmem::find_iter(body, &delimiter) {
         let after = at + delimiter.len();
         if at > 0 && !body[..at].ends_with(b"\r\n") {
-            return Err("its boundary is not at the beginning of a line");
+            return Err("the boundary is not at the beginning of a line");
         }
         if let Some(start) = part {
             let end = at.checked_sub(2).filter(|end| *end >= start);
-            let end = end.ok_or("it has an empty part")?;
+            let end = end.ok_or("the form has an empty part")?;
             if let Some(range) = model_part(body, start..end)?
                 && found.replace(range).is_some()
             {
-                return Err("it has the field `model` twice");
+                return Err("the form has the field `model` twice");
             }
         } else if at > 0 {
-            return Err("it has text in front of its first boundary");
+            return Err("the form has text in front of its first boundary");
         }
         match &body[after..] {
             [b'\r', b'\n', ..] => part = Some(after + 2),
@@ -76,20 +74,20 @@ pub(super) fn model(body: &[u8], boundary: &str) -> Result<Option<Range<usize>>,
                 return if parts > 0 {
                     Ok(found)
                 } else {
-                    Err("it has no parts")
+                    Err("the form has no parts")
                 };
             }
-            _ => return Err("a boundary is followed by other text in its line"),
+            _ => return Err("a boundary of the form is followed by other text in its line"),
         }
         parts += 1;
         if parts > MAX_PARTS {
-            return Err("it has too many parts");
+            return Err("the form has too many parts");
         }
     }
-    Err("it does not end with its boundary")
+    Err("the form does not end with its boundary")
 }
 
-/// The range of a part's content if the part is the field `model`.
+/// Returns the range of a part's content if the part is the field `model`.
 fn model_part(body: &[u8], part: Range<usize>) -> Result<Option<Range<usize>>, &'static str> {
     let mut at = part.start;
     let mut head = PartHead::default();
@@ -118,12 +116,12 @@ fn model_part(body: &[u8], part: Range<usize>) -> Result<Option<Range<usize>>, &
     let is_readable = std::str::from_utf8(value)
         .is_ok_and(|value| !value.is_empty() && !value.chars().any(char::is_control));
     if disposition.name != "model" || disposition.has_filename || !is_text || !is_readable {
-        return Err("its field `model` is not plain text");
+        return Err("the field `model` of the form is not plain text");
     }
     Ok(Some(at..part.end))
 }
 
-/// The header fields of one part.
+/// Header fields of one part of a form that determine how its content is read.
 #[derive(Default)]
 struct PartHead<'a> {
     disposition: Option<Disposition<'a>>,
@@ -138,8 +136,8 @@ struct Disposition<'a> {
 impl<'a> PartHead<'a> {
     fn read(&mut self, line: &'a [u8]) -> Result<(), &'static str> {
         let line = std::str::from_utf8(line).map_err(|_| "a part's head is not UTF-8")?;
-        // A line that begins with a blank continues the previous header line. Such a line has no name
-        // and is rejected.
+        // A line that begins with a blank continues the header line above it, which not all parsers
+        // accept. Such a line has no valid name and is rejected here.
         let named = line
             .split_once(':')
             .filter(|(name, _)| is_token(name) && !line.chars().any(char::is_control));
@@ -190,8 +188,8 @@ fn disposition(value: &str) -> Result<Disposition<'_>, &'static str> {
         }
     }
     let name = name.ok_or("a part has no name")?;
-    // Some parsers strip slashes and blanks from names, or decode escapes. `_charset_` changes how
-    // some decode the other fields.
+    // Reject unusual field names: some parsers strip slashes and blanks or decode escapes, and
+    // `_charset_` changes how some parsers decode the other fields.
     let is_usual = |letter: char| letter.is_alphanumeric() || "_-.[]".contains(letter);
     let is_plain =
         !name.is_empty() && name.chars().all(is_usual) && !name.eq_ignore_ascii_case("_charset_");
@@ -204,8 +202,8 @@ fn disposition(value: &str) -> Result<Disposition<'_>, &'static str> {
     })
 }
 
-/// `name=value` pairs separated by semicolons; values are tokens, or quoted without escapes. They are
-/// returned without quotation marks.
+/// Iterator over the `name=value` pairs of a header field, which are separated by semicolons.
+/// Values are tokens or quoted texts without escapes, and are returned without quotation marks.
 struct Parameters<'a>(&'a str);
 
 impl<'a> Iterator for Parameters<'a> {
@@ -216,7 +214,8 @@ impl<'a> Iterator for Parameters<'a> {
         if rest.is_empty() {
             return None;
         }
-        // Clear the text first, so that the iterator ends after an error.
+        // Clear the text first, so that the iterator ends after an error and does not return it
+        // forever.
         self.0 = "";
         Some(parameter(rest).map(|(name, text, rest)| {
             self.0 = rest;
@@ -225,7 +224,7 @@ impl<'a> Iterator for Parameters<'a> {
     }
 }
 
-/// The first parameter of the text: its name, its value, and the rest of the text.
+/// Returns the first parameter of a header field: its name, its value, and the rest of the text.
 fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     const UNUSUAL: &str = "a header field has parameters that can be read in two ways";
     let (name, rest) = text.split_once('=').ok_or(UNUSUAL)?;
@@ -235,8 +234,9 @@ fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     let (value, rest) = if let Some(quoted) = rest.strip_prefix('"') {
         let end = quoted_end(quoted).ok_or(UNUSUAL)?;
         let (value, rest) = (&quoted[..end], &quoted[end + 1..]);
-        // Some parsers read `\"` as the end of the value, others as a quotation mark in it. If the value
-        // contains no `;` and `=`, neither finds a further parameter in it.
+        // Some parsers read `\"` as the end of the value, others as a quotation mark in it. A value
+        // without `;` and `=` is accepted nevertheless, because no parser finds a further parameter
+        // in it.
         if value.contains('"') && value.contains([';', '=']) {
             return Err(UNUSUAL);
         }
@@ -257,7 +257,6 @@ fn parameter(text: &str) -> Result<(&str, &str, &str), &'static str> {
     }
 }
 
-/// Position of the quotation mark that ends a quoted text.
 fn quoted_end(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     text.bytes().position(|byte| {
@@ -267,8 +266,9 @@ fn quoted_end(text: &str) -> Option<usize> {
     })
 }
 
-/// True if a part's Content-Type is plain text, in an encoding in which the value means the same as in
-/// UTF-8. `is_ascii`: the value has only ASCII characters.
+/// True if a part's Content-Type is plain text in an encoding in which the value means the same as
+/// in UTF-8. Other backends could read another model's name. `is_ascii` is true if the value has
+/// only ASCII characters.
 fn is_plain_text(content_type: &str, is_ascii: bool) -> bool {
     let (media, parameters) = content_type.split_once(';').unwrap_or((content_type, ""));
     media
@@ -282,12 +282,11 @@ fn is_plain_text(content_type: &str, is_ascii: bool) -> bool {
         })
 }
 
-/// True for the names of UTF-8.
 pub(super) fn is_utf8(charset: &str) -> bool {
     charset.eq_ignore_ascii_case("utf-8") || charset.eq_ignore_ascii_case("utf8")
 }
 
-/// True for the names of other encodings in which ASCII is encoded as in UTF-8.
+/// True for names of other encodings in which ASCII text has the same bytes as in UTF-8.
 fn extends_ascii(charset: &str) -> bool {
     ["us-ascii", "iso-8859-1", "windows-1252"]
         .iter()
@@ -298,7 +297,6 @@ fn extends_ascii(charset: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns a part of a multipart form with the boundary `x1`, this head and this content.
     fn part(head: &str, content: &str) -> String {
         format!("--x1\r\n{head}\r\n\r\n{content}\r\n")
     }
@@ -358,15 +356,15 @@ mod tests {
         let good = field("name=\"model\"", "a");
         assert_eq!(find(&(good.clone() + END)), Ok("a"));
         let bodies = [
-            // The field `model` appears twice, or in another case.
+            // In each of these forms the field `model` appears twice, or in another case.
             good.clone() + &good + END,
             good.clone() + &field("name=\"Model\"", "b") + END,
             field("name=\"MODEL\"", "b") + END,
-            // Some parsers read these names as `model`.
+            // Some parsers read each of these names as `model`.
             field("name=\"/model\"", "b") + &good + END,
             field("name=\"//model\"", "b") + &good + END,
             field("name=\"\"", "b") + &good + END,
-            // The body has text in front of the first boundary or after the last one.
+            // These bodies have text in front of the first boundary or after the last one.
             "x\r\n".to_owned() + &good + END,
             "\r\n".to_owned() + &good + END,
             good.clone() + END + &good + END,

@@ -1,4 +1,4 @@
-//! Fuzz targets of the parsers of requests.
+//! Fuzz targets for the parsers of requests.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -22,7 +22,8 @@ use crate::endpoint::Api;
 use crate::endpoint::{self, PathError};
 use crate::json;
 
-/// The fields of an object, as serde_json reads them.
+/// Fields of a JSON object as serde_json reads them. The fuzz targets compare llmlb's scanner with
+/// it.
 struct ReferenceObject<'a>(Vec<(String, &'a str)>);
 
 impl<'de> Deserialize<'de> for ReferenceObject<'de> {
@@ -52,14 +53,16 @@ impl<'a> ReferenceObject<'a> {
         serde_json::from_slice(data).ok()
     }
 
-    /// Returns the names and values of all fields that have this name in any case.
+    /// Returns the names and values of all fields that have this name in any case, as a decoder
+    /// that ignores case finds them.
     fn variants(&self, wanted: &str) -> Vec<(&str, &str)> {
         let is_variant = |name: &str| folded(name) == wanted;
         let fields = self.0.iter().filter(|(name, _)| is_variant(name));
         fields.map(|(name, value)| (&**name, *value)).collect()
     }
 
-    /// True if the object has a field with this name at most once, and in no other case.
+    /// True if the object has a field of this name at most once, and in no other case, so that all
+    /// servers read the same value.
     fn is_plain(&self, name: &str) -> bool {
         match self.variants(name).as_slice() {
             [] => true,
@@ -73,7 +76,8 @@ fn folded(name: &str) -> String {
     name.to_uppercase().to_lowercase()
 }
 
-/// The deepest nesting outside of strings.
+/// Returns the deepest nesting of brackets outside of strings. llmlb rejects bodies that are nested
+/// too deep.
 fn depth(json: &[u8]) -> usize {
     let (mut depth, mut deepest, mut is_string, mut is_escaped) = (0_usize, 0, false, false);
     for byte in json {
@@ -92,7 +96,7 @@ fn depth(json: &[u8]) -> usize {
     deepest
 }
 
-/// The scanner finds the same fields as serde_json.
+/// Fuzz target: the scanner finds the same fields of a JSON object as serde_json.
 pub fn json_fields(data: &[u8]) {
     let mut found = Vec::new();
     let scanned = json::fields(data, |name, at| found.push((name.to_vec(), at)));
@@ -148,8 +152,8 @@ const APIS: [Api; 12] = [
     Api::Unknown,
 ];
 
-/// The model of a request is the only one that any parser finds, and the estimate of its prompt cannot
-/// be lowered by further fields. The first byte of the input selects the API.
+/// Fuzz target: the model of a request is the only one that any parser finds, and the estimate of
+/// its prompt cannot be lowered by further fields. The first byte of the input selects the API.
 pub fn request_body(data: &[u8]) {
     let Some((first, body)) = data.split_first() else {
         return;
@@ -159,7 +163,8 @@ pub fn request_body(data: &[u8]) {
     let Some(object) = ReferenceObject::parse(body) else {
         return;
     };
-    // A client could hide `include_usage` from llmlb, so this option must be plain too.
+    // A body in which `include_usage` appears twice or in another case must be rejected, because a
+    // client could keep a backend from reporting usage.
     let options = object.variants("stream_options");
     let options = options
         .first()
@@ -182,8 +187,8 @@ pub fn request_body(data: &[u8]) {
     assert_eq!(parsed.model, name.filter(|_| model != Some("null")));
     parsed.payload = Payload::Read(Bytes::copy_from_slice(body));
     rewritten(&parsed, &object, model.is_some_and(|value| value != "null"));
-    // Add a field to the body. A field that llmlb ignores does not change the estimate, and any other
-    // field does not lower it.
+    // Add a field to the body. A field that llmlb ignores must not change the estimate, and any
+    // other field must not lower it.
     let brace = body.iter().position(|byte| *byte == b'{').unwrap_or(0);
     let comma = if object.0.is_empty() { "" } else { "," };
     for (field, may_raise) in [
@@ -209,8 +214,8 @@ pub fn request_body(data: &[u8]) {
     }
 }
 
-/// The body that is sent to a backend differs from the client's body only in the model's name and in
-/// `include_usage`.
+/// Checks that the body for a backend differs from the client's body only in the model's name and
+/// in `include_usage`.
 fn rewritten(parsed: &super::ParsedRequest, object: &ReferenceObject<'_>, has_model: bool) {
     let name = has_model.then_some("an\"other");
     let body = parsed.body_for(name, super::AskUsage::Yes);
@@ -239,9 +244,9 @@ fn rewritten(parsed: &super::ParsedRequest, object: &ReferenceObject<'_>, has_mo
     }
 }
 
-/// llmlb finds at most one model in a multipart form, and rejects a form that is truncated or has a
-/// second field `model`. Otherwise a backend could serve another model than llmlb bills. The first
-/// line of the input is the Content-Type.
+/// Fuzz target: llmlb finds at most one model in a multipart form, and rejects a form that is
+/// truncated or has a second field `model`. Otherwise a backend could serve another model than
+/// llmlb bills. The first line of the input is the Content-Type.
 pub fn multipart(data: &[u8]) {
     let line = memchr::memchr(b'\n', data).unwrap_or(data.len());
     let (head, body) = data.split_at(line);
@@ -256,7 +261,8 @@ pub fn multipart(data: &[u8]) {
     let Ok(found) = form::model(body, boundary) else {
         return;
     };
-    // A form without its final boundary is rejected, and so is a form with a second field `model`.
+    // A form without its final boundary must be rejected, and so must a form with a second field
+    // `model`.
     let end = memchr::memmem::rfind(body, b"--").unwrap_or(0);
     assert!(form::model(&body[..end], boundary).is_err());
     let part =
@@ -271,14 +277,16 @@ pub fn multipart(data: &[u8]) {
     assert!(form::model(&more, boundary).is_err());
     let model = std::str::from_utf8(&body[range.clone()]);
     assert!(model.is_ok_and(|model| !model.is_empty() && !model.contains(char::is_control)));
-    // If the model's name is replaced by another name, the other name is found at the same position.
+    // After the model's name is replaced by another name, that name must be found at the same
+    // position.
     let (before, after) = (&body[..range.start], &body[range.end..]);
     let other = [before, b"another", after].concat();
     let expected = Ok(Some(range.start..range.start + 7));
     assert!(boundary.contains("another") || form::model(&other, boundary) == expected);
 }
 
-/// A path means one endpoint, and a known endpoint has one spelling. The first byte of the input
+/// Fuzz target: a path means one endpoint, and a known endpoint has one spelling. Otherwise a
+/// backend could serve a path as another endpoint than llmlb meters. The first byte of the input
 /// selects the method.
 pub fn path(data: &[u8]) {
     let Some((first, rest)) = data.split_first() else {
@@ -311,15 +319,15 @@ pub fn path(data: &[u8]) {
         }
         Err(_) => return,
     };
-    // The path that is forwarded to the backend is parsed as the same endpoint.
+    // The path that is forwarded to the backend must be parsed as the same endpoint.
     assert!(!forwarded.contains("//"));
     assert!(forwarded.len() <= 1 || !forwarded.ends_with('/'));
     assert_eq!(
         endpoint::parse(method, &forwarded),
         Ok((found, forwarded.clone()))
     );
-    // A lenient server, which decodes escapes and ignores case, parameters and empty segments, finds the
-    // same endpoint.
+    // A lenient server, which decodes escapes and ignores case, parameters and empty segments, must
+    // find the same endpoint.
     let decoded = endpoint::percent_decoded(&forwarded);
     let segments = decoded
         .split(['/', '\\'])
@@ -337,7 +345,8 @@ pub fn path(data: &[u8]) {
     }
 }
 
-/// A client's own header fields cannot change the address that a trusted proxy reports.
+/// Fuzz target: header fields that a client sends itself cannot change the client address that a
+/// trusted proxy reports.
 pub fn forwarded_for(data: &[u8]) {
     let Ok(sent) = HeaderValue::from_bytes(data) else {
         return;
@@ -363,7 +372,8 @@ pub fn forwarded_for(data: &[u8]) {
         separate.append(name, sent.clone());
         separate.append(name, HeaderValue::from_static(added));
         assert_eq!(reported(&separate, peer, &networks), client);
-        // The client's own field, which the proxy forwards unchanged, cannot name another client.
+        // A field that the client sent and the proxy forwarded unchanged must not name another
+        // client.
         for other in ["x-forwarded-for", "forwarded"] {
             let mut both = joined.clone();
             if other != name {
@@ -375,7 +385,8 @@ pub fn forwarded_for(data: &[u8]) {
     }
 }
 
-/// The model in a query is found as it is written, and credentials are removed.
+/// Fuzz target: a model's name in a query can be replaced by another one, and the client's
+/// credentials are removed.
 pub fn query(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -395,7 +406,7 @@ pub fn query(data: &[u8]) {
         let found = query::model(&other).ok().flatten();
         assert_eq!(found.map(|(name, _)| name).as_deref(), Some("a&b=c %"));
     }
-    // Encoding a model's name into a query and parsing the query returns the same name.
+    // A model's name that is encoded into a query must be parsed unchanged.
     let named = format!("model={}", query::encoded(text));
     let found = query::model(&named).ok().flatten().map(|(name, _)| name);
     assert_eq!(found.unwrap_or_default(), text);

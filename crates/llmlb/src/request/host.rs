@@ -6,7 +6,8 @@ use http::{StatusCode, Version, header, request};
 
 use super::Refusal;
 
-/// Rejects a request without one unambiguous host: servers would disagree about its destination.
+/// Rejects a request without one unambiguous host: a proxy in front of llmlb and the backend could
+/// take it for requests to different servers.
 pub(crate) fn check(head: &request::Parts) -> Result<(), Refusal> {
     let authority = head.uri.authority();
     let mut hosts = head.headers.get_all(header::HOST).iter();
@@ -29,13 +30,13 @@ pub(crate) fn check(head: &request::Parts) -> Result<(), Refusal> {
     ))
 }
 
-/// True for a valid `Host`. An empty value is valid, because some clients send it.
+/// True for a valid value of `Host`. An empty value is valid, because some clients send it.
 fn is_valid(host: &[u8]) -> bool {
     host.is_empty() || (!host.contains(&b'@') && Authority::try_from(host).is_ok())
 }
 
-/// True if `Host` and the request's authority name the same host. Either may omit the scheme's default
-/// port.
+/// True if the field `Host` and the host in the request line or `:authority` are the same. Either
+/// may omit the scheme's default port.
 fn is_same(host: &[u8], authority: &Authority, head: &request::Parts) -> bool {
     let default_port = match head.uri.scheme() {
         Some(scheme) if *scheme == Scheme::HTTPS => &b":443"[..],

@@ -1,4 +1,4 @@
-//! Ids that identify requests in responses, logs and usage records. Also keys that identify clients
+//! Ids that identify requests in responses, logs and usage records, and keys that identify clients
 //! for fair queueing and for ejection.
 
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +15,7 @@ use crate::client_network::ClientNetwork;
 use crate::headers::REQUEST_ID;
 use crate::keys::ApiKey;
 
-/// Maximum length of a client's request id. A longer one is replaced.
+/// Maximum length of a request id that a client sends. A longer one is replaced by llmlb's own id.
 const MAX_CLIENT_ID: usize = 128;
 
 /// Generates unique ids.
@@ -35,7 +35,7 @@ impl Default for Ids {
 }
 
 impl Ids {
-    /// Generates a UUID that sorts by time.
+    /// Returns a new UUID. UUIDs of version 7 sort by time.
     pub(crate) fn next(&self) -> Uuid {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (high, low) = (self.seed.hash_one(number), self.seed.hash_one(!number));
@@ -49,7 +49,7 @@ impl Ids {
     }
 }
 
-/// Time at which an id was generated, in milliseconds since 1970.
+/// Returns the time at which a UUID of version 7 was generated, in milliseconds since 1970.
 pub(super) fn time_ms(id: &Uuid) -> u64 {
     u64::try_from(id.as_u128() >> 80).unwrap_or_default()
 }
@@ -61,7 +61,8 @@ pub(super) fn request_id(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
         let bytes = id.as_bytes();
         (1..=MAX_CLIENT_ID).contains(&bytes.len()) && bytes.iter().all(u8::is_ascii_graphic)
     });
-    // A copy, because the client's field would keep the buffer that the head was read into.
+    // Copy the client's id: a reference to its header field would keep the whole buffer that the
+    // head was read into.
     let client_id = client_id.and_then(|id| HeaderValue::from_bytes(id.as_bytes()).ok());
     client_id.unwrap_or_else(|| {
         let mut text = [0; uuid::fmt::Hyphenated::LENGTH];
@@ -70,10 +71,10 @@ pub(super) fn request_id(headers: &HeaderMap, own: &Uuid) -> HeaderValue {
     })
 }
 
-/// Returns the key by which the queue serves clients in turn.
+/// Returns the key that identifies a client in the fair queue, which serves its clients in turn.
 ///
-/// A client with an API key counts as its key, whatever its address is; the addresses of one key take
-/// turns. Any other client counts as its address, divided by a hash of its credential. Clients choose
+/// Requests with the same API key count as one client, and the addresses of this key take turns.
+/// Without API keys, the address is the client, divided by a hash of its credential. Clients choose
 /// such a credential freely, so it only distinguishes clients that share an address.
 pub(crate) fn client_key(address: IpAddr, headers: &HeaderMap, key: Option<&ApiKey>) -> ClientKey {
     let network = ClientNetwork::containing(address).number();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Counts the requests of the server or of one connection.
+/// Counters of the requests in flight and in total, of the whole server or of one connection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counter(Arc<Counts>);
 
@@ -14,7 +14,7 @@ struct Counts {
     total: AtomicU64,
 }
 
-/// A request in flight, counted until this is dropped.
+/// Request in flight, which the counters include until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight([Counter; 2]);
 
@@ -32,12 +32,10 @@ impl InFlight {
 }
 
 impl Counter {
-    /// Number of requests in flight.
     pub(crate) fn now(&self) -> usize {
         self.0.now.load(Ordering::Relaxed)
     }
 
-    /// Number of requests since the start.
     pub(crate) fn total(&self) -> u64 {
         self.0.total.load(Ordering::Relaxed)
     }

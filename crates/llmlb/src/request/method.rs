@@ -7,7 +7,7 @@ use crate::endpoint;
 use crate::text;
 
 /// Maximum number of characters of an unknown method in a message or in the log. A client may send
-/// tens of kilobytes.
+/// a method of tens of kilobytes.
 pub(super) const MAX_SHOWN: usize = 32;
 
 /// Rejects the method if it is not served: 405 for methods of HTTP, 501 for all others (RFC 9110, section 9.1).

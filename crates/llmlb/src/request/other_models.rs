@@ -1,13 +1,14 @@
-//! Models that a JSON request names beside its field `model`: models to use if that one fails, and models that
-//! tools run. They are read only for keys that may use some models only.
+//! Finds models that a JSON request names outside of its field `model`: fallbacks for a model that
+//! fails, and models that tools run. They are searched only if the client's key may use some models
+//! only.
 
 use std::ops::Range;
 
 use super::case_variant::is_variant;
 use crate::json;
 
-/// Fields with the name of a model or a list of names: `models` of OpenRouter, the fallbacks of LiteLLM,
-/// and the draft model of LM Studio.
+/// Fields of a request that contain further names of models: `models` of OpenRouter, the fallbacks
+/// of LiteLLM, and the draft model of LM Studio.
 const FIELDS: [&str; 5] = [
     "models",
     "fallbacks",
@@ -15,14 +16,15 @@ const FIELDS: [&str; 5] = [
     "content_policy_fallbacks",
     "draft_model",
 ];
-/// Field with the tools, some of which run a model of their own, such as OpenAI's `image_generation`.
+/// Field with the tools of a request. Some tools run a model of their own, such as OpenAI's
+/// `image_generation`.
 const TOOLS: &str = "tools";
 const MODEL: &str = "model";
-/// Maximum number of bytes of a name in a message.
+/// Maximum number of characters of a refused model's name in the error message.
 const MAX_SHOWN: usize = 200;
 
-/// Returns the first further model of a JSON body that is not allowed. It is the text of the field if that has
-/// another form than names: a backend could find a name in it.
+/// Returns the first further model in a JSON body that the key may not use. If a field that should
+/// name models has another form, its text is returned: a backend could find a name in it.
 pub(super) fn find_refused(body: &[u8], is_allowed: impl Fn(&str) -> bool) -> Option<String> {
     let mut refused: Option<Range<usize>> = None;
     let is_bad = |at: &Range<usize>| !allows_names(&body[at.clone()], &is_allowed);
@@ -44,22 +46,23 @@ pub(super) fn find_refused(body: &[u8], is_allowed: impl Fn(&str) -> bool) -> Op
                         refused = Some(at);
                     }
                 });
-                // An object with more fields than the parser reads is refused: a model could be among the rest.
+                // Refuse a tool with more fields than the parser reads: a model could be in the
+                // rest.
                 if scanned.is_err() && body[tool.clone()].starts_with(b"{") {
                     refused = refused.take().or(Some(tool));
                 }
             }
         }
     });
-    // Malformed objects were rejected when the body was parsed, so an error here means that the body is not an
-    // object. It names no models then.
+    // The body was parsed successfully as JSON, so an error here means that it is no object. Then
+    // it names no models.
     scanned.ok()?;
     let text = body.get(refused?)?;
     let text = json::text(text).unwrap_or_else(|| String::from_utf8_lossy(text));
     Some(text.chars().take(MAX_SHOWN).collect())
 }
 
-/// True if a value is `null`, an allowed name, or a list of allowed names.
+/// True if a value is `null`, the name of an allowed model, or a list of such names.
 fn allows_names(value: &[u8], is_allowed: impl Fn(&str) -> bool) -> bool {
     let is_name = |at: Range<usize>| json::text(&value[at]).is_some_and(|name| is_allowed(&name));
     match value.first() {
@@ -68,7 +71,7 @@ fn allows_names(value: &[u8], is_allowed: impl Fn(&str) -> bool) -> bool {
     }
 }
 
-/// Iterates over the elements of a list at this place; over the value itself if it is no list.
+/// Iterates over the ranges of the elements of a JSON list; over the value itself if it is no list.
 fn elements(body: &[u8], at: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let is_list = body.get(at.start) == Some(&b'[');
     let mut next = at.start + usize::from(is_list);
@@ -76,7 +79,6 @@ fn elements(body: &[u8], at: Range<usize>) -> impl Iterator<Item = Range<usize>>
         while let Some(b',' | b' ' | b'\t' | b'\n' | b'\r') = body.get(next) {
             next += 1;
         }
-        // The end of the list: the closing bracket is no value.
         if next >= at.end || (is_list && next + 1 >= at.end) {
             return None;
         }

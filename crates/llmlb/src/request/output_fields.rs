@@ -1,4 +1,5 @@
-//! The fields of a request that limit its output: the tokens that its key must have left.
+//! Fields of a request that limit its output, from which llmlb computes the tokens that the key
+//! must have left.
 //!
 //! Fields that the endpoint ignores do not count, because a client could lower its reservation with
 //! them. If a field appears several times, the largest value counts.
@@ -7,19 +8,18 @@ use crate::endpoint::Api;
 use crate::json;
 use crate::limits::OutputDemand;
 
-/// Limits on the output of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OutputFields {
-    /// Maximum number of tokens of each response.
+    /// Maximum number of tokens of each response; `None` if the request sets none.
     max: Option<u64>,
-    /// Number of responses to each prompt; 0 counts as 1.
+    /// Number of responses that the request demands for each prompt; 0 counts as 1.
     choices: u64,
-    /// Number of prompts; 0 counts as 1.
+    /// Number of prompts in the request; 0 counts as 1. Each prompt has its own responses.
     prompts: u64,
 }
 
 impl OutputFields {
-    /// Reads a field of a request to this API.
+    /// Reads a field of a request if it limits the output on this API.
     pub(super) fn read(&mut self, api: Api, name: &[u8], value: &[u8]) {
         use Api::{Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses};
         match (name, api) {
@@ -36,7 +36,8 @@ impl OutputFields {
         }
     }
 
-    /// True if [`Self::read`] reads a field with this name from a request to some API.
+    /// True if some API limits its output by a field with this name, so that the parser passes the
+    /// field to [`Self::read`].
     pub(super) fn has(name: &[u8]) -> bool {
         matches!(
             name,
@@ -49,14 +50,14 @@ impl OutputFields {
         )
     }
 
-    /// Reads Ollama's object with options.
+    /// Reads the limit on the output in Ollama's object `options`.
     pub(super) fn read_options(&mut self, api: Api, object: &[u8]) {
-        // Options that are no object are ignored: Ollama rejects the request.
+        // Ignore an `options` field that is no object: Ollama rejects the request.
         let _ = json::fields(object, |name, place| self.read(api, name, &object[place]));
     }
 
-    /// Sets the number of prompts in the field `prompt` of a completion. A list of numbers is one
-    /// prompt.
+    /// Sets the number of prompts from the field `prompt` of a completion. A list of numbers is one
+    /// prompt of token ids.
     pub(super) fn set_prompts(&mut self, prompt: &[u8], elements: impl FnOnce(&[u8]) -> u64) {
         let list = prompt.strip_prefix(b"[").unwrap_or_default();
         if let Some(b'"' | b'[') = list.trim_ascii_start().first() {
@@ -69,7 +70,8 @@ impl OutputFields {
         self.choices.max(1).saturating_mul(self.prompts.max(1))
     }
 
-    /// Returns the output that a request to this API may generate.
+    /// Returns the number of output tokens that a request to this API may generate, for the limits
+    /// of its key.
     pub(crate) fn demand(&self, api: Api) -> OutputDemand {
         match (api.writes_text(), self.max) {
             (true, Some(max)) => OutputDemand::AtMost(max.saturating_mul(self.choices())),
@@ -81,7 +83,7 @@ impl OutputFields {
     }
 }
 
-/// Returns a whole number that is not negative. `-1` is no limit for Ollama.
+/// Parses a whole number that is not negative. Ollama's `-1` (no limit) is `None`.
 fn number(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! Parses a request: its model, its options and its body.
+//! Parses a request: the model, the options and the prompt that determine its routing and metering.
 
 use std::borrow::Cow;
 use std::hash::BuildHasher;
@@ -32,37 +32,37 @@ use crate::meter::usage_option::{OptionRanges, UsageOption};
 #[derive(Debug)]
 pub(crate) struct ParsedRequest {
     pub(crate) model: Option<String>,
-    /// Range and encoding of the model's name, in the body or in the query.
     named_at: Option<(Range<usize>, Spelling)>,
-    /// The client wants a stream.
     pub(crate) stream: bool,
-    /// The `include_usage` option of a stream: set by the client, added by llmlb, or not needed.
+    /// Origin of the `include_usage` option of a stream: set by the client, added by llmlb, or not
+    /// needed.
     pub(crate) usage_option: UsageOption,
-    /// Estimated number of tokens of the prompt.
+    /// Estimated number of tokens of the prompt, for routing, the limits of the key, and metering.
     pub(crate) prompt_tokens: u64,
-    /// Limits on the output of the request.
+    /// Fields of the request that limit its output, for the limits of the key.
     pub(crate) output: OutputFields,
-    /// Hashes of the first blocks of the prompt. Requests with equal first blocks prefer the same
-    /// backend, which may have them in its prompt cache.
+    /// Hashes of the beginnings of the prompt. Requests with an equal beginning prefer the same
+    /// backend, which may have it in its prompt cache.
     pub(crate) blocks: Vec<u64>,
-    /// Hash of an id that a backend issued and that the request names.
+    /// Hash of an id that a backend issued and that the request names, such as that of a stored
+    /// response. The request must go to the same backend.
     pub(crate) issued: Option<IdHash>,
     /// True if the client asks the backend to store the response (`"store": true`). Later requests
-    /// can then name the id of the response and must go to the same backend.
+    /// can name the response's id and must go to the same backend.
     pub(crate) is_stored: bool,
     pub(crate) payload: Payload,
 }
 
-/// Body of a request. A body that was read can be sent again; a body that passes through can be sent
-/// once.
+/// Body of a request: either read into memory, so that it can be sent again to another backend, or
+/// passed through, so that it can be sent only once.
 #[derive(Debug)]
 pub(crate) enum Payload {
     Read(Bytes),
     Passing(Option<Incoming>),
 }
 
-/// Encoding of the model's name in the request. If a backend uses another name for the model, the
-/// new name is written in the same encoding.
+/// Encoding of the model's name in the request. If a backend uses another name for the model, that
+/// name is written in the same encoding.
 #[derive(Clone, Copy, Debug)]
 enum Spelling {
     /// The model's name is a JSON string, with its quotation marks.
@@ -73,7 +73,6 @@ enum Spelling {
     Query,
 }
 
-/// Ranges of the fields of a JSON request that llmlb uses.
 #[derive(Default)]
 struct JsonFields {
     model: Option<Range<usize>>,
@@ -82,15 +81,14 @@ struct JsonFields {
     output: OutputFields,
     previous: Option<Range<usize>>,
     store: Option<Range<usize>>,
-    /// Name of a field that appears twice, or also in another case. Servers disagree on which value
-    /// counts.
+    /// Name of a field that appears twice or in another case. Servers disagree on which value
+    /// counts, so the request is rejected.
     ambiguous: Option<&'static str>,
 }
 
-/// The reason why a body is rejected.
+/// Reason why llmlb rejects the body of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ParseError {
-    /// The body is not a JSON object.
     Malformed(String),
     /// The body has this field twice, or in another case. llmlb could route and bill the request as one
     /// model while the backend serves another.
@@ -98,7 +96,8 @@ pub(super) enum ParseError {
     /// The body is an HTML form (multipart or URL-encoded) that parsers may read differently, for this
     /// reason.
     Form(&'static str),
-    /// The Content-Type names an encoding other than UTF-8.
+    /// The Content-Type names an encoding other than UTF-8, in which a backend could read another
+    /// model's name.
     Charset,
     /// The body has a prompt, but the path of the request names a stored result. A backend that matches
     /// prefixes of paths could generate text for the prompt, and llmlb would not meter it.
@@ -106,7 +105,7 @@ pub(super) enum ParseError {
 }
 
 impl ParsedRequest {
-    /// A request without a model and without options.
+    /// Returns a request that names no model and no options.
     fn without_model(payload: Payload) -> Self {
         Self {
             model: None,
@@ -122,7 +121,6 @@ impl ParsedRequest {
         }
     }
 
-    /// Returns a request with an empty body that names this model, for tests.
     #[cfg(test)]
     pub(super) fn with_model(model: Option<&str>) -> Self {
         Self {
@@ -144,7 +142,8 @@ impl ParsedRequest {
         })
     }
 
-    /// Returns the tokens that this request to an API may use.
+    /// Returns the tokens of prompt and output that this request to an API may use, for the limits
+    /// of its key.
     pub(crate) fn demand(&self, api: Api) -> TokenDemand {
         TokenDemand {
             prompt: self.prompt_tokens,
@@ -153,9 +152,8 @@ impl ParsedRequest {
         }
     }
 
-    /// Returns a hash of the body; 0 if the body was not read. Faults of a backend at different
-    /// prompts are evidence against the backend, whereas a single prompt may itself cause its
-    /// faults.
+    /// Returns a hash of the body; 0 if the body was not read. A backend that fails at several
+    /// different prompts is probably at fault, but a single prompt may itself cause the failures.
     pub(crate) fn body_hash(&self) -> u64 {
         match &self.payload {
             Payload::Read(bytes) => FixedState::default().hash_one(&bytes[..]),
@@ -163,11 +161,12 @@ impl ParsedRequest {
         }
     }
 
-    /// True if the client's own text may contain the names by which an error about `stream_options` is
-    /// recognised. A backend's error may repeat that text.
+    /// True if the client's own text may contain the names by which a backend's error about
+    /// `stream_options` is recognized. The error may repeat that text, so it does not prove that
+    /// the backend rejects the option.
     pub(crate) fn names_usage_option(&self) -> bool {
-        // A JSON escape such as `\u0073` may stand for any letter of the two names. So a body with
-        // such an escape counts as naming the option.
+        // A JSON escape such as `\u0073` may stand for any letter of the names. So treat a body
+        // with such an escape as containing them.
         let names: [&[u8]; 3] = [b"stream_options", b"include_usage", b"\\u"];
         match &self.payload {
             Payload::Read(bytes) => names.iter().any(|name| memmem::find(bytes, name).is_some()),
@@ -175,8 +174,8 @@ impl ParsedRequest {
         }
     }
 
-    /// Returns the request target for a backend: the path, and the query without the client's
-    /// credentials. `model` replaces the model's name in the query.
+    /// Returns the path and query for the request to a backend, without the client's credentials.
+    /// `model` replaces the model's name in the query.
     pub(crate) fn target_for<'a>(
         &self,
         path: &'a str,
@@ -196,8 +195,8 @@ impl ParsedRequest {
         Cow::Owned([path, "?", &query::without_credentials(&renamed)].concat())
     }
 
-    /// Returns the body for a backend; `None` if the body passes through. `model` replaces the model's
-    /// name.
+    /// Returns the body for the request to a backend; `None` if the body passes through. `model`
+    /// replaces the model's name.
     pub(crate) fn body_for(&self, model: Option<&str>, usage: AskUsage) -> Option<BodyPieces> {
         let Payload::Read(bytes) = &self.payload else {
             return None;
@@ -222,27 +221,25 @@ impl ParsedRequest {
     }
 }
 
-/// Decision about `include_usage`, which makes a backend report the usage of a stream.
+/// Decision to add `include_usage`, which makes a backend report the usage of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskUsage {
     /// llmlb adds `include_usage` if the client did not set it, so that the usage of the stream can
     /// be metered.
     Yes,
-    /// llmlb does not add `include_usage`, for example because the backend rejects it.
+    /// llmlb does not add `include_usage`, for example because the backend has rejected it.
     No,
 }
 
-/// Limits on bodies that are read whole.
 #[derive(Debug)]
 pub(crate) struct BodyLimits<'a> {
-    /// `server.max_body`, in bytes.
     pub(crate) max: usize,
     pub(crate) pace: BodyPace,
     pub(crate) budget: &'a Arc<Budget>,
 }
 
-/// Reads a request. The endpoint decides if its body may name a model; any other body is not read and
-/// passes through.
+/// Parses a request. If its endpoint has a body that names the model, the whole body is read into
+/// memory; any other body passes through unread.
 pub(crate) async fn read(
     head: &request::Parts,
     endpoint: Endpoint,
@@ -285,11 +282,12 @@ pub(crate) async fn read(
             && content_type.is_some_and(is_simple_form) =>
         {
             Err(ParseError::Form(
-                "its Content-Type is application/x-www-form-urlencoded, not multipart/form-data",
+                "the Content-Type is application/x-www-form-urlencoded, not multipart/form-data",
             ))
         }
         _ if !is_required && !bytes.trim_ascii_start().starts_with(b"{") => {
-            // A JSON list or scalar has no fields, so the body names no model. The query may name one.
+            // The body is a JSON list or scalar, so it has no field that names a model. The query
+            // may name one.
             match serde_json::from_slice::<IgnoredAny>(&bytes) {
                 Ok(IgnoredAny) => return ParsedRequest::from_query(query, Payload::Read(bytes)),
                 Err(error) => Err(ParseError::Malformed(error.to_string())),
@@ -310,8 +308,8 @@ pub(crate) async fn read(
     Ok(parsed)
 }
 
-/// Returns the only Content-Type of a request. Two are rejected, because servers differ in which one
-/// they read.
+/// Returns the only Content-Type of a request. Two are rejected, because servers differ in which
+/// one they read and could parse the body differently.
 fn content_type(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();
     let refused = |why: &str| {
@@ -339,8 +337,9 @@ fn in_form(body: &[u8], content_type: &str) -> Result<ParsedRequest, ParseError>
     })
 }
 
-/// Parses a JSON request with this Content-Type. Under some types a server could read the same bytes in
-/// another encoding or as a form, so these types are checked further.
+/// Parses a JSON request with this Content-Type. Under some types a server could read the same
+/// bytes in another encoding or as a form, and find another model, so these are rejected or checked
+/// further.
 fn in_labelled_json(
     body: &[u8],
     api: Api,
@@ -367,7 +366,8 @@ fn in_labelled_json(
     Ok(parsed)
 }
 
-/// True unless a Content-Type names an encoding in which the body could mean something else.
+/// True unless the Content-Type names an encoding in which the same bytes could mean another text,
+/// and so another model.
 fn has_plain_charset(content_type: &str) -> bool {
     let lower = content_type.to_ascii_lowercase();
     lower.split("charset").skip(1).all(|rest| {
@@ -380,7 +380,7 @@ fn has_plain_charset(content_type: &str) -> bool {
     })
 }
 
-/// Parses a JSON request without copying its bytes.
+/// Parses a JSON request. The result contains ranges of the body, so no bytes are copied.
 pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, ParseError> {
     let mut fields = JsonFields::default();
     let found = json::read_fields(body, |name, at| fields.read(api, name, at, body));
@@ -427,14 +427,15 @@ pub(super) fn in_json(body: &[u8], api: Api) -> Result<ParsedRequest, ParseError
 }
 
 impl JsonFields {
-    /// Reads the field whose value begins at `at`. Returns the position of its end.
+    /// Reads the field whose value begins at `at`. Returns the position of the value's end.
     fn read(&mut self, api: Api, name: &[u8], at: usize, body: &[u8]) -> Result<usize, Malformed> {
         let (range, known) = match name {
             b"model" => (&mut self.model, Some("model")),
             b"stream" => (&mut self.usage.stream, Some("stream")),
             b"stream_options" => (&mut self.usage.stream_options, Some("stream_options")),
-            // If `previous_response_id` or `store` appears twice, the last one counts. If the backend
-            // uses the first one, it may lack the stored response, but model and billing are the same.
+            // If `previous_response_id` or `store` appears twice, the last one counts. A backend
+            // that uses the first one may lack the stored response, but model and billing are the
+            // same.
             b"previous_response_id" => (&mut self.previous, None),
             b"store" => (&mut self.store, None),
             _ if OutputFields::has(name) => {
@@ -514,8 +515,8 @@ fn has_ambiguous_option(options: &[u8]) -> bool {
     scanned.is_ok() && (count > 1 || !is_plain)
 }
 
-/// True if a JSON object has a field for a prompt, such as `messages`, in upper or lower case.
-/// Requests for a stored result must not have one.
+/// True if a JSON object has a field for a prompt, such as `messages`, in any case. Requests for a
+/// stored result must not have one, since a backend could run it unmetered.
 fn has_prompt(body: &[u8]) -> bool {
     const PROMPTS: [&str; 3] = ["messages", "prompt", "input"];
     let mut is_found = false;
@@ -544,7 +545,8 @@ fn is_compressed(headers: &HeaderMap) -> bool {
         .any(|coding| !coding.is_empty() && coding != "identity")
 }
 
-/// True for the type that `curl -d` sends. Servers that expect a form would parse the body as one.
+/// True for the type that `curl -d` sends (`application/x-www-form-urlencoded`). A server that
+/// expects a form would parse the body as one.
 fn is_simple_form(content_type: &str) -> bool {
     media_type(content_type).eq_ignore_ascii_case("application/x-www-form-urlencoded")
 }

@@ -5,16 +5,18 @@ use std::hash::{BuildHasher, Hasher};
 
 use foldhash::fast::FixedState;
 
-/// Number of bytes of a prompt that each further hash adds to the hash before it. A prompt shorter
-/// than one block has no hash, because its prefix in a backend's cache would save too little.
+/// Number of bytes of a prompt in one block, which has one hash. A prompt shorter than one block
+/// has no hash, because its prefix in a backend's cache would save too little.
 const BLOCK: usize = 1 << 10;
 /// Maximum number of blocks of a prompt. With more, one long prompt would displace many others in the
 /// affinity cache.
 const MAX_BLOCKS: usize = 512;
 
-/// Returns one hash for each block of the prompt. Each hash covers everything up to the end of its block.
+/// Returns one hash for each block of the prompt, which covers everything up to the end of the
+/// block. Prompts with the same beginning have the same first hashes.
 ///
-/// `before` are the parts in front of the prompt: the model's name, tools, instructions.
+/// `before` are the parts that the model reads in front of the prompt: the model's name, tools,
+/// instructions.
 pub(super) fn blocks<'a>(before: impl Iterator<Item = &'a [u8]>, prompt: &[u8]) -> Vec<u64> {
     if prompt.len() < BLOCK {
         return Vec::new();

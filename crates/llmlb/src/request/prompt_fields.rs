@@ -1,5 +1,5 @@
-//! The fields of a request that its endpoint passes to the model. They determine the estimate of the
-//! prompt.
+//! Fields of a request that its endpoint passes to the model, from which the tokens of the prompt
+//! are estimated.
 //!
 //! Fields that the endpoint does not pass to the model do not count, because a client could change
 //! its estimate with them. Engines disagree on which of two fields with the same name they read,
@@ -17,12 +17,12 @@ use crate::meter::estimate;
 /// counts once for every document.
 const MAX_TOKENS: u64 = 1_000_000_000;
 
-/// Part of a prompt. The estimate of the prompt is the sum of the estimates of its parts.
+/// Part of a prompt, such as the messages or the tools. The estimate of the prompt is the sum of
+/// the estimates of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
-    /// The conversation or the text itself.
     Prompt,
-    /// Instructions in front of the prompt.
+    /// Instructions that the model reads in front of the prompt, such as Anthropic's `system`.
     System,
     Tools,
     Functions,
@@ -32,19 +32,18 @@ enum Part {
     Template,
     /// Variables of a template.
     Variables,
-    /// Text after the gap that the model fills.
+    /// Text behind the gap that the model fills, for completions in the middle of a text.
     Suffix,
-    /// Images in a field of their own, next to the text of the prompt.
     Images,
     /// Field `context` of Ollama's API: the token ids of an earlier conversation, which the model
     /// reads again.
     Context,
     Embedded,
-    /// Texts that a query is compared with.
+    /// Texts that a reranking request compares with its query.
     Documents,
-    /// A query, which the model reads again with every document.
+    /// Query of a reranking request, which the model reads again with every document, so that it
+    /// counts once for each.
     Query,
-    /// Several queries, one for each document.
     Queries,
 }
 
@@ -58,14 +57,13 @@ impl Part {
             Rerank, Responses, Score,
         };
         let (part, apis): (_, &[Api]) = match name {
-            // vLLM also embeds conversations, so `messages` counts for embeddings too. Otherwise
-            // such a request would have no estimate.
+            // vLLM embeds conversations also, so `messages` counts for embeddings. Otherwise such a
+            // request would have no estimate.
             b"messages" => (Self::Prompt, &[Chat, Messages, OllamaChat, Embeddings]),
             b"prompt" if api == Responses => (Self::Variables, &[Responses]),
             b"prompt" => (Self::Prompt, &[Completions, OllamaGenerate, OllamaEmbed]),
             b"input" => (Self::Prompt, &[Responses, Embeddings, OllamaEmbed]),
-            // llama.cpp accepts `content` in place of `input`. Without this name the text would not
-            // be counted.
+            // llama.cpp accepts `content` in place of `input`. The text in it must be counted.
             b"content" => (Self::Prompt, &[Embeddings]),
             b"prompt_embeds" => (Self::Embedded, &[Completions]),
             b"system" => (Self::System, &[Messages, OllamaGenerate]),
@@ -96,7 +94,8 @@ impl Part {
         apis.contains(&api).then_some(part)
     }
 
-    /// Returns the estimated tokens of a value that begins at `at`, and the position of its end.
+    /// Returns the estimated tokens of this part, whose JSON value begins at `at`, and the position
+    /// of the value's end.
     fn tokens(self, body: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
         match self {
             Self::Images => estimate::images(body, at),
@@ -113,10 +112,10 @@ impl Part {
 }
 
 /// Positions and estimated tokens of the fields of one request that form its prompt. The positions
-/// are used for affinity hashes, the tokens for the estimated usage.
+/// are used for affinity hashes, the tokens for limits and metering.
 #[derive(Debug, Default)]
 pub(super) struct PromptFields {
-    /// Range of the conversation or text in the body, for its affinity hashes.
+    /// Range of the conversation or text in the body, from which the affinity hashes are computed.
     pub(super) prompt: Option<Range<usize>>,
     /// Range of the tools in the body. The model reads tools in front of the prompt, so the
     /// affinity hashes begin with them.
@@ -126,13 +125,13 @@ pub(super) struct PromptFields {
     /// Estimated tokens of each [`Part`]. If several fields contain the same part, such as `input`
     /// and `Input`, the largest estimate counts, because engines disagree on which field they read.
     tokens: [u64; PARTS],
-    /// Number of documents. The model reads a query once for each document.
+    /// Number of documents in a reranking request. The model reads the query once for each.
     documents: u64,
 }
 
 impl PromptFields {
-    /// Counts a field whose value begins at `at`. Returns the position of its end, or `None` if the field
-    /// is not a part of the prompt.
+    /// Counts a field of the request whose value begins at `at`. Returns the position of its end,
+    /// or `None` if the field is not a part of the prompt.
     pub(super) fn read(
         &mut self,
         api: Api,
@@ -149,7 +148,7 @@ impl PromptFields {
             lower_case(name)
         };
         if !api.reads_text() {
-            // The tokens of this API's prompt are not estimated. The range of the prompt is kept for its
+            // The tokens of this API's prompt are not estimated, but its range is kept for the
             // affinity hashes.
             let is_prompt = is_exact && matches!(&*name, b"messages" | b"prompt" | b"input");
             if !is_prompt {
@@ -182,7 +181,6 @@ impl PromptFields {
         Ok(Some(end))
     }
 
-    /// Returns the estimated number of tokens of the prompt.
     pub(super) fn tokens(&self, api: Api) -> u64 {
         let sum: u64 = self.tokens.iter().sum();
         let repeated = match api {
@@ -200,21 +198,23 @@ impl PromptFields {
     }
 }
 
-/// Returns a name in lower case, as decoders that ignore case read it.
+/// Returns a field name in lower case, as decoders that ignore case read it. Otherwise a client
+/// could hide a prompt in `Messages`.
 fn lower_case(name: &[u8]) -> Cow<'_, [u8]> {
-    /// Maximum length of a name. All known names are shorter, in any spelling.
+    /// Maximum length of a field name that is compared with the known names. All known names are
+    /// shorter, in any spelling.
     const MAX_NAME: usize = 64;
     let text = match std::str::from_utf8(name) {
         Ok(text) if text.len() <= MAX_NAME => text,
         _ => return Cow::Borrowed(name),
     };
-    // Upper case first: some letters, such as `ſ`, become ASCII only this way.
+    // Convert to upper case first: some letters beyond ASCII, such as `ſ`, become ASCII only this
+    // way.
     let upper = text.chars().flat_map(char::to_uppercase);
     let lower: String = upper.flat_map(char::to_lowercase).collect();
     Cow::Owned(lower.into_bytes())
 }
 
-/// Returns the number of elements of a list; 1 for any other value.
 pub(super) fn elements(value: &[u8]) -> u64 {
     if !value.starts_with(b"[") {
         return 1;
@@ -239,7 +239,6 @@ pub(super) fn elements(value: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Returns the estimated number of prompt tokens of a request with this body.
     fn of(api: Api, body: &str) -> u64 {
         read(api, body).tokens(api)
     }
@@ -347,7 +346,7 @@ mod tests {
         ] {
             assert_eq!(of(Api::Chat, &body), 100, "{body}");
         }
-        // Engines differ on which of these three fields they embed, so the largest one counts.
+        // Engines differ on which of these three fields they embed, so the largest one must count.
         let both = format!(r#"{{"input":"x","content":{text},"messages":[]}}"#);
         assert_eq!(of(Api::Embeddings, &both), 100);
         let long = format!(r#"{{"{}":{text}}}"#, "M".repeat(1000));

@@ -1,5 +1,5 @@
-//! The model in the query of a request. The request that opens a WebSocket has no body that could name the
-//! model.
+//! Reads the model in the query of a request. A request that opens a WebSocket names its model
+//! there, because it has no body.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -12,8 +12,8 @@ use super::error::Refusal;
 use crate::endpoint;
 use crate::headers::may_be_credential;
 
-/// Returns the model that a query names, and the range of the name. A query that could be read in two
-/// ways is rejected: the request would be routed and billed as one model, and served as another.
+/// Returns the model that a query names, and the range of the name. A query that could be read in
+/// two ways is rejected: the request would be routed and billed as one model and served as another.
 pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refusal> {
     let mut found = None;
     for field in fields(query) {
@@ -37,14 +37,17 @@ pub(super) fn model(query: &str) -> Result<Option<(String, Range<usize>)>, Refus
     Ok(found)
 }
 
-/// Removes the parameters in which clients send credentials. The rest is unchanged.
+/// Returns the query without the parameters in which clients send credentials, so that no backend
+/// sees them. The rest is unchanged.
 pub(super) fn without_credentials(query: &str) -> Cow<'_, str> {
     let is_credential = |field: &Field<'_>| {
-        // For some servers a semicolon ends a parameter, too.
+        // Some servers treat a semicolon as the end of a parameter, so a credential may be in front
+        // of or behind one.
         field.whole.split(';').any(|parameter| {
             let name = parameter.split('=').next().unwrap_or(parameter);
             let name = decoded(name).unwrap_or_else(|| name.to_owned());
-            // Upper case first: some letters beyond ASCII become ASCII only this way.
+            // Convert to upper case first: some letters beyond ASCII become ASCII only this way,
+            // and a server could read them so.
             may_be_credential(&name.to_uppercase().to_lowercase())
         })
     };
@@ -56,11 +59,10 @@ pub(super) fn without_credentials(query: &str) -> Cow<'_, str> {
     Cow::Owned(kept.join("&"))
 }
 
-/// A field of a query as it is written.
+/// Field of a query as it is written, without percent-decoding.
 struct Field<'a> {
     whole: &'a str,
     name: &'a str,
-    /// Range of the value in the query.
     value: Range<usize>,
 }
 
@@ -87,7 +89,7 @@ fn refused(why: &str) -> Refusal {
     .param("model")
 }
 
-/// Decodes a name or a value of a query; `None` if it is not valid percent-encoded UTF-8.
+/// Returns the percent-decoded name or value of a query; `None` if it is not valid UTF-8.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -105,15 +107,14 @@ fn decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Percent-encodes a value for a query.
 pub(super) fn encoded(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
     for byte in value.bytes() {
-        // Names of models often have slashes and colons, which need no encoding in a query.
+        // Leave slashes and colons as they are: names of models often have them, and a query allows
+        // them.
         if byte.is_ascii_alphanumeric() || b"-._~/:".contains(&byte) {
             text.push(char::from(byte));
         } else {
-            // Writing into memory cannot fail.
             let _ = write!(text, "%{byte:02X}");
         }
     }

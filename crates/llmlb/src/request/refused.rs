@@ -1,10 +1,10 @@
-//! Counts of requests that API keys do not permit. They have no usage records, since clients can send any
-//! number of them.
+//! Counts of requests that were rejected because their API keys do not permit them. They have no
+//! usage records, since clients can send any number of them.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Counts by error code, for `/status`.
+/// Counts of rejected requests by error code, for `/status`.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedRequests(Mutex<BTreeMap<&'static str, u64>>);
 
@@ -14,7 +14,6 @@ impl RefusedRequests {
         *counts.entry(code).or_default() += 1;
     }
 
-    /// Returns the counts since the start of the server.
     pub(crate) fn report(&self) -> BTreeMap<&'static str, u64> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.clone()

@@ -18,12 +18,13 @@ use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
 use crate::text;
 
-/// Maximum number of keys in `/status`.
+/// Maximum number of API keys in `/status`, which bounds the size of the response.
 const MAX_KEYS_SHOWN: usize = 1000;
-/// Maximum number of characters of a path in a message.
+/// Maximum number of characters of a path in an error message. A client may send a path of any
+/// length.
 const MAX_PATH: usize = 200;
 
-/// Responds with a page about the server itself.
+/// Responds to a request for a page about the server itself, such as `/status`.
 pub(crate) fn respond(
     caller: &ConnectionContext,
     headers: &HeaderMap,
@@ -50,9 +51,9 @@ pub(crate) fn respond(
     }
 }
 
-/// True for pages that a server with `server.tls_client_ca` serves to clients without a certificate: health
-/// checks, and to programs on this machine the page that `llmlb status` requests. A key for admins does not
-/// replace the certificate.
+/// True for pages that a server with `server.tls_client_ca` serves to clients without a
+/// certificate: health checks, and, to programs on this machine, the page that `llmlb status`
+/// requests. An API key for admins does not replace the certificate.
 pub(crate) fn is_open<T, E>(
     caller: &ConnectionContext,
     headers: &HeaderMap,
@@ -71,7 +72,6 @@ pub(crate) fn is_open<T, E>(
     }
 }
 
-/// Returns the error for a path that is not served.
 pub(crate) fn not_found(shared: &Shared, endpoint: Endpoint, path: &str) -> Refusal {
     let path = text::shortened(path, MAX_PATH);
     let is_ollama = endpoint.dialect == Dialect::Ollama;
@@ -99,12 +99,14 @@ fn greeting() -> Response<Full<Bytes>> {
     response
 }
 
-/// Response of `/healthz`: the process runs.
+/// Returns the response to `/healthz`: 200 as long as the process runs, whatever the state of the
+/// backends.
 fn healthz(shared: &Shared) -> Value {
     json!({ "status": word(shared) })
 }
 
-/// Response of `/readyz`: 200 if requests would be served, else 503.
+/// Returns the response to `/readyz`: 200 if requests would be served, else 503, so that a load
+/// balancer in front sends none.
 fn readyz(shared: &Shared) -> Response<Full<Bytes>> {
     let up = shared.pool.table().up();
     let ready = up > 0 && !shared.is_draining() && !shared.meter.is_refusing();
@@ -119,7 +121,7 @@ fn readyz(shared: &Shared) -> Response<Full<Bytes>> {
     )
 }
 
-/// Response of `/status`, which `llmlb status` prints (docs/status-json.md).
+/// Returns the response to `/status`, which `llmlb status` prints (docs/status-json.md).
 fn status(shared: &Shared) -> Value {
     let table = shared.pool.table();
     json!({
@@ -143,7 +145,8 @@ fn status(shared: &Shared) -> Value {
     })
 }
 
-/// Returns the object `config`: the running configuration, and the last one that was refused.
+/// Returns the object `config` of `/status`: the running configuration, and the last one that was
+/// rejected at a reload.
 fn config(shared: &Shared) -> Value {
     let running = shared.config.get();
     let refused = running.refused.map(|refused| {
@@ -163,14 +166,15 @@ fn config(shared: &Shared) -> Value {
     })
 }
 
-/// Progress of usage records from staging to delivery; `None` if metering is off.
+/// Returns the object `usage` of `/status`: the progress of usage records from staging to delivery;
+/// `None` if metering is off.
 fn usage(shared: &Shared) -> Option<Value> {
     let mut usage = shared.usage.as_ref()?.report().json();
     usage["recorded"] = shared.meter.persisted().into();
     usage["lost"] = shared.meter.lost().into();
     usage["instance"] = shared.meter.instance().into();
-    // If both exist, `error` contains the error of staging first, then the error of consolidation
-    // or delivery.
+    // Put the error of staging in front of that of consolidation or delivery: failed staging loses
+    // records.
     if let Some(mut error) = shared.meter.error() {
         if let Some(other) = usage["error"].as_str() {
             error = format!("{error}; {other}");
@@ -180,7 +184,7 @@ fn usage(shared: &Shared) -> Option<Value> {
     Some(usage)
 }
 
-/// State of the API keys, without their names.
+/// Returns the object `keys` of `/status`: the state of the API keys, without their names.
 fn keys(report: &KeyReport) -> Value {
     json!({
         "required": report.is_required,
@@ -189,7 +193,7 @@ fn keys(report: &KeyReport) -> Value {
     })
 }
 
-/// Limits of keys, and their use by the keys in alphabetical order.
+/// Returns the limits of API keys and their use, for the first keys in alphabetical order.
 fn limits(shared: &Shared) -> Value {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or_default());
@@ -206,7 +210,8 @@ fn limits(shared: &Shared) -> Value {
     limits
 }
 
-/// Counts of client header fields that were not forwarded, by name. `*` is the count of all other names.
+/// Returns the counts of client header fields that were not forwarded, by name. `*` is the sum for
+/// names beyond the limit of the list.
 fn dropped_headers(shared: &Shared) -> Value {
     let named = |(name, count): (String, u64)| {
         let name = if name.is_empty() {

@@ -1,4 +1,4 @@
-//! Admission of a request by the limits of its API key.
+//! Admits a request if the limits of its API key allow it.
 
 use std::time::SystemTime;
 
@@ -10,8 +10,8 @@ use crate::endpoint::Endpoint;
 use crate::limits::{Candidate, Exceeded, LimitKind, Rates};
 use crate::request::{ParsedRequest, RateLimit, Refusal, RequestGuard};
 
-/// Admits a request that has been parsed and routed, and notes the admission in its guard. Returns
-/// what is left of the key's limits, whatever the decision.
+/// Admits a request that has been parsed and routed, and stores its share of the key's limits in
+/// its guard, which frees the share. Returns what is left of the limits, whatever the decision.
 pub(super) async fn admit(
     shared: &Shared,
     endpoint: Endpoint,
@@ -41,8 +41,8 @@ pub(super) async fn admit(
     (admitted, rates)
 }
 
-/// Returns what is left of the limits of the client's key, for a response to a request that was not
-/// admitted.
+/// Returns what is left of the limits of the client's key, for the header fields of a response to a
+/// request that was not admitted.
 pub(super) fn rates(shared: &Shared, guard: &RequestGuard) -> Rates {
     guard.key.as_ref().map_or_else(Rates::default, |key| {
         let wall_ms = guard.identity.time_ms();
@@ -50,7 +50,7 @@ pub(super) fn rates(shared: &Shared, guard: &RequestGuard) -> Rates {
     })
 }
 
-/// Adds the rates to a response.
+/// Adds header fields with the key's limits and what is left of them to a response.
 pub(super) fn add_rates<B>(response: &mut Response<B>, rates: Rates, endpoint: Endpoint) {
     if rates == Rates::default() {
         return;
@@ -84,7 +84,8 @@ fn refusal(key: &str, exceeded: &Exceeded) -> Refusal {
         .rate_limited(RateLimit {
             kind,
             wait_ms: exceeded.wait_ms,
-            // Clients retry a 429 by themselves, which is no use before the period ends.
+            // Clients retry a 429 by themselves. If the limit does not allow the request before the
+            // period ends, a retry is useless.
             is_worth_retrying: !matches!(exceeded.kind, LimitKind::Budget(_))
                 && exceeded.wait_ms.is_some(),
         })

@@ -1,4 +1,5 @@
-//! Backlogs: response bytes that hyper has accepted but not written to the client's connection.
+//! Backlogs: response bytes that hyper has accepted but not yet written to the client's connection.
+//! They are charged to the memory budget.
 //!
 //! hyper and h2 do not report when a response is written. But they write buffers of a type of llmlb's own:
 //! [`OutgoingData`] counts its bytes as they are written, and the rest when it is dropped. So the backlog of
@@ -22,49 +23,52 @@ use super::client_memory::RequestMemory;
 use crate::forward::{ClientResponse, Relay};
 use crate::memory_budget::Budget;
 
-/// Part of a backlog that is not charged, because the charge of the connection or request covers it.
+/// Part of a backlog that is not charged to the memory budget, because the charge of the connection
+/// or request covers it.
 pub(crate) const FREE: usize = 16 << 10;
-/// Memory of a piece besides its bytes. A small piece may keep the whole buffer into which the backend's
-/// response was read.
+/// Memory that a piece of a response is charged besides its bytes. A small piece may keep the whole
+/// buffer into which the backend's response was read.
 const PER_PIECE: usize = 4 << 10;
-/// Maximum backlog in front of the end of an HTTP/2 stream. h2 cannot reset a stream whose end is queued, so
-/// the end of a response is held back until the client has read almost everything.
+/// Maximum backlog when the end of an HTTP/2 response is queued. h2 cannot reset a stream whose end
+/// is queued, so the end is held back until the client has read almost everything.
 const BEFORE_END: usize = 16 << 10;
 
 /// Backlog in which the unsent bytes of a response are counted, and the protocol of the connection.
 /// Over HTTP/2 the end of a response is held back while its backlog is large.
 #[derive(Debug)]
 pub(crate) enum ResponseBacklog {
-    /// The backlog of an HTTP/1.1 connection.
     Connection(Arc<Backlog>),
-    /// The backlog of an HTTP/2 stream.
     Stream(Arc<Backlog>),
 }
 
-/// Response bytes that are not written to the client yet.
+/// Response bytes that are not yet written to the client, of one HTTP/1.1 connection or one HTTP/2
+/// stream.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     budget: Arc<Budget>,
     bytes: AtomicUsize,
-    /// Bytes of bodies that all clients share, such as the list of models. They are not charged.
+    /// Bytes of bodies that all clients share, such as the list of models. They are in memory once,
+    /// so they are not charged.
     shared: AtomicUsize,
     pieces: AtomicUsize,
-    /// Memory that is charged to the budget.
+    /// Memory that this backlog has charged to the budget.
     charged: AtomicUsize,
     /// Total number of response bytes that have left the backlog, because they were written to the
     /// client or dropped with their response. Its growth is the progress of a client that reads
     /// slowly.
     written: AtomicU64,
     /// True if the client had read all response bytes at some time since the last call of
-    /// [`Backlog::take_was_empty`]. The time limit for a slow client then starts again.
+    /// [`Backlog::take_was_empty`]. The time limit for a slow client then starts anew.
     was_empty: AtomicBool,
     /// True after a response began. Set to false again if the response is dropped before the
     /// backend ended it: the client cancelled the request, which counts towards
     /// `server.max_resets`.
     has_response: AtomicBool,
-    /// The client did not read the response in time.
+    /// True if the client did not read the response in time. Its abort is then not counted as a
+    /// cancellation by the client.
     is_timed_out: AtomicBool,
-    /// A task waits until the backlog is smaller.
+    /// True if a task waits until the backlog is smaller, so that only then the waker's lock is
+    /// taken.
     is_awaited: AtomicBool,
     waker: Mutex<Option<Waker>>,
 }
@@ -90,24 +94,26 @@ impl Backlog {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Total number of response bytes that have left the backlog, because they were written to the
-    /// client or dropped with their response. Its growth is the progress of a client that reads
-    /// slowly.
+    /// Returns the total number of response bytes that have left the backlog, because they were
+    /// written to the client or dropped with their response. Its growth is the progress of a client
+    /// that reads slowly.
     pub(crate) fn written(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the client had read everything at some time since the last call, and resets the flag.
+    /// Returns true if the client had read all response bytes at some time since the last call, and
+    /// resets the flag.
     pub(crate) fn take_was_empty(&self) -> bool {
         self.was_empty.swap(self.bytes() == 0, Ordering::Relaxed)
     }
 
-    /// True if the client cancelled the request before the backend ended its response.
+    /// True if the client cancelled the request before the backend ended its response, which counts
+    /// towards `server.max_resets`.
     pub(crate) fn is_cancelled(&self) -> bool {
         !self.has_response.load(Ordering::Relaxed)
     }
 
-    /// Marks the response as not read in time. Its task is dropped soon, which would otherwise count as a
+    /// Marks the response as not read in time. The server aborts it soon, which must not count as a
     /// request that the client cancelled.
     pub(crate) fn mark_timed_out(&self) {
         self.is_timed_out.store(true, Ordering::Relaxed);
@@ -137,8 +143,8 @@ impl Backlog {
         }
     }
 
-    /// Ready if another piece may be added. Otherwise the task is woken when the client has read enough.
-    /// While the memory budget is used up, a slow reader gets no more of it.
+    /// Ready if the response may add another piece. While the memory budget is used up, a slow
+    /// reader gets no more memory: the task waits until the client has read enough.
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.memory() <= FREE || !self.budget.is_full() {
             return Poll::Ready(());
@@ -147,8 +153,8 @@ impl Backlog {
         Poll::Pending
     }
 
-    /// Ready if the backlog is small enough for the end of an HTTP/2 response to be queued. Otherwise the
-    /// task is woken when it is.
+    /// Ready if the backlog is small enough for the end of an HTTP/2 response to be queued; until
+    /// then the stream can be reset.
     fn poll_end(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.bytes() <= BEFORE_END {
             return Poll::Ready(());
@@ -162,7 +168,7 @@ impl Backlog {
         self.is_awaited.store(true, Ordering::Relaxed);
     }
 
-    /// Removes bytes that were written, or dropped with their response.
+    /// Removes bytes of a response that were written, or dropped with the response.
     fn remove(&self, bytes: usize, is_shared: bool) {
         if is_shared {
             set(&self.shared, |all| all.saturating_sub(bytes));
@@ -201,7 +207,8 @@ impl Backlog {
     }
 }
 
-/// Updates a counter that only one thread uses.
+/// Changes a counter with a load and a store, which is cheaper than an atomic update: only one
+/// thread uses the counter.
 fn set(counter: &AtomicUsize, change: impl FnOnce(usize) -> usize) {
     let value = counter.load(Ordering::Relaxed);
     counter.store(change(value), Ordering::Relaxed);
@@ -213,7 +220,7 @@ impl Drop for Backlog {
     }
 }
 
-/// A piece of a response. It is counted in the backlog until it is written or dropped.
+/// Piece of a response, which the backlog counts until it is written or dropped.
 #[derive(Debug)]
 pub(crate) struct OutgoingData {
     data: Bytes,
@@ -245,30 +252,30 @@ impl Drop for OutgoingData {
     }
 }
 
-/// Response extension for a body that all clients share, such as the list of models. Its bytes are in memory
-/// once and are not charged.
+/// Marker in a response whose body all clients share, such as the list of models. Its bytes are in
+/// memory once and are not charged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SharedBody;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Body of a response to a client: from llmlb itself or from a backend.
+/// Body of a response to a client, from llmlb itself or from a backend. It waits while its backlog
+/// may not grow.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     body: Either<Full<Bytes>, Relay>,
     backlog: Arc<Backlog>,
     is_http2: bool,
-    /// The body is shared by all clients, and not charged.
     is_shared: bool,
-    /// Trailers that are held back until the client has read almost the whole body. Trailers end
-    /// the HTTP/2 stream, and h2 cannot reset a stream whose end is queued.
+    /// Trailers that are held back until the client has read almost the whole body. They end the
+    /// HTTP/2 stream, and h2 cannot reset a stream whose end is queued.
     trailers: Option<Frame<Bytes>>,
-    /// Memory charge of the request, released when the response is dropped.
+    /// Memory charge of the request, which is released when the response is dropped.
     _memory: Option<RequestMemory>,
 }
 
 impl Outgoing {
-    /// Wraps the body of a response, so that it is counted in this backlog.
+    /// Wraps the body of a response, so that its unsent bytes are counted in this backlog.
     pub(crate) fn respond(
         mut response: ClientResponse,
         backlog: ResponseBacklog,
@@ -425,9 +432,8 @@ mod tests {
             backlog.poll_room(&mut cx).is_ready(),
             "the backlog is small"
         );
-        // Clients without a backlog are still served.
+        // A client without a backlog must still be served.
         assert!(Backlog::new(&budget).poll_room(&mut cx).is_ready());
-        // The charge is released with the connection.
         drop((piece, backlog));
         budget.release(150_000);
         assert_eq!(budget.used(), 0);

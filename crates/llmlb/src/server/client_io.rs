@@ -1,5 +1,5 @@
-//! I/O of a client connection, with a time limit for writes. Without it, a client that does not read its
-//! responses would hold a backend's slot forever.
+//! I/O of a client connection, with a time limit for writes. Without the limit, a client that does
+//! not read its responses would hold a backend's slot forever.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,16 +20,18 @@ use super::connections::Admitted;
 use super::h2_unfinished::UnfinishedHead;
 use crate::contention::Contention;
 
-/// Idle time before the first TCP keep-alive probe.
+/// Idle time of a client connection before the first TCP keep-alive probe, which detects clients
+/// that have vanished.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 
 /// Maximum time for which the rest of a rejected request is read and discarded before the
 /// connection is closed. If a socket is closed with unread data, the kernel resets the connection
 /// and the client might not receive the response.
 const LINGER: Duration = Duration::from_secs(5);
-/// Maximum time to wait for further bytes of a rejected request before the connection is closed.
+/// Maximum pause between two reads of a rejected request's rest, after which the connection is
+/// closed.
 const LINGER_PAUSE: Duration = Duration::from_secs(1);
-/// Size of reads that discard the rest of a request.
+/// Size of reads that discard the rest of a rejected request.
 const SCRATCH: usize = 4 << 10;
 
 /// A client connection whose writes fail if the client accepts no bytes for too long. A minimum rate is not
@@ -40,16 +42,20 @@ pub(crate) struct ClientIo {
     /// Maximum time for which a write may be blocked because the client does not read
     /// (`server.send_timeout`). After that time the connection is closed.
     limit: Duration,
-    /// Shortens `limit` while other requests wait for a slot.
+    /// Shortens `limit` while other requests wait for a backend's slot that this client may hold.
     contention: Contention,
-    /// Timer of a blocked write, and the start of the blocking.
+    /// Timer of a write that is blocked because the client does not read, and the time when the
+    /// blocking began.
     timer: Option<(Pin<Box<Sleep>>, Instant)>,
-    /// [`ClientStream::sent`] when `timer` was set.
+    /// Value of [`ClientStream::sent`] when `timer` was set. A larger value shows that the client
+    /// has read, so the timer starts anew.
     sent: u64,
     write_blocked: WriteBlocked,
-    /// The connection counts towards its limits until it is closed, also as a WebSocket.
+    /// The connection counts towards the limits on connections until it is closed, also as a
+    /// WebSocket.
     _admitted: Admitted,
-    /// The last write was complete, so a GOAWAY frame may follow.
+    /// True if the last write was complete, so that a GOAWAY frame may follow without breaking
+    /// another frame.
     is_at_boundary: bool,
     go_away: GoAwayReason,
 }
@@ -65,7 +71,7 @@ impl WriteBlocked {
     }
 }
 
-/// Reason in the GOAWAY frame that is sent when an HTTP/2 connection is closed.
+/// Reason for which an HTTP/2 connection is closed, sent to the client in a GOAWAY frame.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GoAwayReason(Arc<OnceLock<&'static str>>);
 
@@ -74,7 +80,6 @@ impl GoAwayReason {
         let _ = self.0.set(reason);
     }
 
-    /// Returns a GOAWAY frame with the code ENHANCE_YOUR_CALM and the reason as text.
     fn frame(&self) -> Option<Vec<u8>> {
         const GOAWAY: u8 = 7;
         const ANY_STREAM: u32 = 0x7fff_ffff;
@@ -82,7 +87,7 @@ impl GoAwayReason {
         let reason = self.0.get()?;
         let length = u32::try_from(8 + reason.len()).ok()?;
         let mut frame = length.to_be_bytes()[1..].to_vec();
-        // No flags, and stream 0, which is the connection.
+        // A frame of the connection itself has no flags and the stream number 0.
         frame.extend([GOAWAY, 0, 0, 0, 0, 0]);
         frame.extend(ANY_STREAM.to_be_bytes());
         frame.extend(ENHANCE_YOUR_CALM.to_be_bytes());
@@ -92,8 +97,9 @@ impl GoAwayReason {
 }
 
 impl ClientIo {
-    /// `heads` is charged for bytes that are read on an HTTP/1.1 connection while no request is served,
-    /// `unfinished` for an incomplete head on an HTTP/2 connection.
+    /// Returns the I/O of a client connection. `heads` is charged for bytes that are read on an
+    /// HTTP/1.1 connection while no request is served, `unfinished` for an incomplete head on an
+    /// HTTP/2 connection.
     pub(crate) fn new(
         stream: ClientStream,
         limit: Duration,
@@ -130,7 +136,8 @@ impl ClientIo {
         self.go_away.clone()
     }
 
-    /// Processes the result of a write of `offered` bytes. Fails if writes have been blocked for too long.
+    /// Processes the result of a write of `offered` bytes. Fails if writes to the client have been
+    /// blocked for too long.
     fn written(
         &mut self,
         cx: &mut Context<'_>,
@@ -141,7 +148,8 @@ impl ClientIo {
             self.is_at_boundary = count >= offered;
         }
         if written.is_ready() {
-            // TLS accepts a few bytes that it cannot write yet. They are no progress of the client.
+            // TLS accepts a few bytes that it cannot write yet. Do not take them for progress of a
+            // client that does not read.
             if !self.client().has_unsent() {
                 self.end_blocking();
             }
@@ -157,7 +165,8 @@ impl ClientIo {
         }
     }
 
-    /// Ready if writes have been blocked for too long.
+    /// Ready if writes to the client have been blocked for longer than the limit, so that the
+    /// connection must be closed.
     fn poll_blocked(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.write_blocked.0.store(true, Ordering::Relaxed);
         let sent = self.client().sent();
@@ -184,7 +193,8 @@ impl ClientIo {
         Poll::Ready(())
     }
 
-    /// Limits the time of a flush or a shutdown. Only TLS has bytes to write then.
+    /// Limits the time of a flush or a shutdown over TLS, which may still have bytes to write.
+    /// Without TLS there are none.
     fn finished(
         &mut self,
         cx: &mut Context<'_>,
@@ -211,7 +221,8 @@ impl Drop for ClientIo {
         if self.is_at_boundary
             && let Some(frame) = self.go_away.frame()
         {
-            // Send the reason for the close in a GOAWAY frame.
+            // Send the client the reason for the close in a GOAWAY frame. Otherwise it would see a
+            // connection that was reset without a cause.
             let stream = self.stream.inner_mut().stream.get_mut();
             stream.try_write_last(&frame);
         }
@@ -266,14 +277,14 @@ impl Write for ClientIo {
     }
 }
 
-/// A socket whose reads are limited, and charged to `server.body_memory`.
+/// Socket of a client whose reads are limited in size and charged to `server.body_memory`.
 #[derive(Debug)]
 struct ChargedSocket {
     stream: Take<ClientStream>,
-    /// Memory to which request heads are charged as they are read. `None` for HTTP/2, where a single stream
-    /// can be refused without closing the connection.
+    /// Memory to which HTTP/1.1 request heads are charged as they are read. `None` for HTTP/2,
+    /// where a single stream can be refused without closing the connection.
     heads: Option<Arc<ClientMemory>>,
-    /// Charge of an incomplete HTTP/2 request head; `None` for HTTP/1.1.
+    /// Charge of an HTTP/2 request head that has not arrived completely; `None` for HTTP/1.1.
     unfinished: Option<UnfinishedHead>,
     lingering: Option<Lingering>,
 }
@@ -289,7 +300,8 @@ impl ChargedSocket {
         Pin::new(self.stream.get_mut())
     }
 
-    /// True if nothing is left to write, and only the rest of a rejected request is read.
+    /// True if nothing is left to write to the client, so that only the rest of a rejected request
+    /// is read.
     fn is_shut_down(&self) -> bool {
         self.lingering.is_some()
     }

@@ -23,71 +23,73 @@ use super::client_stream::{MAX_UNSENT, MAX_WITHOUT_DATA};
 use crate::memory_budget::Budget;
 use crate::request::{H1_BUFFER, SMALL_BODY};
 
-/// Charge of a connection, and of each further request on it.
+/// Charge of a client connection to `server.body_memory`, and of each further concurrent request on
+/// it.
 const CONNECTION: usize = 32 << 10;
-/// Charge of TLS on a connection: received records, the content of one record that was decrypted, bytes that
-/// are not sent yet, and 8 KiB for keys and the state of the handshake.
+/// Additional charge of a connection with TLS: received records, the content of one decrypted
+/// record, bytes that are not sent yet, and 8 KiB for keys and the state of the handshake.
 const TLS: usize = MAX_WITHOUT_DATA + MAX_RECORD + MAX_UNSENT + (8 << 10);
-/// Maximum content of a TLS record.
+/// Maximum length of the content of a TLS record, as the protocol defines it.
 const MAX_RECORD: usize = 16 << 10;
 /// Part of the charge [`CONNECTION`] that covers the head of a request.
 const HEAD: usize = 8 << 10;
-/// Maximum memory of a parsed header field besides its text.
+/// Memory that a parsed header field is charged besides its text.
 const PER_FIELD: usize = 256;
 
-/// Size of each buffer of an HTTP/1.1 connection that sends large bodies. Larger than most bodies, because a
-/// body that arrives in one read is not copied.
+/// Size of each buffer of an HTTP/1.1 connection that sends large bodies. It is larger than most
+/// bodies, because a body that arrives in one read is not copied.
 pub(crate) const H1_LARGE_BUFFER: usize = 128 << 10;
-/// Charge of a connection with large buffers: one for a head or a piece of a body, one for the copy of a
-/// piece that is streamed in chunks, and one for the next read.
+/// Charge of an HTTP/1.1 connection with large buffers: one for a head or a piece of a body, one
+/// for the copy of a piece that is streamed in chunks, and one for the next read.
 const LARGE_BUFFERS: usize = 3 * H1_LARGE_BUFFER;
 
-/// Maximum size of a read on an HTTP/1.1 connection without large buffers. Smaller than the buffer, because
-/// hyper enlarges a buffer that one read fills.
+/// Maximum size of a read on an HTTP/1.1 connection without large buffers. It is smaller than the
+/// buffer, because hyper enlarges a buffer that one read fills.
 const H1_READ: usize = H1_BUFFER - 1;
-/// Maximum size of a read after a rejected request. The bytes may be the rest of its body, which is
-/// discarded.
+/// Maximum size of a read after a rejected request, whose unread body is then discarded without
+/// using much memory.
 const READ_AFTER_REFUSAL: usize = 4 << 10;
 
 /// Receive window of an HTTP/2 connection: bytes of request bodies that a client may send before llmlb reads
 /// them.
 pub(crate) const H2_CONNECTION_WINDOW: u32 = 256 << 10;
-/// Receive window of one HTTP/2 stream. Smaller than the window of the connection, so that one body that is
-/// not read does not block the others.
+/// Receive window of one HTTP/2 stream. It is smaller than the window of the connection, so that
+/// one body that is not read does not block the others.
 pub(crate) const H2_STREAM_WINDOW: u32 = 128 << 10;
-/// Maximum number of response bytes that h2 buffers for each stream.
+/// Maximum number of response bytes that h2 buffers for each stream, which bounds the memory of a
+/// client that does not read.
 pub(crate) const H2_SEND_BUFFER: usize = 64 << 10;
 
-/// Memory of one connection, charged until it is dropped.
+/// Memory of one client connection, charged to `server.body_memory` until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct ClientMemory {
     budget: Arc<Budget>,
     charged: AtomicUsize,
-    /// Number of requests in flight.
     requests: AtomicUsize,
-    /// Number of HTTP/2 requests in flight whose bodies may fill the receive window. The window is charged
-    /// while there are any.
+    /// Number of HTTP/2 requests in flight whose bodies may fill the receive window. The memory of
+    /// the window is charged while there are any.
     uploads: AtomicUsize,
     /// Size of the HTTP/1.1 head that is being read, or of the head of the request in flight, whose fields
     /// are slices of the read buffer.
     head: AtomicUsize,
-    /// The last request was rejected, and a part of its body may still arrive.
+    /// True if the last request was rejected and a part of its body may still arrive. Reads are
+    /// then small, because the bytes are discarded.
     is_body_unread: AtomicBool,
-    /// The connection has large buffers, and is charged for them.
+    /// True if the connection has large buffers, which are charged until it closes.
     has_large_buffers: AtomicBool,
-    /// The connection is a WebSocket, whose bytes are not buffered.
+    /// True if the connection is a WebSocket. Its bytes are not buffered, so reads are not charged.
     is_upgraded: AtomicBool,
-    /// Backlog of HTTP/1.1 responses.
     pub(crate) backlog: Arc<Backlog>,
 }
 
 impl ClientMemory {
-    /// Returns `None` if the connection would exceed the budget.
+    /// Returns the memory of a new connection; `None` if its charge would exceed the budget, so
+    /// that it must be rejected.
     pub(crate) fn new(budget: &Arc<Budget>) -> Option<Arc<Self>> {
         Self::charged(budget, CONNECTION)
     }
 
-    /// Like [`ClientMemory::new`], for a connection with TLS.
+    /// As [`ClientMemory::new`], for a connection with TLS, whose buffers are charged in addition.
     pub(crate) fn with_tls(budget: &Arc<Budget>) -> Option<Arc<Self>> {
         Self::charged(budget, CONNECTION + TLS)
     }
@@ -128,7 +130,8 @@ impl ClientMemory {
         }
     }
 
-    /// Maximum size of the next read from an HTTP/1.1 connection.
+    /// Returns the maximum size of the next read from an HTTP/1.1 connection, which keeps hyper's
+    /// buffers small.
     pub(crate) fn max_read(&self) -> usize {
         if self.is_body_unread() {
             READ_AFTER_REFUSAL
@@ -145,15 +148,15 @@ impl ClientMemory {
         self.has_large_buffers.load(Ordering::Relaxed) || self.is_upgraded.load(Ordering::Relaxed)
     }
 
-    /// Charges bytes that were read from an HTTP/1.1 connection. Returns `false` if a head would exceed the
-    /// budget.
+    /// Charges bytes that were read from an HTTP/1.1 connection. Returns `false` if a request head
+    /// would exceed the budget.
     #[must_use]
     pub(crate) fn note_read(&self, bytes: usize) -> bool {
         if self.has_unlimited_reads() {
             return true;
         }
-        // Bytes that arrive while a request is served belong to its body. They are charged to the body's own
-        // share, or discarded.
+        // Bytes that arrive while a request is served belong to its body, which has a charge of its
+        // own. Charging them here would count them twice.
         if self.requests.load(Ordering::Relaxed) > 0 {
             if bytes == H1_READ && self.budget.try_charge_if_plenty(LARGE_BUFFERS) {
                 self.charged.fetch_add(LARGE_BUFFERS, Ordering::Relaxed);
@@ -173,7 +176,8 @@ impl ClientMemory {
         true
     }
 
-    /// True if the last request was rejected before its body was read.
+    /// True if the last request was rejected before its body was read, so that the rest of the body
+    /// is discarded.
     pub(crate) fn is_body_unread(&self) -> bool {
         self.is_body_unread.load(Ordering::Relaxed)
     }
@@ -193,12 +197,13 @@ impl ClientMemory {
     }
 }
 
-/// Charge of an HTTP/1.1 head of this size. The head is in memory twice: as received, and as forwarded.
+/// Returns the charge of an HTTP/1.1 head of this size. The head is in memory twice: as received,
+/// and as forwarded.
 fn charge_of_head(bytes: usize) -> usize {
     2 * beyond_usual(bytes)
 }
 
-/// Part of a head that the charge of its connection does not cover.
+/// Returns the size of the part of a head that the charge of its connection does not cover.
 fn beyond_usual(head: usize) -> usize {
     head.saturating_sub(HEAD)
 }
@@ -209,19 +214,21 @@ impl Drop for ClientMemory {
     }
 }
 
-/// Memory of one request besides its body and response, charged until it is dropped.
+/// Memory of one request besides its body and response, charged to `server.body_memory` until this
+/// value is dropped.
 #[derive(Debug)]
 pub(crate) struct RequestMemory {
     client: Arc<ClientMemory>,
     charged: usize,
-    /// The body was read completely, or there is none.
     is_body_read: bool,
-    /// The body may fill the receive window of its HTTP/2 connection.
+    /// True if the body may fill the receive window of its HTTP/2 connection, whose memory is then
+    /// charged.
     is_upload: bool,
 }
 
 impl RequestMemory {
-    /// Returns `None` if the request would exceed the budget.
+    /// Returns the memory of a new request; `None` if its charge would exceed the budget, so that
+    /// it must be rejected.
     pub(crate) fn new(
         client: &Arc<ClientMemory>,
         version: Version,
@@ -231,7 +238,8 @@ impl RequestMemory {
     ) -> Option<Self> {
         let others = client.requests.fetch_add(1, Ordering::Relaxed);
         client.is_body_unread.store(false, Ordering::Relaxed);
-        // The request is counted from here on. Dropping `memory` removes it from the count.
+        // The request is counted from here on. An early return drops `memory`, which removes it
+        // from the count.
         let mut memory = Self {
             client: Arc::clone(client),
             charged: 0,
@@ -258,7 +266,8 @@ impl RequestMemory {
         memory.grow(bytes).then_some(memory)
     }
 
-    /// Records that the body was read completely.
+    /// Records that the request's body was read completely, and releases the charge for the receive
+    /// window.
     pub(crate) fn note_body_read(&mut self) {
         self.is_body_read = true;
         self.end_upload();
@@ -271,12 +280,13 @@ impl RequestMemory {
         }
     }
 
-    /// Records that the connection becomes a WebSocket.
+    /// Records that the connection becomes a WebSocket, whose reads are not charged.
     pub(crate) fn upgrade(&self) {
         self.client.is_upgraded.store(true, Ordering::Relaxed);
     }
 
-    /// Records that the request is rejected. The rest of its body will be discarded.
+    /// Records that the request is rejected. If its body was not read, reads become small, because
+    /// the rest is discarded.
     pub(crate) fn reject(&self) {
         let is_unread = !self.is_body_read;
         self.client
@@ -305,7 +315,8 @@ impl Drop for RequestMemory {
     }
 }
 
-/// Returns the length of the target and the header fields of a request as text.
+/// Returns the length of the target and the header fields of a request as text, from which its
+/// charge is computed.
 fn head_length(uri: &Uri, headers: &HeaderMap) -> usize {
     let text =
         |(name, value): (&http::HeaderName, &http::HeaderValue)| name.as_str().len() + value.len();

@@ -1,4 +1,4 @@
-//! The byte stream of a client connection: TCP, or TLS over TCP.
+//! Byte stream of a client connection: TCP, or TLS over TCP.
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
@@ -10,16 +10,17 @@ use tokio_rustls::server::TlsStream;
 
 use crate::short_writes;
 
-/// Maximum number of bytes that a client may send over TLS without one byte of a request: in the handshake, and
-/// as records that carry no data afterwards. A handshake needs 2 KiB, with a client's certificates up to
-/// 20 KiB. A record has at most 16 KiB, so records with data are far below the limit.
+/// Maximum number of bytes that a client may send over TLS without one byte of a request: in the
+/// handshake, and afterwards as records that carry no data. A handshake needs 2 KiB, with a
+/// client's certificates up to 20 KiB. A record has at most 16 KiB, so records with data are far
+/// below the limit.
 pub(crate) const MAX_WITHOUT_DATA: usize = 32 << 10;
-/// Maximum number of bytes that are encrypted, or wait to be, but are not yet written to the socket.
+/// Maximum number of encrypted or unencrypted response bytes that TLS buffers because the socket
+/// does not accept them yet.
 pub(crate) const MAX_UNSENT: usize = 16 << 10;
 
-/// Byte stream of a client connection.
-///
-/// An enum, not a trait object: a connection without TLS costs one predictable branch for each read or write.
+/// Byte stream of a client connection. An enum and no trait object: a connection without TLS costs
+/// one predictable branch for each read or write.
 #[derive(Debug)]
 pub(crate) enum ClientStream {
     Plain(TcpStream),
@@ -38,7 +39,8 @@ impl ClientStream {
         matches!(self, Self::Plain(_))
     }
 
-    /// Returns the socket, from which the rest of a rejected request is read without decrypting it.
+    /// Returns the socket below TLS, from which the rest of a rejected request is read and
+    /// discarded without decrypting it.
     pub(crate) fn tcp_mut(&mut self) -> Pin<&mut TcpStream> {
         Pin::new(match self {
             Self::Plain(stream) => stream,
@@ -46,8 +48,9 @@ impl ClientStream {
         })
     }
 
-    /// Number of bytes that TLS has written to the socket. Its growth is the progress of a client that reads
-    /// slowly. Always 0 without TLS: there a write that completes is the progress.
+    /// Returns the number of bytes that TLS has written to the socket. Its growth is the progress
+    /// of a client that reads slowly. Always 0 without TLS, where a write that completes is the
+    /// progress.
     pub(crate) fn sent(&self) -> u64 {
         match self {
             Self::Plain(_) => 0,
@@ -55,7 +58,8 @@ impl ClientStream {
         }
     }
 
-    /// True if bytes that were accepted are not written to the socket yet. Always false without TLS.
+    /// True if TLS has accepted bytes that are not written to the socket yet, so a completed write
+    /// is no progress of the client. Always false without TLS.
     pub(crate) fn has_unsent(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -63,8 +67,8 @@ impl ClientStream {
         }
     }
 
-    /// Writes bytes in front of the close of the connection, as far as the socket accepts them at once. Errors
-    /// are ignored: the connection is closed anyway.
+    /// Writes bytes just before the connection is closed, as far as the socket accepts them at
+    /// once. Errors are ignored: the connection is closed anyway.
     pub(crate) fn try_write_last(&mut self, bytes: &[u8]) {
         match self {
             Self::Plain(stream) => {
@@ -81,7 +85,7 @@ impl ClientStream {
     }
 }
 
-/// Writer that never waits.
+/// Writer that never waits, for the last bytes in front of the close of a connection.
 struct TryWrite<'a>(&'a TcpStream);
 
 impl Write for TryWrite<'_> {
@@ -106,8 +110,9 @@ impl AsyncRead for ClientStream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => {
-                // Each call reads at most one TLS record. `poll_read` of the library reads several at once, so
-                // that `without_data` would not be reset after each record that has data.
+                // Each call reads at most one TLS record. The library's `poll_read` would read
+                // several at once, so that `without_data` would not be reset after each record that
+                // has data.
                 let data = ready!(Pin::new(&mut **stream).poll_fill_buf(cx))?;
                 let count = data.len().min(buf.remaining());
                 buf.put_slice(&data[..count]);
@@ -138,7 +143,7 @@ impl AsyncWrite for ClientStream {
     ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => short_writes::poll_write(Pin::new(stream), cx, pieces),
-            // TLS joins the pieces itself, in one record.
+            // TLS joins the pieces in one record itself, so they need not be copied here.
             Self::Tls(stream) => Pin::new(&mut **stream).poll_write_vectored(cx, pieces),
         }
     }
@@ -165,14 +170,16 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-/// Socket below TLS. Limits the memory of the TLS library: a client cannot make it buffer a message that
-/// never ends.
+/// Socket below TLS, which bounds the memory of the TLS library: a client cannot make it buffer a
+/// handshake message that never ends.
 #[derive(Debug)]
 pub(crate) struct TlsSocket {
     stream: TcpStream,
-    /// Number of bytes that were read since the last byte of a request.
+    /// Number of bytes that were read from the client since the last byte of a request. A client
+    /// that exceeds [`MAX_WITHOUT_DATA`] is disconnected.
     without_data: usize,
-    /// Number of bytes that were written.
+    /// Number of bytes that were written to the client's socket, from which the progress of a
+    /// client that reads slowly is recognized.
     sent: u64,
 }
 

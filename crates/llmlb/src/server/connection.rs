@@ -28,12 +28,13 @@ use crate::keys::SecretMemo;
 use crate::request::Counter;
 use crate::request_settings::RequestSettings;
 
-/// Time after the start of a drain in which requests on open connections are still accepted.
+/// Time after the start of a drain in which requests on open connections are still accepted,
+/// because a client may have sent one before it learned of the drain.
 const LAST_REQUEST_WITHIN: Duration = Duration::from_millis(250);
-/// Maximum time for which an incomplete head delays the close of a connection that accepts no more requests.
+/// Maximum time for which an incomplete request head delays the close of a connection that accepts
+/// no more requests.
 const INCOMPLETE_HEAD_WITHIN: Duration = Duration::from_secs(1);
 
-/// Serves a connection until the client or the server ends it.
 pub(super) async fn serve(
     stream: TcpStream,
     peer: SocketAddr,

@@ -1,7 +1,7 @@
 //! Limits on client connections: in total, and for each address.
 //!
-//! A connection beyond a limit is accepted, gets an error response and is closed at once. In the kernel's
-//! accept queue it would wait without an explanation.
+//! A connection beyond a limit is accepted, gets an error response and is closed at once. In the
+//! kernel's accept queue it would wait without an explanation.
 
 use std::collections::HashMap;
 use std::io;
@@ -29,21 +29,21 @@ const READ_BEFORE_CLOSE: usize = 4 << 10;
 /// client reports it as such, while it would report a response without TLS as an invalid one.
 const TLS_ALERT: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
 
-/// Counts the open client connections and limits their number, in total (`server.max_connections`)
-/// and per address (`server.max_connections_per_address`).
 #[derive(Debug)]
 pub(crate) struct ClientConnections {
     max: usize,
     max_per_address: usize,
-    /// Trusted reverse proxies. Their connections carry requests of many clients.
+    /// Trusted reverse proxies, which are exempt from the limit per address: their connections
+    /// carry requests of many clients.
     proxies: ArcSwap<Networks>,
     open: AtomicUsize,
-    /// Number of connections of each network, unless it is exempt from the limit per address.
+    /// Number of open connections of each client network. Exempt addresses are not in it.
     networks: Mutex<HashMap<ClientNetwork, usize>>,
     beyond_max: Episode,
     beyond_max_per_address: Episode,
     accept_failures: Episode,
-    /// Error responses, indexed by [`Rejected`].
+    /// Error responses to rejected connections, indexed by [`Rejected`] and built in advance, so
+    /// that a rejection costs little.
     responses: [String; 2],
 }
 
@@ -54,7 +54,6 @@ pub(crate) struct Admitted {
     network: Option<ClientNetwork>,
 }
 
-/// The limit that a connection exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rejected {
     Total = 0,
@@ -85,12 +84,13 @@ impl ClientConnections {
         }
     }
 
-    /// Changes `server.trusted_proxies`.
+    /// Applies `server.trusted_proxies` of a reloaded configuration, whose addresses have no limit.
     pub(crate) fn set_proxies(&self, proxies: Networks) {
         self.proxies.store(Arc::new(proxies));
     }
 
-    /// Admits a connection of this peer unless it exceeds a limit. Never waits.
+    /// Admits a connection of this peer unless it exceeds a limit. Never waits, because all accepts
+    /// of the worker would wait.
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr) -> Result<Admitted, Rejected> {
         let extra = if config::is_loopback(peer) {
             EXTRA_LOCAL
@@ -101,7 +101,8 @@ impl ClientConnections {
         (self.open)
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below)
             .map_err(|_| Rejected::Total)?;
-        // The connection is counted from here on. Dropping `admitted` removes it from the count.
+        // The connection is counted from here on. An early return drops `admitted`, which removes
+        // it from the count.
         let mut admitted = Admitted {
             connections: Arc::clone(self),
             network: None,
@@ -158,13 +159,14 @@ impl ClientConnections {
         let _ = socket.send(response);
     }
 
-    /// Logs that the kernel could not accept a connection. The limits reserve enough descriptors for clients,
-    /// so the cause is a shortage of the whole system.
+    /// Logs that the kernel could not accept a connection. The limits reserve enough descriptors
+    /// for clients, so the cause is a shortage of the whole system.
     pub(crate) fn accept_failed(&self, error: &io::Error) {
         log_accept_failure(self.accept_failures.occurred(Instant::now()), Some(error));
     }
 
-    /// Logs the end of rejections and of accept failures. To be called periodically.
+    /// Logs the end of rejections and of failed accepts. The worker calls it periodically, because
+    /// no event marks such an end.
     pub(crate) fn check_end(&self) {
         let now = Instant::now();
         log_accept_failure(self.accept_failures.check_end(now), None);
@@ -213,7 +215,7 @@ impl ClientConnections {
         }
     }
 
-    /// The object `connections` of `/status` (docs/status-json.md).
+    /// Returns the object `connections` of `/status` (docs/status-json.md).
     pub(crate) fn json(&self) -> Value {
         json!({
             "open": self.open.load(Ordering::Relaxed),
@@ -321,7 +323,7 @@ mod tests {
             .into();
         let third = admit(&connections, "2001:db8::ffff:0:0:3").unwrap_err();
         assert_eq!(third, Rejected::PerAddress);
-        // A rejected connection is not counted.
+        // A rejected connection must not be counted as open.
         assert_eq!(connections.open.load(Ordering::Relaxed), 2);
         let _other = admit(&connections, "2001:db8:0:1::1").unwrap();
         drop(held);

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-/// Number of checks within the idle time. Checks are cheaper than a timestamp for every stream.
+/// Number of checks for open streams within the idle time of an HTTP/2 connection. They are cheaper
+/// than a timestamp for every stream.
 const CHECKS: u32 = 4;
 
-/// Counts the streams of one HTTP/2 connection that were opened and closed. A connection without an
-/// open stream for the idle time is closed.
+/// Counters of the opened and closed streams of one HTTP/2 connection, which is closed if it has no
+/// open stream for the idle time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenStreams(Arc<StreamCounts>);
 
@@ -21,7 +22,7 @@ struct StreamCounts {
     closed: AtomicU64,
 }
 
-/// Guard of an open stream, which is counted as closed on drop.
+/// Guard of an open HTTP/2 stream, which is counted as closed when the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct StreamGuard(OpenStreams);
 
@@ -35,14 +36,14 @@ impl OpenStreams {
         self.0.opened.load(Ordering::Relaxed)
     }
 
-    /// True if no stream is open.
     pub(crate) fn is_empty(&self) -> bool {
         // All streams of a connection run on one thread. So no stream opens or closes between the
         // reads of the counters `opened` and `closed`.
         self.opened() == self.0.closed.load(Ordering::Relaxed)
     }
 
-    /// Returns when no stream has been open for `limit`, or up to a quarter longer.
+    /// Returns when no stream of the connection has been open for `limit`, or up to a quarter
+    /// longer.
     pub(crate) async fn idle(&self, limit: Duration) {
         let (mut before, mut checks) = (self.opened(), 0);
         while checks < CHECKS {

@@ -1,4 +1,5 @@
-//! Tasks of the streams of an HTTP/2 connection, and the limits on them.
+//! Tasks of the streams of an HTTP/2 connection, and limits on slow readers and on cancelled
+//! requests.
 //!
 //! A response that the client does not read is reset. Otherwise it would hold a backend's slot and memory
 //! forever while the connection is alive. A response whose end is queued in h2 cannot be reset; if the client
@@ -26,13 +27,13 @@ const CHECKS: u32 = 4;
 /// Such a response may be blocked by another response that is about to be reset. Without the
 /// additional time its timeout would close the whole connection.
 const CHECKS_AFTER_END: u32 = 2;
-/// Minimum length of the list of streams at which ended streams are removed from it.
+/// Minimum length of the list of streams at which ended streams are removed from it, so that a
+/// short list is not searched at each request.
 const SWEEP_FROM: usize = 64;
 /// Fraction of the requests allowed per minute (`server.max_resets`) that a client may cancel at
 /// once: 0.1 allows a tenth of them, and always at least one request.
 const BURST: f64 = 0.1;
 
-/// Runs the tasks of the streams of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct StreamExecutor {
     pub(crate) tasks: TaskTracker,
@@ -52,7 +53,7 @@ where
             tokio::select! {
                 biased;
                 () = task => {}
-                // Dropping the task resets the stream, and cancels the request at the backend.
+                // End the task, which resets the stream and cancels the request at the backend.
                 () = stream.stalled.notified() => {}
             }
             watch.ended(&stream);
@@ -67,25 +68,27 @@ where
 #[derive(Debug)]
 pub(crate) struct StreamWatch {
     budget: Arc<Budget>,
-    /// Time within which a client must read enough of a response, and the minimum rate in bytes per second.
+    /// Time within which a client must read enough of a response (`server.send_timeout`). `rate` is
+    /// the minimum rate in bytes per second.
     limit: Duration,
     rate: u64,
-    /// Shortens `limit` while requests wait for a slot.
+    /// Shortens `limit` while requests wait for a backend's slot that a slow reader may hold.
     contention: Contention,
     streams: Mutex<WatchList>,
-    /// Stream of the request whose task hyper executes next.
+    /// Stream whose request was passed to the service last. The next task that hyper executes
+    /// belongs to it.
     opened: Mutex<Option<Arc<H2Stream>>>,
     cancelled: CancelledRequests,
     violation: Mutex<Option<Violation>>,
     is_violated: Notify,
 }
 
-/// Reason to close a connection.
+/// Reason to close an HTTP/2 connection, which the client receives in a GOAWAY frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Violation {
-    /// The client does not read the end of a response.
+    /// The client does not read the end of a response, which is queued, so that the stream can no
+    /// longer be reset.
     Unsent,
-    /// The client cancels too many requests.
     Resets,
 }
 
@@ -101,7 +104,7 @@ impl Violation {
 #[derive(Debug, Default)]
 struct WatchList {
     list: Vec<WatchedStream>,
-    /// Length of the list at which ended streams are removed.
+    /// Length of the list of streams at which ended ones are removed from it.
     sweep_at: usize,
 }
 
@@ -112,11 +115,12 @@ struct H2Stream {
     stalled: Notify,
 }
 
-/// A stream, and its progress since the current period began.
+/// HTTP/2 stream, and the progress of its response since the current period began.
 #[derive(Debug)]
 struct WatchedStream {
     stream: Arc<H2Stream>,
-    /// Start of the period in which response bytes wait for the client, and the bytes written before it.
+    /// Start of the period in which response bytes wait for the client. `written` is the number of
+    /// bytes written before it.
     since: Instant,
     written: u64,
 }
@@ -156,7 +160,7 @@ impl StreamWatch {
         }
     }
 
-    /// Time between two checks for responses that the client does not read.
+    /// Returns the time between two checks for responses that the client does not read.
     fn interval(&self) -> Duration {
         self.contention.interval(self.limit) / CHECKS
     }
@@ -176,7 +180,7 @@ impl StreamWatch {
         backlog
     }
 
-    /// Returns the stream that was opened last, for its task.
+    /// Returns the stream that was opened last, so that the next task is assigned to it.
     fn take_opened(&self) -> Arc<H2Stream> {
         let opened = lock(&self.opened).take();
         opened.unwrap_or_else(|| self.add())
@@ -242,8 +246,8 @@ impl WatchedStream {
         self.is_ended() && self.stream.backlog.bytes() == 0
     }
 
-    /// Returns true if response bytes have waited for the client for the whole limit, and the client has read
-    /// too few bytes meanwhile. A new period starts when the limit has passed.
+    /// Returns true if response bytes have waited for the client for the whole limit, and the
+    /// client has read too few bytes in that time. A new period starts when the limit has passed.
     fn check_stalled(&mut self, now: Instant, limit: Duration, rate: u64) -> bool {
         let backlog = &self.stream.backlog;
         let written = backlog.written();
@@ -261,11 +265,13 @@ impl WatchedStream {
     }
 }
 
-/// Rate limit on requests that a client cancels before the end of their response.
+/// Rate limit on requests that the client of one connection cancels before the end of their
+/// responses (`server.max_resets`).
 #[derive(Debug)]
 struct CancelledRequests {
     per_minute: f64,
-    /// Remaining number of requests that may be cancelled, and the time of the last refill.
+    /// Number of requests that may still be cancelled, and the time when the number was last
+    /// refilled.
     remaining: Mutex<(f64, Instant)>,
 }
 
@@ -278,7 +284,8 @@ impl CancelledRequests {
         }
     }
 
-    /// Counts a cancelled request. Returns `false` if it exceeds the limit. 0 means no limit.
+    /// Counts a cancelled request. Returns `false` if the client has cancelled more than
+    /// `server.max_resets` allows, so that its connection must be closed.
     fn note(&self, now: Instant) -> bool {
         let mut remaining = lock(&self.remaining);
         let (count, since) = *remaining;
@@ -308,8 +315,8 @@ mod tests {
         let cancelled = CancelledRequests::new(1200);
         assert!((0..120).all(|_| cancelled.note(at(0))));
         assert!(!cancelled.note(at(1)));
-        // 1200 per minute are one every 50 ms. One cancellation every 51 ms stays within the limit, and one
-        // every 49 ms exceeds it.
+        // 1200 per minute are one every 50 ms. One cancellation every 51 ms must stay within the
+        // limit, and one every 49 ms must exceed it.
         let cancelled = CancelledRequests::new(1200);
         assert!((0..10_000).all(|number| cancelled.note(at(number * 51))));
         let cancelled = CancelledRequests::new(1200);

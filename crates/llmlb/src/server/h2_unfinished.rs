@@ -6,29 +6,29 @@ use std::sync::Arc;
 
 use crate::memory_budget::{Budget, Share};
 
-/// Length of the preface that a client sends in front of its first frame.
+/// Length of the preface that a client sends in front of its first HTTP/2 frame. It is skipped to
+/// find that frame.
 const PREFACE: usize = 24;
-/// Length of a frame header.
 const FRAME_HEAD: usize = 9;
 const HEADERS: u8 = 1;
 const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
-/// Memory of parsed fields per byte that counts towards `server.max_header`. A field counts as at least 33
-/// bytes and uses up to 170, including the spare capacity of the map.
+/// Memory of parsed header fields per byte that counts towards `server.max_header`. HTTP/2 counts
+/// at least 33 bytes for a field, which uses up to 170, including the spare capacity of the map.
 const MEMORY_PER_BYTE: usize = 6;
 
-/// Charge of the incomplete request head of one HTTP/2 connection. Tracks the frames of the connection to
-/// find the end of the head.
+/// Charge of the incomplete request head of one HTTP/2 connection. The frames of the connection are
+/// tracked to find the end of the head, at which the charge is released.
 #[derive(Debug)]
 pub(crate) struct UnfinishedHead {
     share: Share,
     charge: usize,
-    /// Number of bytes to skip up to the next frame header.
+    /// Number of bytes to skip up to the next HTTP/2 frame header.
     skip: usize,
     frame: [u8; FRAME_HEAD],
-    /// Number of bytes of the frame header that have arrived.
     filled: usize,
-    /// The frame that is being skipped ends the request head.
+    /// True if the frame whose content is being skipped ends the request head, so that the charge
+    /// is released after it.
     is_last: bool,
 }
 
@@ -44,7 +44,8 @@ impl UnfinishedHead {
         }
     }
 
-    /// Processes bytes that were read. Returns `false` if an incomplete head would exceed the budget.
+    /// Finds the frames of request heads in bytes that were read. Returns `false` if an incomplete
+    /// head would exceed the memory budget.
     #[must_use]
     pub(crate) fn note_read(&mut self, mut read: &[u8]) -> bool {
         loop {

@@ -1,4 +1,5 @@
-//! `/v1/models`: the models of all backends, each once. Also errors for models that no backend serves.
+//! `/v1/models`: the models of all backends, each once; and errors for models that no backend
+//! serves.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::config::{Alias, Kind};
 use crate::keys::ApiKey;
 use crate::request::{Refusal, backend_auth, json_response};
 
-/// Response of `/v1/models`: the models that the key may use.
+/// Returns the response to `/v1/models`: the models that the client's key may use.
 pub(super) fn list(table: &Arc<Table>, key: Option<&ApiKey>) -> Response<Full<Bytes>> {
     if let Some(key) = key.filter(|key| key.models().is_some()) {
         return json_response(StatusCode::OK, table.list_where(|name| key.allows(name)));
@@ -22,14 +23,15 @@ pub(super) fn list(table: &Arc<Table>, key: Option<&ApiKey>) -> Response<Full<By
     response
 }
 
-/// Response of `/v1/models/NAME`.
+/// Returns the response to `/v1/models/NAME`, the description of one model.
 pub(super) fn describe(
     pool: &Pool,
     name: &str,
     key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let table = pool.table();
-    // A model that the key may not use does not exist for the client.
+    // A model that the key may not use must not exist for the client, so respond as for an unknown
+    // name.
     if key.is_some_and(|key| !key.allows(name)) {
         return Err(absent(name, pool, None, key));
     }
@@ -45,8 +47,8 @@ pub(super) fn describe(
     }
 }
 
-/// Error 503 for a model that may be served by a backend that has not reported its models yet. The client
-/// should retry.
+/// Returns the error 503 for a model that may be served by a backend that has not reported its
+/// models yet, so that the client retries. A 404 would make it give up.
 pub(super) fn not_known_yet(name: &str, pool: &Pool, key: Option<&ApiKey>) -> Refusal {
     let table = pool.table();
     let unknown = || table.backends.iter().filter(|one| !one.has_known_models());
@@ -84,7 +86,8 @@ pub(super) fn not_known_yet(name: &str, pool: &Pool, key: Option<&ApiKey>) -> Re
     .retry_after(1)
 }
 
-/// Returns the beginning of a model name, since a client may send a name of any length.
+/// Returns the beginning of a model's name for an error message. A client may send a name of any
+/// length.
 fn truncated(name: &str) -> String {
     name.chars().take(200).collect()
 }
@@ -99,7 +102,7 @@ fn alias_targets(alias: &Alias) -> String {
     models.join(" or ")
 }
 
-/// Error 404 for a model that does not exist, with the list of available models.
+/// Returns the error 404 for a model that does not exist, with the list of available models.
 pub(super) fn unknown(
     name: &str,
     pool: &Pool,
@@ -110,8 +113,8 @@ pub(super) fn unknown(
     not_found(name, table.alias(name), &table, kind, key)
 }
 
-/// Error 404 for a model that does not exist for a client. It does not disclose that the name is an
-/// alias.
+/// Returns the error 404 for a model that does not exist for this client. The error does not
+/// disclose that the name is an alias.
 fn absent(name: &str, pool: &Pool, kind: Option<Kind>, key: Option<&ApiKey>) -> Refusal {
     not_found(name, None, &pool.table(), kind, key)
 }
@@ -139,7 +142,8 @@ fn not_found(
     .param("model")
 }
 
-/// Returns a sentence about the models that exist and that the key may use.
+/// Returns a sentence for an error message that lists the models which exist and which the client's
+/// key may use.
 fn available(names: &[&str], key: Option<&ApiKey>) -> String {
     const MAX_LISTED: usize = 50;
     let is_allowed = |name: &&str| key.is_none_or(|key| key.allows(name));

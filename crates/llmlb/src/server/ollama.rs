@@ -10,7 +10,8 @@ use crate::config::Kind;
 use crate::keys::ApiKey;
 use crate::request::json_response;
 
-/// Response of `/api/tags`: the models of all Ollama backends. A single backend would list only its own.
+/// Returns the response to `/api/tags`: the models of all Ollama backends. A single backend would
+/// list only its own.
 pub(super) fn list(table: &Table, key: Option<&ApiKey>) -> Response<Full<Bytes>> {
     let mut names = table.model_names(Some(Kind::Ollama));
     names.retain(|name| key.is_none_or(|key| key.allows(name)));
@@ -18,7 +19,7 @@ pub(super) fn list(table: &Table, key: Option<&ApiKey>) -> Response<Full<Bytes>>
     json_response(StatusCode::OK, json!({ "models": models }).to_string())
 }
 
-/// Describes a model. llmlb does not know its size and digest.
+/// Returns Ollama's description of a model, without its size and digest, which llmlb does not know.
 fn describe(name: &str, table: &Table) -> Value {
     let created = table.model(name).and_then(|model| model.created);
     let created = jiff::Timestamp::from_second(created.unwrap_or_default());

@@ -1,4 +1,5 @@
-//! The beginning of a client connection: the TLS handshake, if the port serves https, and the protocol.
+//! Opens a client connection: performs the TLS handshake, if the port serves https, and detects the
+//! protocol.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,33 +16,35 @@ use super::protocol::{self, Protocol};
 use super::raw_response;
 use crate::tls::TlsConfig;
 
-/// Maximum time of a TLS handshake, if `server.idle_timeout` is not shorter.
+/// Maximum time of a TLS handshake. A shorter `server.idle_timeout` takes precedence.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
-/// First byte of a TLS record with a handshake message. No HTTP request begins with it.
+/// First byte of a TLS record with a handshake message. No HTTP request begins with it, so it
+/// distinguishes the two.
 const HANDSHAKE_RECORD: u8 = 22;
 /// Maximum time for which the rest of a request without TLS is read and discarded. If a socket is closed with
 /// unread data, the kernel resets the connection and the client might not receive the response.
 const DISCARD_WITHIN: Duration = Duration::from_secs(1);
-/// Maximum number of bytes that are discarded.
+/// Maximum number of bytes of a request without TLS that are read and discarded.
 const MAX_DISCARDED: u64 = 1 << 20;
 
-/// A connection that is ready for requests.
 pub(super) struct Opened {
     pub(super) stream: ClientStream,
     pub(super) protocol: Protocol,
-    /// The port requires client certificates, and the client has presented none.
+    /// True if the port requires client certificates and the client has presented none. Only health
+    /// checks are then served.
     pub(super) lacks_certificate: bool,
 }
 
-/// Opens a connection. Returns `None` if the client disconnected, was too slow, or made a mistake that it was
-/// informed of.
+/// Opens a client connection. Returns `None` if the client disconnected, was too slow, or made a
+/// mistake for which it has received an error.
 pub(super) async fn open(
     stream: TcpStream,
     peer: SocketAddr,
     tls: Option<&TlsConfig>,
     idle: Duration,
 ) -> Option<Opened> {
-    // Nagle's algorithm would delay tokens. A connection is served even if the option cannot be set.
+    // Disable Nagle's algorithm, which would delay tokens. If that fails, the connection is served
+    // nevertheless.
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else {
         let protocol = timeout(idle, protocol::detect(&stream)).await.ok()?;
@@ -74,9 +77,10 @@ pub(super) async fn open(
     }
 }
 
-/// Reason why a connection has no TLS.
+/// Reason why a TLS handshake failed.
 enum Failed {
-    /// The client closed the connection before it sent a byte, as health checks over TCP do.
+    /// The client closed the connection before it sent a byte, as health checks over TCP do. No
+    /// warning is logged.
     Disconnected,
     Tls(io::Error),
     PlainHttp(TcpStream),
@@ -86,7 +90,8 @@ async fn shake_hands(stream: TcpStream, tls: &TlsConfig) -> Result<TlsStream<Tls
     let mut first = [0];
     match stream.peek(&mut first).await {
         Ok(0) | Err(_) => return Err(Failed::Disconnected),
-        // Every method of HTTP begins with a letter, so this is a request without TLS.
+        // Every HTTP method begins with a letter, so this is an HTTP request without TLS, which
+        // gets an error in plain HTTP.
         Ok(_) if first[0] != HANDSHAKE_RECORD && first[0].is_ascii_alphabetic() => {
             return Err(Failed::PlainHttp(stream));
         }
@@ -99,8 +104,8 @@ async fn shake_hands(stream: TcpStream, tls: &TlsConfig) -> Result<TlsStream<Tls
     Box::pin(accepting).await.map_err(Failed::Tls)
 }
 
-/// Determines the protocol of a connection with TLS: the one that was agreed on in the handshake, else by the
-/// first bytes.
+/// Returns the protocol of a connection with TLS: the one that was negotiated in the handshake,
+/// else the one that the first bytes show.
 async fn secured(mut stream: Box<TlsStream<TlsSocket>>, tls: &TlsConfig) -> Option<Opened> {
     let session = stream.get_ref().1;
     let lacks_certificate =
@@ -108,7 +113,8 @@ async fn secured(mut stream: Box<TlsStream<TlsSocket>>, tls: &TlsConfig) -> Opti
     let protocol = match session.alpn_protocol() {
         Some(b"h2") => Protocol::Http2,
         Some(_) => Protocol::Http1,
-        // `fill_buf` does not consume the bytes: the HTTP library reads them again.
+        // Peek at the first bytes with `fill_buf`, which does not consume them: the HTTP library
+        // must read them.
         None => protocol::by_first_bytes(stream.fill_buf().await.ok()?),
     };
     Some(Opened {
@@ -118,7 +124,7 @@ async fn secured(mut stream: Box<TlsStream<TlsSocket>>, tls: &TlsConfig) -> Opti
     })
 }
 
-/// Answers a request that was sent without TLS, and closes the connection.
+/// Responds with an error to a request that was sent without TLS, and closes the connection.
 async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     stream
         .write_all(raw_response::https_required().as_bytes())

@@ -1,11 +1,12 @@
-//! HTTP responses on connections that are closed before a request was read.
+//! HTTP responses for connections that are closed before a request was read, so without the HTTP
+//! library.
 
 use serde_json::json;
 
 use crate::headers::ERROR_CODE;
 
-/// Returns an HTTP/1.1 response with an error in OpenAI's format, after which the connection is closed. Each of
-/// `fields` is a header line that ends in `\r\n`.
+/// Returns an HTTP/1.1 error response in OpenAI's format as bytes, after which the connection is
+/// closed. Each of `fields` is a header line that ends in `\r\n`.
 pub(super) fn error(status: &str, kind: &str, code: &str, message: &str, fields: &str) -> String {
     let error = json!({ "message": message, "type": kind, "param": null, "code": code });
     let body = json!({ "error": error }).to_string();
@@ -27,5 +28,6 @@ pub(super) fn https_required() -> String {
     )
 }
 
-/// Code of the error for a request without TLS. `llmlb status` recognizes it too.
+/// Code of the error for a request without TLS on a port that serves https. `llmlb status`
+/// recognizes the code and connects with TLS.
 pub(crate) const HTTPS_REQUIRED: &str = "https_required";

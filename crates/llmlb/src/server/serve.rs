@@ -1,4 +1,5 @@
-//! Stages of a request, in reading order: admission, parsing, choice of a backend, forwarding.
+//! Passes a request through its stages, in reading order: admission, parsing, choice of a backend,
+//! forwarding.
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -31,17 +32,19 @@ use crate::request::{
 };
 use crate::request_settings::RequestSettings;
 
-/// State of a client connection that its requests share.
+/// State of a client connection that all its requests share.
 #[derive(Debug)]
 pub(crate) struct ConnectionContext {
     pub(crate) worker: Arc<Worker>,
     /// Address of the client, or of the reverse proxy in front of it.
     pub(crate) peer: SocketAddr,
-    /// Address of this server that the peer connected to.
+    /// Address of this server that the client connected to. A loopback address shows that the
+    /// client may be on this machine.
     pub(crate) local: SocketAddr,
-    /// The port requires client certificates, and the client has presented none.
+    /// True if the port requires client certificates and the client has presented none. Only health
+    /// checks are then served.
     pub(crate) lacks_certificate: bool,
-    /// Counts the requests of this connection, in flight and in total. A draining server does not
+    /// Counts of this connection's requests, in flight and in total. A draining server does not
     /// close the connection while requests are in flight.
     pub(crate) requests: Counter,
     pub(crate) memory: Arc<ClientMemory>,
@@ -49,9 +52,10 @@ pub(crate) struct ConnectionContext {
 }
 
 impl ConnectionContext {
-    /// Returns the client address of a request with these headers.
+    /// Returns the client address of a request: the peer's, or the one that a trusted proxy reports
+    /// in these headers.
     pub(crate) fn client_address(&self, headers: &HeaderMap, proxies: &Networks) -> IpAddr {
-        // Without proxies in the configuration, the usual case, the peer is the client.
+        // Fast path: if the configuration names no proxies, the peer is the client.
         let is_proxy = proxies.contains(self.peer.ip());
         request::client_address(self.peer, headers, is_proxy.then_some(proxies))
     }
@@ -70,8 +74,8 @@ impl ConnectionContext {
 /// Serves one request. `backlog` counts the bytes of the response that are not written to the
 /// client yet.
 ///
-/// The memory of the request is charged at once, not when its task runs. Otherwise the heads of many requests
-/// could arrive, uncharged, before the first task runs.
+/// The memory of the request is charged at once and not when its task runs. Otherwise the heads of
+/// many requests could arrive, uncharged, before the first task runs.
 pub(crate) fn serve(
     caller: Arc<ConnectionContext>,
     request: Request<Incoming>,
@@ -81,8 +85,8 @@ pub(crate) fn serve(
     let memory = RequestMemory::new(&caller.memory, version, uri, headers, request.body());
     let admitted = match memory {
         Some(memory) => Ok((request, memory)),
-        // Reject the request here, not in the future: the request is dropped at once, which frees
-        // the memory of its head.
+        // Reject the request here and not in the future: it is dropped at once, which frees the
+        // memory of its head.
         None => Err(reject_without_memory(&caller, request)),
     };
     async move {
@@ -148,44 +152,43 @@ async fn serve_admitted(
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     if !is_upgrade && caller.worker.shared.is_draining() && head.version < Version::HTTP_2 {
-        // This server drains: the client must send its next request on a new connection.
+        // The server drains. Make the client send its next request on a new connection, which
+        // another server may accept.
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Outgoing::respond(response, backlog, Some(memory))
 }
 
-/// The endpoint of a request and the path that is forwarded, or the reason to reject the request.
+/// Endpoint of a request and the path that is forwarded, or the reason to reject the path.
 type Located<'a> = Result<(Endpoint, Cow<'a, str>), PathError>;
 
-/// A request whose body is not read yet.
+/// Request whose body is not read yet.
 struct Incomplete<'a> {
     located: Located<'a>,
     body: Incoming,
     upgrade: Option<OnUpgrade>,
 }
 
-/// A request that passed all checks.
+/// Request that passed all checks, with the decision about its response.
 enum Prepared<'a> {
-    /// The response is a page of llmlb's own.
     Page(Response<Full<Bytes>>),
-    /// The request is for a backend.
     Forward(BackendRequest<'a>),
 }
 
 /// A request for a backend.
 struct BackendRequest<'a> {
     endpoint: Endpoint,
-    /// The path that is forwarded.
     path: Cow<'a, str>,
     parsed: ParsedRequest,
     model: Option<String>,
     route: Arc<Route>,
-    /// Settings of the configuration to which `route` belongs. It may be newer than the one with which the
-    /// request began, because the body can take long to arrive.
+    /// Settings of the configuration to which `route` belongs. They may be newer than those with
+    /// which the request began, because its body can take long to arrive.
     settings: Arc<RequestSettings>,
 }
 
-/// Passes a request through all stages. A refusal is returned together with the guard that logs it.
+/// Passes a request through all stages. An error is returned together with the request's guard,
+/// which logs it.
 async fn stages(
     caller: &ConnectionContext,
     head: &Parts,
@@ -236,7 +239,8 @@ async fn stages(
     }
 }
 
-/// Reads a request and finds the backends that may serve it.
+/// Reads the body of a request, and finds the backends that may serve it or the page that responds
+/// to it.
 async fn prepare<'a>(
     caller: &ConnectionContext,
     head: &Parts,
@@ -298,8 +302,8 @@ async fn prepare<'a>(
     }))
 }
 
-/// Returns the backends that serve a model. If `kind` is given, such as Ollama for requests to
-/// Ollama's own API, only backends of that kind are used.
+/// Returns the backends that serve a model. With `kind`, only backends of that kind are used, such
+/// as Ollama for requests to Ollama's own API.
 fn find_route(
     pool: &Pool,
     kind: Option<Kind>,
@@ -315,7 +319,6 @@ fn find_route(
     })
 }
 
-/// Sends a request to a backend. Returns the response of the backend.
 async fn forward_request(
     caller: &ConnectionContext,
     head: &Parts,
@@ -334,7 +337,7 @@ async fn forward_request(
     } = request;
     let blocks = std::mem::take(&mut parsed.blocks);
     let id_in_path = || {
-        // A path may contain the id of a stored object, and then the request must go to the backend
+        // The path may contain the id of a stored object: then the request must go to the backend
         // that issued the id. Paths of inference endpoints contain no such id, so they are not
         // searched.
         let id = (!endpoint.is_inference).then(|| endpoint::id_in(&path))?;
@@ -356,7 +359,8 @@ async fn forward_request(
     if let Some(delay) = cancelled.delay(client, guard.identity.started) {
         tokio::time::sleep(delay).await;
     }
-    // A body that is streamed can be sent only once.
+    // A streamed body can be sent only once, so such a request cannot be retried on another
+    // backend.
     let is_kept = matches!(parsed.payload, Payload::Read(_)) && upgrade.is_none();
     let outbound = Outbound {
         head,
@@ -375,7 +379,8 @@ async fn forward_request(
         .map_err(|(error, guard)| (forward::refusal(error, model.as_deref()), guard))
 }
 
-/// Asks the other servers of the fleet for the backend of an id that this server does not know.
+/// Queries Redis for the backend that issued an id, if this server does not know the backend
+/// because another server of the fleet received the id.
 async fn find_issuer(shared: &Shared, id: Option<IdHash>) {
     if let (Some(store), Some(id)) = (&shared.issuer_store, id)
         && !shared.pool.knows_issuer(id)
@@ -385,14 +390,15 @@ async fn find_issuer(shared: &Shared, id: Option<IdHash>) {
     }
 }
 
-/// Returns the key under which llmlb remembers that a backend does not serve the endpoint of a POST.
+/// Returns the key under which llmlb remembers that a backend does not serve the endpoint of a
+/// POST; `None` if that is not remembered for this path.
 fn endpoint_key(method: &Method, endpoint: Endpoint, path: &str) -> Option<EndpointKey> {
     let is_one = endpoint.is_inference || (*method == Method::POST && !endpoint::has_id(path));
     is_one.then(|| EndpointKey::new(path, endpoint.is_known))
 }
 
-/// Checks the head of a request, and rejects requests that are not served, before the body is read. Notes
-/// the client's API key in the guard.
+/// Checks the head of a request, and rejects requests that are not served before their bodies are
+/// read. Stores the client's API key in the guard.
 fn admit<'a>(
     caller: &ConnectionContext,
     head: &Parts,
@@ -459,8 +465,8 @@ fn admit<'a>(
     Ok((endpoint, path))
 }
 
-/// Notes the client's API key in the guard. Without a valid key only the pages about the server
-/// itself are served, which have rules of their own.
+/// Authenticates the client and stores its API key in the guard. Without a valid key only the pages
+/// about the server itself are served, which have rules of their own.
 fn authenticate(
     caller: &ConnectionContext,
     head: &Parts,
@@ -502,7 +508,7 @@ fn not_allowed(message: String, methods: &'static str) -> Refusal {
     Refusal::new(status, "method_not_allowed", message).allow(methods)
 }
 
-/// Returns a page that llmlb serves itself.
+/// Returns a page that llmlb itself serves, such as the list of models.
 fn own_page(
     caller: &ConnectionContext,
     head: &Parts,
@@ -531,7 +537,8 @@ fn reject_loop(caller: &ConnectionContext, head: &Parts) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// True if a response of llmlb's own fits into the memory budget. The description of a model may be long.
+/// True if a response that llmlb itself builds fits into the memory budget. The description of a
+/// model may be long.
 fn has_room_for(response: &Response<Full<Bytes>>, budget: &Budget) -> bool {
     if response.extensions().get::<SharedBody>().is_some() {
         return true;
@@ -544,7 +551,8 @@ fn own_response(response: Response<Full<Bytes>>) -> ClientResponse {
     response.map(Either::Left)
 }
 
-/// Error for a request that cannot be metered while `usage.on_failure` is `refuse`.
+/// Returns the error for a request that is rejected because it cannot be metered
+/// (`usage.on_failure` is `refuse`).
 fn unmetered(why: &str) -> Refusal {
     Refusal::new(
         StatusCode::SERVICE_UNAVAILABLE,

@@ -21,7 +21,6 @@ use crate::request_settings::RequestSettings;
 use crate::tls::TlsConfig;
 use crate::upstream::{AddressLimit, BackendConnections};
 
-/// State of the server that every request can read.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) pool: Arc<Pool>,
@@ -35,29 +34,30 @@ pub(crate) struct Shared {
     /// Memory budget for the connections, request heads, request bodies and unsent responses of all
     /// clients (`server.body_memory`).
     pub(crate) budget: Arc<Budget>,
-    /// TLS of the port; `None` if clients connect without it.
+    /// TLS configuration of the port; `None` if clients connect without TLS.
     pub(crate) tls: Option<Arc<TlsConfig>>,
     pub(crate) dropped_headers: Arc<DroppedHeaders>,
     pub(crate) contention: Contention,
     pub(crate) cancelled: Arc<Cancelled>,
-    /// API keys of clients.
     pub(crate) keys: Arc<KeyTable>,
-    /// Counts of requests that API keys do not permit.
+    /// Counts of requests that were rejected because their API keys do not permit them.
     pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) limiter: Arc<Limiter>,
-    /// State of the configuration, for `/status`.
+    /// State of the running and the last rejected configuration, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,
-    /// Progress of usage records; `None` if no usage is recorded.
+    /// Progress of usage records from staging to delivery, for `/status`; `None` if no usage is
+    /// recorded.
     pub(crate) usage: Option<Arc<exporter::ExportState>>,
-    /// Ids that other servers of the fleet have received; `None` without Redis.
+    /// Ids that backends issued, shared by the servers of the fleet through Redis; `None` without
+    /// Redis.
     pub(crate) issuer_store: Option<IssuerStore>,
-    /// Cancelled when the server stops accepting connections.
+    /// Cancelled when the server starts to drain and stops accepting connections.
     pub(crate) draining: CancellationToken,
 }
 
 impl Shared {
-    /// Settings of requests and connections that begin now.
+    /// Returns the settings for requests and connections that begin now. A reload replaces them.
     pub(crate) fn settings(&self) -> Arc<RequestSettings> {
         self.pool.settings()
     }

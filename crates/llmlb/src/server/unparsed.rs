@@ -7,11 +7,11 @@ use http::{HeaderMap, Method, StatusCode};
 use super::serve::ConnectionContext;
 use crate::request::{Refusal, RequestGuard};
 
-/// Text in the log for a method or path that is missing or invalid.
+/// Text in the access log for a method or path that is missing or invalid.
 const UNKNOWN: &str = "-";
 
-/// Logs the last request of a connection if its head could not be parsed. `unread` returns the bytes of the
-/// head.
+/// Logs the last request of a connection if its head could not be parsed. `unread` returns the
+/// bytes of the head.
 pub(crate) fn log(
     caller: &ConnectionContext,
     served: &hyper::Result<()>,
@@ -31,7 +31,8 @@ pub(crate) fn log(
     }
 }
 
-/// Returns the status with which hyper responds, and a code for the log.
+/// Returns the status with which hyper responds to a head that it cannot parse, and an error code
+/// for the access log.
 fn refusal(error: &hyper::Error) -> Refusal {
     let (status, code) = match error.to_string().as_str() {
         "URI too long" => (StatusCode::URI_TOO_LONG, "path_too_long"),
@@ -44,13 +45,14 @@ fn refusal(error: &hyper::Error) -> Refusal {
     Refusal::new(status, code, "")
 }
 
-/// Parses the method and the path from the first line of a request, as far as possible.
+/// Returns the method and the path from the first line of an invalid request, as far as they can be
+/// parsed.
 fn first_line(head: &[u8]) -> (Method, Box<str>) {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let mut words = line.trim_ascii_end().split(|byte| *byte == b' ');
     let method = words.next().unwrap_or_default();
     let method = Method::from_bytes(method).or_else(|_| Method::from_bytes(UNKNOWN.as_bytes()));
-    // The query may contain credentials and is not logged.
+    // Omit the query from the log, because it may contain credentials.
     let path = words.next().and_then(|target| {
         let path = target.split(|byte| *byte == b'?').next()?;
         (!path.is_empty()).then(|| String::from_utf8_lossy(path).into())

@@ -1,4 +1,5 @@
-//! Handshakes of WebSockets: which are served, and which are answered 426, so that the client uses HTTP.
+//! Decides about WebSocket handshakes: some are forwarded, the others get a 426, so that the client
+//! uses HTTP.
 
 use http::{Method, Request, Version, header};
 use hyper::body::Incoming;
@@ -11,7 +12,7 @@ use crate::request::{Refusal, no_websocket};
 pub(super) fn is_requested(request: &Request<Incoming>) -> bool {
     request.version() == Version::HTTP_11
         && request.method() == Method::GET
-        // Requests in any other protocol would be neither checked nor metered.
+        // Accept no upgrade to another protocol: its requests would be neither checked nor metered.
         && request
             .headers()
             .get(header::UPGRADE)
@@ -25,12 +26,13 @@ pub(super) fn is_requested(request: &Request<Incoming>) -> bool {
             .any(|token| token.trim().eq_ignore_ascii_case("upgrade"))
 }
 
-/// Returns the endpoint of a WebSocket on this path, or the reason to reject the handshake.
+/// Returns the endpoint of a WebSocket on this path, or the error with which the handshake is
+/// rejected.
 pub(super) fn admit(table: &Table, endpoint: Endpoint, path: &str) -> Result<Endpoint, Refusal> {
     match endpoint::websocket_use(endpoint, path) {
         WebSocketUse::Always => Ok(endpoint),
-        // A GET of this path without an upgrade returns stored responses, and is not metered. A WebSocket
-        // creates responses.
+        // A GET of this path without an upgrade returns stored responses and is not metered. A
+        // WebSocket creates responses, so it needs the metered endpoint.
         WebSocketUse::IfAccepted if table.accepts_websocket(EndpointKey::websocket(path)) => {
             Ok(Endpoint {
                 api: Api::Responses,
@@ -41,7 +43,8 @@ pub(super) fn admit(table: &Table, endpoint: Endpoint, path: &str) -> Result<End
     }
 }
 
-/// Rejects a handshake if none of the backends that serve its model is known to accept it.
+/// Rejects a handshake if no backend that serves its model is known to accept WebSockets, so that
+/// the client uses HTTP at once.
 pub(super) fn check_route(route: &Route, endpoint: Endpoint, path: &str) -> Result<(), Refusal> {
     match endpoint_key(endpoint, path) {
         Some(key) if !route.accepts_websocket(key) => Err(no_websocket(path)),

@@ -20,33 +20,35 @@ use crate::meter::CommitGroup;
 use crate::request::{AccessLog, Accounting, Ids, LogSink};
 use crate::upstream::Connector;
 
-/// Pause after a failed accept, such as for lack of file descriptors.
+/// Pause after a failed accept, for example for lack of file descriptors, so that the worker does
+/// not repeat it without end at full CPU.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
-/// Interval at which a worker closes idle connections to backends.
+/// Interval at which a worker closes connections to backends that have been idle for too long.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// Maximum time that a line of the access log is buffered.
+/// Maximum time for which a line of the access log is buffered.
 const LINES_WITHIN: Duration = Duration::from_millis(100);
 
 /// Settings of a worker.
 #[derive(Clone)]
 pub(crate) struct WorkerConfig {
-    /// Cancelled when the server drains: no more connections are accepted.
+    /// Cancelled when the server drains: the workers then accept no more connections.
     pub(crate) drain: CancellationToken,
-    /// Cancelled when requests in flight must be aborted.
+    /// Cancelled when the shutdown must abort the requests in flight, for example after a second
+    /// signal.
     pub(crate) abort: CancellationToken,
     pub(crate) connector: Connector,
     pub(crate) ids: Arc<Ids>,
     /// This server's entry in the header field `Via` of every forwarded request. A request that
     /// arrives with this entry has already passed through this server and is rejected as a loop.
     pub(crate) via: Via,
-    /// Destination of the access log, and `true` if its lines begin with the time.
+    /// Function that writes the lines of the access log, and `true` if its lines begin with the
+    /// time.
     pub(crate) lines: Option<LogSink>,
     pub(crate) timed: bool,
-    /// True while the access log is on (`log.requests`).
     pub(crate) logs_requests: Arc<AtomicBool>,
 }
 
-/// Shared state of the requests of one thread.
+/// State of one worker thread, which its requests share.
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) shared: Arc<Shared>,
@@ -91,15 +93,15 @@ impl Worker {
     }
 }
 
-/// Handle of the worker threads.
+/// Handle of the worker threads, through which the server waits for their end.
 #[derive(Debug)]
 pub(crate) struct Workers {
     ended: mpsc::Receiver<()>,
 }
 
 impl Workers {
-    /// Starts the threads. All accept from the same socket. An idle worker accepts sooner than a busy one, so
-    /// new connections go to idle workers.
+    /// Starts the worker threads. All accept from the same socket. An idle worker accepts sooner
+    /// than a busy one, so new connections go to idle workers.
     pub(crate) fn start(
         count: usize,
         listener: &TcpListener,
@@ -129,7 +131,6 @@ impl Workers {
         Ok(Self { ended })
     }
 
-    /// Waits until all worker threads have ended.
     pub(crate) async fn ended(&mut self) {
         while self.ended.recv().await.is_some() {}
     }
@@ -173,8 +174,8 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig)
             }
         }
     }
-    // Serve clients that connected before accepting stopped. Accept from the kernel directly, since the event
-    // loop may not know of these connections yet.
+    // Accept clients that connected before accepting stopped. Ask the kernel directly, since the
+    // event loop may not know of these connections yet.
     let listener = listener.into_std()?;
     loop {
         match listener.accept() {
@@ -182,7 +183,8 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig)
                 let stream = stream
                     .set_nonblocking(true)
                     .and_then(|()| TcpStream::from_std(stream));
-                // A client that disconnected already must not keep the others from being served.
+                // Ignore a client that has disconnected already. It must not keep the clients
+                // behind it from being served.
                 stream.map(|stream| serve(stream, peer)).unwrap_or_default();
             }
             Err(error)
@@ -200,7 +202,8 @@ async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig)
     Ok(())
 }
 
-/// True if accepting failed because of the connection itself, not for lack of resources.
+/// True if accepting failed because of the connection itself, such as a client that disconnected,
+/// and not for lack of resources. The next accept then needs no pause.
 fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),

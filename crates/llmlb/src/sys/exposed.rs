@@ -10,14 +10,15 @@ use std::path::PathBuf;
     expect(dead_code, reason = "only Unix has owners and modes")
 )]
 pub(crate) enum Exposed {
-    /// The file belongs to another user.
+    /// The file belongs to another user, who could write it.
     Owner(String),
     /// Every user may write the file.
     Others,
-    /// A group with other members may write the file. The number is its gid.
+    /// A group with other members may write the file. The number is the gid of the group.
     Group(u32),
-    /// Every user may replace the file in this directory.
+    /// Every user may replace the file, because every user may write its directory.
     Directory(PathBuf),
-    /// The file was replaced while it was opened.
+    /// The file was replaced by another one while it was opened, so the checked file may not be the
+    /// one that was read.
     Replaced,
 }

@@ -1,5 +1,5 @@
-//! A part of a file as shared memory. Stores need no system call, and the kernel keeps them if the process is
-//! killed. A power failure can lose them.
+//! Part of a file that is mapped as shared memory. Stores need no system call, and the kernel keeps
+//! them if the process is killed. A power failure can lose them.
 
 use std::fs::File;
 use std::io;
@@ -10,17 +10,20 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use super::bus_error::Guarded;
 
-/// Words of a file in memory, shared with other threads and with other processes that map the file.
+/// 64-bit words of a file, mapped into memory that other threads and other processes with this file
+/// share.
 #[derive(Debug)]
 pub(crate) struct MappedWords {
-    /// Dropped in front of `map`: the range is guarded only while it is mapped.
+    /// Guard against SIGBUS while the file is mapped. It is declared in front of `map` and so
+    /// dropped first, so that no other mapping at the same addresses is guarded.
     _guarded: Guarded,
     map: MmapRaw,
     count: usize,
 }
 
 impl MappedWords {
-    /// Maps `count` words from `offset`, a multiple of the page size. The file must have these bytes.
+    /// Maps `count` words of the file from `offset`, which must be a multiple of the page size. The
+    /// file must have these bytes, otherwise stores to them are lost with the process.
     pub(crate) fn map(file: &File, offset: u64, count: usize) -> io::Result<Self> {
         let length = count * size_of::<AtomicU64>();
         let map = MmapOptions::new()
@@ -29,7 +32,9 @@ impl MappedWords {
             .map_raw(file)?;
         let start = map.as_ptr().addr();
         if !start.is_multiple_of(align_of::<AtomicU64>()) {
-            return Err(io::Error::other("the mapping is not aligned"));
+            return Err(io::Error::other(
+                "the memory mapping of the file is not aligned",
+            ));
         }
         let guarded = Guarded::new(start..start + length)?;
         Ok(Self {
@@ -83,7 +88,6 @@ mod tests {
         assert_eq!(bytes[16_383 * 8..], [255; 8]);
     }
 
-    /// On Windows a mapped file cannot be truncated.
     #[test]
     #[cfg(unix)]
     fn truncated_file_does_not_end_the_process() {

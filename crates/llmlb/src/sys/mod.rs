@@ -1,4 +1,5 @@
-//! Code that differs between operating systems, under the same names on each.
+//! Code that differs between operating systems, under the same names on each. All other modules are
+//! free of platform code.
 
 mod exposed;
 #[cfg(target_os = "linux")]
@@ -47,7 +48,7 @@ pub(crate) use windows::{
 /// it costs 5 % more CPU (docs/decisions/0009-an-allocator-of-its-own.md).
 #[cfg(target_os = "linux")]
 pub type Allocator = mimalloc::MiMalloc;
-/// Allocator of the program: the system's.
+/// Allocator of the program on this system: the system's own.
 #[cfg(not(target_os = "linux"))]
 pub type Allocator = std::alloc::System;
 
@@ -66,16 +67,15 @@ pub(crate) fn release_freed_memory() {
     // SAFETY: `mi_collect` may be called at any time, from any thread.
     unsafe { libmimalloc_sys::mi_collect(true) }
 }
-/// Does nothing: the system's allocator itself decides when to return freed memory to the system.
+/// Does nothing, because the system's allocator itself returns freed memory to the system.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn release_freed_memory() {}
 
-/// A signal, or an event that stands for one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalEvent {
-    /// Stops the server; the name is for the log.
+    /// The server must drain and stop. The name of the signal is for the log.
     Stop(&'static str),
-    /// Makes the server read its configuration again.
+    /// The server must read its configuration again.
     #[cfg_attr(
         windows,
         expect(dead_code, reason = "Windows has no signal like SIGHUP")

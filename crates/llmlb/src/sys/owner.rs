@@ -1,20 +1,20 @@
-//! Owners of ports, as far as the system reports them.
+//! Owners of ports on this machine, as far as the system reports them.
 
 use std::fmt;
 
 /// Process that uses a TCP port on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortOwner {
-    /// Process id, if it is visible to this user.
+    /// Id of the process, if this user may see it.
     pub(crate) pid: Option<u32>,
-    /// Name of the program, without its path.
     pub(crate) program: Option<String>,
     /// True if the process listens on the port. False if the port is only the local port of an
     /// outgoing connection of the process: the port is then in use, but accepts no connections.
     pub(crate) listening: bool,
 }
 
-/// User whose program accepts connections to a port of 127.0.0.1.
+/// User whose program accepts connections to a port of 127.0.0.1. Prompts must go only to a trusted
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(
     not(target_os = "linux"),
@@ -28,9 +28,9 @@ pub(crate) enum ListenerOwner {
     Trusted,
     /// Another user, by uid. Prompts must not be sent to this listener.
     Other(u32),
-    /// No listening socket is visible.
+    /// No listening socket on the port is visible to this user.
     None,
-    /// The system does not report the owner.
+    /// The system does not report the owner of the port, so it cannot be checked.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! Data of the server's certificate that operators need to see: its names and its validity.
+//! Names and validity of the server's certificate, for the log, `/status` and `llmlb check`.
 
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -11,23 +11,26 @@ use x509_cert::ext::pkix::name::GeneralName;
 use crate::lock::rfc3339;
 use crate::text;
 
-/// Maximum number of names that are kept. Certificates of large sites have thousands.
+/// Maximum number of a certificate's names that are kept. Certificates of large sites have
+/// thousands.
 const MAX_NAMES: usize = 100;
-/// Maximum length of a name. DNS allows 253 characters.
+/// Maximum length of a certificate's name that is kept. DNS allows 253 characters.
 const MAX_NAME: usize = 253;
 
-/// Names and validity of a certificate.
+/// Names and validity of the server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateInfo {
-    /// DNS names and IP addresses for which the certificate is valid. The subject if there are none.
+    /// DNS names and IP addresses for which the certificate is valid. If it has none, the list
+    /// contains its subject.
     pub(super) names: Vec<String>,
-    /// True if the certificate has no DNS names and addresses. Clients then reject it for every host.
+    /// True if the certificate has neither DNS names nor addresses. Clients then reject it for
+    /// every host.
     pub(super) is_nameless: bool,
     pub(super) not_before: SystemTime,
     pub(super) not_after: SystemTime,
 }
 
-/// State of a certificate at some time.
+/// State of a certificate's validity at some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validity {
     Valid,
@@ -73,7 +76,7 @@ impl CertificateInfo {
         }
     }
 
-    /// Returns the names and the end of the validity as text.
+    /// Returns the certificate's names and the end of its validity as text.
     pub(crate) fn summary(&self) -> String {
         let names = match self.names.as_slice() {
             [names @ .., last] if names.len() > 4 => {
@@ -84,7 +87,8 @@ impl CertificateInfo {
         format!("{names}, valid until {}", rfc3339(self.not_after))
     }
 
-    /// Returns a warning if clients reject the certificate.
+    /// Returns a warning if the certificate has expired, is not valid yet or has no names, since
+    /// clients reject it then.
     pub(crate) fn warning(&self, now: SystemTime) -> Option<String> {
         match self.validity(now) {
             Validity::Expired => Some(format!(
@@ -115,7 +119,8 @@ impl CertificateInfo {
     }
 }
 
-/// Returns a DNS name or an address as text. Certificates can have other names, which HTTP does not use.
+/// Returns a certificate's DNS name or address as text. `None` for other names, which HTTP does not
+/// use.
 fn name(name: &GeneralName) -> Option<String> {
     match name {
         GeneralName::DnsName(name) => Some(shown(name.as_str())),

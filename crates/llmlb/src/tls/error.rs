@@ -1,4 +1,4 @@
-//! Errors in the files of a TLS configuration.
+//! Errors in the certificate and key files of a TLS configuration.
 
 use std::fmt;
 use std::path::Path;
@@ -27,7 +27,7 @@ impl TlsError {
         self
     }
 
-    /// Returns the message and the hint in one line, for the log.
+    /// Returns the message and its hint in one line, as the log needs them.
     pub(super) fn with_hint(&self) -> String {
         match &self.hint {
             Some(hint) => format!("{} ({hint})", self.message),
@@ -35,7 +35,7 @@ impl TlsError {
         }
     }
 
-    /// Returns the text that says what to type.
+    /// Returns the command to type that may solve the problem, if there is one.
     pub(crate) fn hint_text(&self) -> Option<&str> {
         self.hint.as_deref()
     }

@@ -1,4 +1,4 @@
-//! Reads the files of a TLS configuration.
+//! Reads the certificate and key files of a TLS configuration.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -10,14 +10,15 @@ use super::error::TlsError;
 use super::pem::{self, Section};
 use crate::sys;
 
-/// Maximum size of a file. A chain has a few KiB; all authorities that browsers trust, 250 KiB.
+/// Maximum size of a certificate or key file. A chain has a few KiB, and all authorities that
+/// browsers trust 250 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
 const CERT: &str = "server.tls_cert";
 const KEY: &str = "server.tls_key";
 const CLIENT_CA: &str = "server.tls_client_ca";
 
-/// Paths of the files, as the settings name them.
+/// Paths of the certificate and key files, as the settings name them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsPaths {
     pub(crate) cert: PathBuf,
@@ -25,7 +26,7 @@ pub(crate) struct TlsPaths {
     pub(crate) client_ca: Option<PathBuf>,
 }
 
-/// Content of the files at one time.
+/// Content of the certificate and key files at one time.
 pub(super) struct TlsFiles<'a> {
     paths: &'a TlsPaths,
     cert: Vec<u8>,
@@ -33,7 +34,7 @@ pub(super) struct TlsFiles<'a> {
     client_ca: Option<Vec<u8>>,
 }
 
-/// Checksum of the content of all files, which shows that a file has changed.
+/// Checksum of the content of all certificate and key files, by which a change is detected.
 pub(super) type Checksum = [u8; 32];
 
 impl<'a> TlsFiles<'a> {
@@ -59,12 +60,12 @@ impl<'a> TlsFiles<'a> {
         sum.finalize().into()
     }
 
-    /// Returns the certificates of the chain, the server's own first. Never empty.
+    /// Returns the certificates of the server's chain, the server's own first. Never empty.
     pub(super) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         certificates(CERT, &self.paths.cert, &self.cert)
     }
 
-    /// Returns the authorities of client certificates.
+    /// Returns the certificates of the authorities that sign client certificates.
     pub(super) fn client_authorities(
         &self,
     ) -> Result<Option<Vec<CertificateDer<'static>>>, TlsError> {
@@ -97,7 +98,7 @@ impl<'a> TlsFiles<'a> {
             .map_err(|why| TlsError::in_file(KEY, path, why))
     }
 
-    /// Returns an error about the chain that was found after the file was parsed.
+    /// Returns the error for a certificate chain that can be parsed but not used.
     pub(super) fn bad_chain(&self, what: impl std::fmt::Display) -> TlsError {
         TlsError::in_file(CERT, &self.paths.cert, what)
     }
@@ -128,7 +129,7 @@ impl<'a> TlsFiles<'a> {
     }
 }
 
-/// Reads a file. The second value is its mode if other users may access it.
+/// Reads a file. The second value is the mode of the file, if other users may access it.
 fn read(setting: &str, path: &Path) -> Result<(Vec<u8>, Option<u32>), TlsError> {
     let read = || -> io::Result<_> {
         let (file, exposed) = sys::secret_file::open(path)?;
@@ -184,8 +185,8 @@ fn sections<'a>(
     )
 }
 
-/// Decodes all certificates of a file. Other sections are ignored: some tools write the private key into the
-/// same file.
+/// Decodes all certificates of a PEM file. Other sections are ignored: some tools write the private
+/// key into the same file.
 fn certificates(
     setting: &str,
     path: &Path,

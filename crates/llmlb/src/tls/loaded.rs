@@ -1,4 +1,4 @@
-//! A certificate with its key, ready for handshakes.
+//! The server's certificate and key, loaded and ready for handshakes.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use super::certificate::CertificateInfo;
 use super::error::TlsError;
 use super::files::{Checksum, TlsFiles};
 
-/// Protocols that are offered to clients, the preferred one first.
+/// Protocols that the server offers to clients during the handshake, the preferred one first.
 pub(super) const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// Certificate, key and authorities of client certificates, as they were in their files at one time.
@@ -68,8 +68,9 @@ fn server_config(
                     files.bad_client_ca(format!("certificate {}: {error}", number + 1))
                 })?;
             }
-            // Clients without a certificate pass the handshake, so that their requests get a readable error
-            // and health checks work. `server/serve.rs` rejects their other requests.
+            // Accept clients without a certificate in the handshake, so that their requests get a
+            // readable error and health checks work. `server/serve.rs` rejects all other requests
+            // of such clients.
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .allow_unauthenticated()
                 .build()
@@ -79,15 +80,15 @@ fn server_config(
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
-    // Sessions are resumed with tickets, which clients store. A store on the server would be shared by all
-    // threads. A resumed session is not checked against the authorities again, so servers that require client
-    // certificates resume none.
+    // Resume sessions with tickets, which clients store: a store on the server would be shared by
+    // all threads. A resumed session is not checked against the authorities again, so servers that
+    // require client certificates resume none.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     if asks_clients {
         config.send_tls13_tickets = 0;
     } else {
         config.ticketer = ring::Ticketer::new().map_err(failed)?;
-        // One ticket suffices: a client that opens several connections may reuse it.
+        // Send one ticket for each handshake: a client that opens several connections may reuse it.
         config.send_tls13_tickets = 1;
     }
     Ok(config)

@@ -32,42 +32,42 @@ use crate::lock::rfc3339;
 use files::TlsFiles;
 use loaded::Loaded;
 
-/// Interval at which the files are read again.
+/// Interval at which the certificate and key files are read again.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// TLS configuration of the port for clients.
 #[derive(Debug)]
 pub(crate) struct TlsConfig {
     paths: TlsPaths,
     current: ArcSwap<Loaded>,
-    /// Problem of the last attempt to load the files; `None` if the files on disk are those in use.
+    /// Problem of the last attempt to load the files; `None` if the content of the files is in use.
     failure: Mutex<Option<TlsError>>,
     failures: Episode,
-    /// True after the log has reported that the current certificate has expired.
+    /// True after the expiry of the current certificate was logged, so that it is logged once.
     is_expiry_logged: AtomicBool,
     pub(crate) handshakes: Handshakes,
 }
 
-/// Numbers of handshakes since the start.
+/// Numbers of TLS handshakes since the start of the server, for `/status`.
 #[derive(Debug, Default)]
 pub(crate) struct Handshakes {
     pub(crate) completed: AtomicU64,
-    /// Handshakes that failed or took too long.
+    /// Number of handshakes that failed or took too long.
     pub(crate) failed: AtomicU64,
-    /// Connections that began with a request without TLS.
+    /// Number of connections whose client sent plain HTTP to the https port.
     pub(crate) plain_http: AtomicU64,
 }
 
-/// Result of reading the files again.
+/// Result of reading the certificate and key files again.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reload {
-    /// The files on disk are those in use.
+    /// The content of the files is already in use.
     Unchanged,
     Replaced,
 }
 
 impl TlsConfig {
-    /// Loads the files that the settings name. Returns `None` if they name none.
+    /// Loads the certificate and key files that the settings name. Returns `None` if they name
+    /// none.
     pub(crate) fn load(settings: &ServerConfig) -> Result<Option<Arc<Self>>, TlsError> {
         let Some(paths) = paths(settings) else {
             return Ok(None);
@@ -83,12 +83,12 @@ impl TlsConfig {
         })))
     }
 
-    /// Returns what handshakes need, with the current certificate.
+    /// Returns the acceptor for the handshake of a new connection, with the current certificate.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.current.load().config))
     }
 
-    /// True if requests need a client certificate, other than those of health checks.
+    /// True if requests need a client certificate. Health checks never need one.
     pub(crate) fn needs_client_certificates(&self) -> bool {
         self.paths.client_ca.is_some()
     }
@@ -98,8 +98,8 @@ impl TlsConfig {
         self.current.load().certificate.clone()
     }
 
-    /// Reads the files again and uses them from now on, if they can be used together. Blocks for as long as
-    /// the disk does.
+    /// Reads the certificate and key files again, and uses them for new connections if they fit
+    /// together. Blocks while the disk is read.
     ///
     /// Called on SIGHUP: unlike the periodic check, it reports a problem at once.
     pub(crate) fn reload(&self) -> Result<Reload, TlsError> {
@@ -139,8 +139,9 @@ impl TlsConfig {
         Ok(Reload::Replaced)
     }
 
-    /// Reads the files again, and logs problems. A problem that the next check finds gone is not logged: the
-    /// program that renews the certificate writes one file after the other.
+    /// Reads the certificate and key files again, and logs problems. A problem is logged only if
+    /// the next check finds it too: the program that renews the certificate writes one file after
+    /// the other.
     fn check(&self) {
         match self.replace() {
             Ok(_) => self.succeeded(),
@@ -190,7 +191,7 @@ impl TlsConfig {
         }
     }
 
-    /// Logs problems of the certificate at the start.
+    /// Logs problems of the certificate, such as its expiry, when the server starts.
     pub(crate) fn log_warnings(&self) {
         let now = SystemTime::now();
         let certificate = self.certificate();
@@ -201,7 +202,7 @@ impl TlsConfig {
         self.is_expiry_logged.store(is_expired, Ordering::Relaxed);
     }
 
-    /// The object `tls` of `/status` (docs/status-json.md).
+    /// Returns the object `tls` of `/status` (docs/status-json.md).
     pub(crate) fn json(&self) -> Value {
         let current = self.current.load();
         let mut json = current.certificate.json();
@@ -220,9 +221,10 @@ impl TlsConfig {
     }
 }
 
-/// Reads the files again every second until `stop` is cancelled.
+/// Checks the certificate and key files every second until `stop` is cancelled.
 pub(crate) async fn watch(tls: Arc<TlsConfig>, stop: CancellationToken) {
-    // A file system that does not respond must not block the thread that handles signals.
+    // Read the files on a thread of their own: a file system that does not respond must not block
+    // the thread that handles signals.
     let blocking = TaskTracker::new();
     loop {
         tokio::select! {

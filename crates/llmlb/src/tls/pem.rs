@@ -1,4 +1,4 @@
-//! Sections of a PEM file with the lines at which they begin, so that errors can name them.
+//! Parser of PEM files, which keeps the line of each section so that errors can name it.
 
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 
@@ -9,11 +9,11 @@ const DASHES: &[u8] = b"-----";
 /// One section of a PEM file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Section<'a> {
-    /// Label such as `CERTIFICATE`.
+    /// Label of the section, such as `CERTIFICATE`.
     pub(super) label: String,
     /// Number of the line at which the section begins, from 1.
     pub(super) line: usize,
-    /// The section with its first and last line.
+    /// The text of the section, with its first and last line.
     text: &'a [u8],
 }
 
@@ -26,7 +26,8 @@ impl Section<'_> {
         self.label.ends_with("PRIVATE KEY")
     }
 
-    /// True for a private key that is protected by a passphrase, in PKCS#8 or in the older format of OpenSSL.
+    /// True for a private key that is protected by a passphrase, in PKCS#8 or in the older format
+    /// of OpenSSL. Such a key cannot be used.
     pub(super) fn is_encrypted(&self) -> bool {
         let marks: [&[u8]; 2] = [b"ENCRYPTED", b"Proc-Type: 4"];
         self.label.starts_with("ENCRYPTED")
@@ -34,7 +35,7 @@ impl Section<'_> {
                 && self.text.windows(12).any(|part| part == marks[1]))
     }
 
-    /// Decodes the section. The error names the line.
+    /// Decodes the content of the section. The error names the line of the section.
     pub(super) fn decode<T: PemObject>(&self) -> Result<T, String> {
         T::from_pem_slice(self.text).map_err(|error| {
             let line = self.line;
@@ -51,8 +52,8 @@ impl Section<'_> {
     }
 }
 
-/// Returns all sections of a file. Text between sections is ignored, as in files that `openssl x509 -text`
-/// writes. The error names the line of a section that is not complete.
+/// Returns all sections of a PEM file. Text between sections is ignored, as in files that `openssl
+/// x509 -text` writes. The error names the line of a section that is not complete.
 pub(super) fn sections(file: &[u8]) -> Result<Vec<Section<'_>>, String> {
     let mut found = Vec::new();
     let mut open: Option<(String, usize, usize)> = None;

@@ -1,7 +1,7 @@
 //! Limit on the connections to backends that requests of one client address use at the same time.
 //!
-//! An HTTP/2 client sends many requests on one connection. So the limit on client connections alone would
-//! let a single client use up all connections to backends.
+//! An HTTP/2 client sends many requests on one connection. So without this limit, a single client
+//! within the limit on client connections could use up all connections to backends.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -19,7 +19,6 @@ use crate::episode::{Episode, Event};
 /// Each shard has its own lock, so workers seldom wait for one another.
 const SHARDS: usize = 64;
 
-/// Number of connections to backends in use by each client address.
 #[derive(Debug)]
 pub(crate) struct AddressLimit {
     max: usize,
@@ -30,7 +29,8 @@ pub(crate) struct AddressLimit {
     beyond_max: Episode,
 }
 
-/// Permission of one request to use a connection to a backend. Released on drop.
+/// Permission of one request to use a connection to a backend, which is released when this value is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct AddressShare {
     limit: Arc<AddressLimit>,
@@ -49,7 +49,7 @@ impl AddressLimit {
         }
     }
 
-    /// Changes `server.trusted_proxies`.
+    /// Applies `server.trusted_proxies` of a reloaded configuration, whose addresses have no limit.
     pub(crate) fn set_proxies(&self, proxies: Networks) {
         self.proxies.store(Arc::new(proxies));
     }
@@ -82,26 +82,27 @@ impl AddressLimit {
     }
 
     fn shard(&self, network: ClientNetwork) -> MutexGuard<'_, HashMap<ClientNetwork, usize>> {
-        // The last bits select the shard, because they differ most between the addresses of clients in one
-        // network.
+        // Select the shard by the last bits of the address, because they differ most between
+        // clients.
         let index = usize::try_from(network.number() % SHARDS as u64).unwrap_or_default();
         let shard = self.shards[index].lock();
         shard.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Maximum number of connections to backends that the requests of one client address may use at
-    /// the same time.
+    /// Returns the maximum number of connections to backends that the requests of one client
+    /// address may use at the same time.
     pub(crate) fn max(&self) -> usize {
         self.max
     }
 
-    /// Number of requests that were rejected because their client address was at its limit.
+    /// Returns the number of requests that were rejected because their client address was at its
+    /// limit.
     pub(crate) fn rejected(&self) -> u64 {
         self.beyond_max.total()
     }
 
-    /// Logs when no more requests are rejected because of the limit of one client address. To be
-    /// called periodically.
+    /// Logs the end of a period in which requests of single addresses were rejected. It is called
+    /// periodically, because no event marks the end.
     pub(crate) fn check_end(&self) {
         self.log(self.beyond_max.check_end(Instant::now()), None);
     }

@@ -38,11 +38,8 @@ struct Case {
     name: &'static str,
     prompt: usize,
     streams: bool,
-    /// Pause of the backend between two events.
     pause: Duration,
-    /// Every request uses a connection of its own.
     reconnects: bool,
-    /// Requests of each connection in a round.
     requests: usize,
 }
 
@@ -95,7 +92,8 @@ enum Client {
     Hyper,
 }
 
-/// Backend with a thread for each connection, so that its CPU time is not that of the clients.
+/// Starts a backend with a thread for each connection, so that its CPU time is not counted as that
+/// of the clients.
 fn start_backend(case: Case) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -218,7 +216,7 @@ async fn run_hyper(case: Case, address: SocketAddr) {
     }
 }
 
-/// Microseconds of this thread's CPU time for each request.
+/// Returns the CPU time of this thread for each request, in microseconds.
 fn measure(case: Case, client: Client, address: SocketAddr) -> f64 {
     let runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = { runtime }.enable_all().build().unwrap();

@@ -22,7 +22,8 @@ use crate::config::BackendUrl;
 use crate::descriptors::Division;
 use crate::sys;
 
-/// Idle time before the first TCP keep-alive probe, and interval of further probes.
+/// Idle time of a backend connection before the first TCP keep-alive probe, and interval of further
+/// probes. They detect a host that has vanished.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -32,8 +33,8 @@ pub(crate) struct Connector {
     limit: Arc<AtomicDuration>,
     connections: Arc<BackendConnections>,
     resolver: Arc<Resolver>,
-    /// TLS configuration, created for the first backend with an `https` URL: loading the system's root
-    /// certificates is slow.
+    /// TLS configuration, created only for the first backend with an `https` URL: loading the
+    /// system's root certificates is slow.
     tls: Arc<OnceLock<Result<TlsConnector, rustls::Error>>>,
 }
 
@@ -53,12 +54,12 @@ impl Connector {
         }
     }
 
-    /// Changes `upstream.connect_timeout` for connections that begin from now on.
+    /// Applies `upstream.connect_timeout` of a reloaded configuration to connections that begin
+    /// from now on.
     pub(crate) fn set_limit(&self, limit: Duration) {
         self.limit.set(limit);
     }
 
-    /// Returns the counter and limit of the connections to all backends.
     pub(crate) fn connections(&self) -> &Arc<BackendConnections> {
         &self.connections
     }
@@ -68,7 +69,8 @@ impl Connector {
         let _ = self.tls.get_or_init(tls);
     }
 
-    /// Opens a connection for a request.
+    /// Opens a connection to a backend for a request. Fails if all permitted connections are in
+    /// use.
     pub(crate) async fn connect(&self, url: &BackendUrl) -> Result<Stream, UpstreamError> {
         let permit = self
             .connections
@@ -103,9 +105,11 @@ impl Connector {
 
     async fn open(&self, url: &BackendUrl, permit: Permit) -> io::Result<Stream> {
         let stream = CountedStream::new(self.tcp(url).await?, permit);
-        // Nagle's algorithm would delay a request until the previous packet is acknowledged.
+        // Disable Nagle's algorithm, which would delay a request until the packet sent earlier is
+        // acknowledged.
         stream.set_nodelay(true)?;
-        // A host that lost power sends no FIN. Keep-alive detects it.
+        // Enable TCP keep-alive: a host that lost power sends no FIN, and its connection would stay
+        // open forever.
         let alive = TcpKeepalive::new()
             .with_time(KEEPALIVE_AFTER)
             .with_interval(KEEPALIVE_INTERVAL);
@@ -158,8 +162,8 @@ async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     socket.connect(address).await
 }
 
-/// Keeps the most useful error of several addresses. An error of the backend replaces a local one, such as
-/// that of `::1` on a host without IPv6.
+/// Keeps the more useful one of two connection errors, since a host may have several addresses. An
+/// error of the backend replaces a local one, such as that of `::1` on a host without IPv6.
 fn keep_best_error(failed: &mut Option<io::Error>, error: io::Error) {
     if failed.as_ref().is_none_or(sys::limits::is_shortage) {
         *failed = Some(error);

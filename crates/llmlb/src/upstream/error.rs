@@ -1,31 +1,33 @@
-//! Errors between llmlb and a backend.
+//! Errors of the connection between llmlb and a backend, classified by the reaction that they need.
 
 use std::io;
 
 use crate::sys;
 
-/// Reason for a missing or incomplete response of a backend.
 #[derive(Debug)]
 pub(crate) enum UpstreamError {
-    /// No process listens at the backend's address. Nothing was sent on the new connection, but
-    /// requests on older connections to the backend may still be in progress.
+    /// No process listens at the backend's address, so it is down at once. Nothing was sent on the
+    /// new connection, but requests on older connections to the backend may still be in progress.
     ConnectionRefused(String),
-    /// The backend's host does not respond. Nothing was sent.
+    /// The backend's host does not respond, so the backend is down. Nothing was sent to it.
     HostUnreachable(String),
-    /// The connection failed for another reason, such as DNS or TLS. Nothing was sent.
+    /// The connection to the backend failed for another reason, such as DNS or TLS. Nothing was
+    /// sent to it.
     ConnectFailed(String),
-    /// This machine has no more descriptors or memory. Nothing was sent.
+    /// This machine has no more descriptors or memory for a connection. No backend is at fault, and
+    /// nothing was sent.
     LocalExhausted(String),
-    /// This machine has no free local port for the backend's address, or no route to it. Nothing was
-    /// sent.
+    /// This machine has no free local port for the backend's address, or no route to it. Nothing
+    /// was sent, and another address may be reached.
     NoLocalPort(String),
     /// The connection to the backend was closed or failed before the end of the response.
     Closed(String),
-    /// Probes found the backend down while the request waited for its response.
+    /// Probes found the backend down while the request waited for its response. The request is sent
+    /// to another backend.
     Hung(String),
-    /// The response is not valid HTTP.
     InvalidResponse(String),
-    /// The response did not begin, or did not continue, in time.
+    /// The response did not begin, or did not continue, within its time limit. The backend may
+    /// still be working on the request.
     Timeout(String),
     /// The client did not send the whole body that it announced.
     ClientBody(String),
@@ -34,7 +36,7 @@ pub(crate) enum UpstreamError {
 }
 
 impl UpstreamError {
-    /// Classifies the failure to open a connection.
+    /// Classifies the failure to open a connection to a backend.
     pub(super) fn from_connect(error: &io::Error) -> Self {
         let why = describe(error);
         match error.kind() {
@@ -50,17 +52,18 @@ impl UpstreamError {
         }
     }
 
-    /// The error of a connection that failed after it was opened.
+    /// Returns the error of a connection to a backend that failed after it was opened.
     pub(super) fn closed(error: &io::Error) -> Self {
         Self::Closed(describe(error))
     }
 
-    /// True if the client caused the error.
+    /// True if the client caused the error, so that it does not count against the backend.
     pub(crate) fn is_clients_fault(&self) -> bool {
         matches!(self, Self::ClientBody(_) | Self::ClientBodyTimeout(_))
     }
 
-    /// True if this machine lacks a resource. Such an error does not count towards ejection.
+    /// True if the cause is a resource that this machine lacks. Such an error does not count
+    /// towards the ejection of the backend.
     pub(crate) fn is_local_fault(&self) -> bool {
         matches!(self, Self::LocalExhausted(_) | Self::NoLocalPort(_))
     }
@@ -90,7 +93,8 @@ impl std::fmt::Display for UpstreamError {
 
 impl std::error::Error for UpstreamError {}
 
-/// Returns the text of an error, the same on every operating system for the common kinds.
+/// Returns the text of an I/O error, which is the same on every operating system for the common
+/// kinds.
 fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),

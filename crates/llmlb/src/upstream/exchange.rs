@@ -1,4 +1,4 @@
-//! A request and its response on a connection.
+//! Exchange of one request and its response on a connection to a backend.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -17,26 +17,28 @@ use super::{Head, Stream, Upload, UpstreamError, head};
 use crate::memory_budget::{Budget, Share};
 
 /// Size in bytes of the buffer for the first read of a response, and the minimum for later reads.
-/// It is small because each forwarded frame keeps the whole buffer that it was read into.
+/// It is small because each forwarded frame keeps the whole buffer into which it was read.
 const FIRST_READ: usize = 4 << 10;
 /// Maximum size in bytes of a read from a backend, unless the memory budget is charged for larger
 /// reads.
 const USUAL_READ: usize = 8 << 10;
-/// Maximum size of a read while the backend sends fast. The additional memory is charged.
+/// Maximum size in bytes of a read while the backend sends fast, which saves system calls. The
+/// additional memory is charged to the budget.
 const MAX_READ: usize = 64 << 10;
-/// Maximum number of informational (1xx) responses in front of the final response.
+/// Maximum number of informational (1xx) responses in front of the final response. More are an
+/// error, so that a backend cannot send them forever.
 const MAX_INFORMATIONAL: u32 = 32;
 
-/// A request and its response. Dropping the exchange before the end of the response closes the connection,
-/// which cancels the request at the backend.
+/// Request and its response on one connection to a backend. Dropping the exchange before the end of
+/// the response closes the connection, which cancels the request at the backend.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     stream: Stream,
     method: Method,
     upload: Upload,
-    /// Bytes that were read and not yet parsed.
+    /// Bytes of the response that were read and not yet parsed.
     inbox: BytesMut,
-    /// Frames of the response that were peeked at and are not forwarded yet.
+    /// Frames of the response that were read ahead and are not forwarded yet.
     peeked: VecDeque<Result<Frame<Bytes>, UpstreamError>>,
     /// Size of the next read from the backend, in bytes. It grows while the backend sends fast.
     next_read: usize,
@@ -47,20 +49,21 @@ pub(crate) struct Exchange {
     /// Status of the response. After an error the backend may not have read the request's body, so
     /// the connection may not be reused.
     status: StatusCode,
-    /// True if the response's head allows another request on this connection.
+    /// True if the response's head permits another request on this connection.
     reusable: bool,
     /// True if the whole request was sent before the response began. Otherwise the backend may not
     /// have read the request's body, and the connection is not reused.
     was_sent_first: bool,
-    /// True if at least one byte of a response has arrived. The connection was then not stale.
+    /// True if at least one byte of a response has arrived, so that a close of the connection does
+    /// not mean that it was stale.
     received_any: bool,
-    /// Number of informational (1xx) responses received so far. More than [`MAX_INFORMATIONAL`] are
-    /// an error, so that a backend cannot send them forever.
+    /// Number of informational (1xx) responses received so far, at most [`MAX_INFORMATIONAL`].
     informational: u32,
 }
 
 impl Exchange {
-    /// Returns a box, because the exchange is moved several times on the way to the client.
+    /// Returns the exchange in a box, because it is large and is moved several times on the way to
+    /// the client.
     pub(crate) fn new(stream: Stream, method: Method, upload: Upload) -> Box<Self> {
         Box::new(Self {
             stream,
@@ -79,18 +82,18 @@ impl Exchange {
         })
     }
 
-    /// True while the rest of a streamed body is awaited from the client.
+    /// True while llmlb waits for more of a streamed body from the client. The backend's time
+    /// limits do not run in that time.
     pub(crate) fn is_paused(&self) -> bool {
         self.upload.is_paused()
     }
 
-    /// Time of the last write of a streamed body. The backend's time limit starts there, because a slow
-    /// upload is not the backend's fault.
+    /// Returns the time of the last write of a streamed body. The backend's time limit starts
+    /// there, because a slow upload is not the backend's fault.
     pub(crate) fn last_write_at(&self) -> Option<Instant> {
         self.upload.last_write_at()
     }
 
-    /// True if at least one byte of a response has arrived.
     pub(crate) fn has_received_any(&self) -> bool {
         self.received_any
     }
@@ -102,7 +105,8 @@ impl Exchange {
     }
 
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, UpstreamError>> {
-        // A backend may respond before it has read the whole request, and then close the connection.
+        // Keep reading while the request is sent: a backend may respond before it has read the
+        // whole request, and then close the connection.
         let sent = self.upload.poll(&mut self.stream, cx);
         loop {
             while !self.inbox.is_empty() {
@@ -129,7 +133,7 @@ impl Exchange {
             match self.poll_read(cx) {
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false)) => {
-                    // The error of sending is more precise than a missing response.
+                    // Report the error of sending, which is more precise than a missing response.
                     if let Poll::Ready(Err(error)) = sent {
                         return Poll::Ready(Err(error));
                     }
@@ -142,7 +146,8 @@ impl Exchange {
                         Poll::Ready(Err(error)) if error.is_clients_fault() => {
                             Poll::Ready(Err(error))
                         }
-                        // The backend may have responded before it closed its side, so keep reading.
+                        // The request could not be sent completely, but the backend may have
+                        // responded before it closed its side. So keep reading.
                         _ => Poll::Pending,
                     };
                 }
@@ -150,8 +155,9 @@ impl Exchange {
         }
     }
 
-    /// Reads ahead: the whole response, or slightly more than `max` bytes of it. Peeked frames are still
-    /// returned by [`Self::poll_frame`]. No frame is lost if the future is dropped early.
+    /// Reads ahead the whole response, or slightly more than `max` bytes of it, so that an error
+    /// message can be searched. [`Self::poll_frame`] still returns the frames. If the future is
+    /// dropped early, no frame is lost.
     pub(crate) async fn peek(&mut self, max: usize) {
         let mut length = 0;
         while length <= max
@@ -167,8 +173,8 @@ impl Exchange {
         }
     }
 
-    /// Returns the bytes of the response's body that [`Self::peek`] read ahead, so that an error
-    /// message can be searched. The bytes are still forwarded to the client.
+    /// Returns the bytes of the response's body that [`Self::peek`] has read ahead. They are still
+    /// forwarded to the client.
     pub(crate) fn peeked(&self) -> Vec<u8> {
         self.peeked_data().flatten().copied().collect()
     }
@@ -178,7 +184,7 @@ impl Exchange {
         self.peeked.iter().filter_map(data)
     }
 
-    /// Returns the next frame of the response.
+    /// Returns the next frame of the response: one that was read ahead, or a new one.
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
@@ -197,8 +203,8 @@ impl Exchange {
         if !self.upload.is_done()
             && let Poll::Ready(Err(error)) = self.upload.poll(&mut self.stream, cx)
         {
-            // A backend that stops reading the request may still complete its response. Only an error of the
-            // client ends the exchange.
+            // Continue after a failed write: a backend that stops reading the request may still
+            // complete its response. Only an error of the client ends the exchange.
             left = Some(error).filter(UpstreamError::is_clients_fault);
         }
         loop {
@@ -229,7 +235,8 @@ impl Exchange {
         }
     }
 
-    /// Reads available bytes into the inbox. Returns `false` at the end of the connection.
+    /// Reads available bytes from the backend into the inbox. Returns `false` at the end of the
+    /// connection.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, UpstreamError>> {
         self.inbox.reserve(self.next_read);
         let read = ready!(poll_read_buf(
@@ -242,13 +249,15 @@ impl Exchange {
         if read >= self.next_read {
             self.next_read = (read * 2).min(self.largest_read);
         } else if read < self.next_read / 4 {
-            // Each frame keeps the whole buffer that it was read into, so small frames need small buffers.
+            // Size the buffer by the last reads: each forwarded frame keeps the whole buffer into
+            // which it was read, so small frames need small buffers.
             self.next_read = (self.next_read / 2).max(FIRST_READ);
         }
         Poll::Ready(Ok(read > 0))
     }
 
-    /// Charges the memory of large reads while the backend sends fast, if the budget permits.
+    /// Enables large reads while the backend sends fast, if the memory budget permits, and charges
+    /// their memory.
     pub(crate) fn fit_reads(&mut self, memory: &mut Option<Share>, budget: &Arc<Budget>) {
         let is_busy = self.next_read >= self.largest_read;
         if memory.is_none() && is_busy {
@@ -263,8 +272,8 @@ impl Exchange {
         }
     }
 
-    /// Takes the complete body if it arrived together with the head, or is empty. The response can then be
-    /// forwarded in one write.
+    /// Takes the complete body if it arrived together with the head, or is empty. The whole
+    /// response can then be forwarded in one write.
     pub(crate) fn take_complete(&mut self) -> Option<Bytes> {
         if self.is_ended() {
             return Some(Bytes::new());
@@ -282,7 +291,7 @@ impl Exchange {
         })
     }
 
-    /// True if all frames of the response were returned.
+    /// True if all frames of the response were returned, so that the connection may be reused.
     pub(crate) fn is_ended(&self) -> bool {
         self.framing.is_ended() && self.peeked.is_empty()
     }
@@ -309,7 +318,8 @@ impl Exchange {
         (is_consumed && is_clean && self.reusable).then_some(self.stream)
     }
 
-    /// Returns the connection and the bytes that were read after the head, for a WebSocket.
+    /// Returns the connection and the bytes that were read after the head, which are the first
+    /// bytes of a tunnel.
     pub(crate) fn into_parts(self: Box<Self>) -> (Stream, Bytes) {
         (self.stream, self.inbox.freeze())
     }

@@ -1,11 +1,13 @@
-//! Finds the end of a response body (RFC 9112, section 6). No I/O: bytes in, pieces out.
+//! Finds the end of a response body (RFC 9112, section 6). It does no I/O, so that it can be tested
+//! and fuzzed with any split of the bytes.
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 
 use super::head;
 
-/// Maximum length of a line with the size of a chunk. Chunk extensions on it are ignored.
+/// Maximum length of a line with the size of a chunk. Extensions on the line are ignored, but they
+/// must not use up memory.
 const MAX_SIZE_LINE: usize = 1024;
 /// Maximum number of bytes that are buffered while the end of a chunked response's trailers is
 /// awaited. Beyond it the response is invalid.
@@ -14,7 +16,7 @@ const MAX_TRAILERS: usize = 16 << 10;
 /// Rule for the end of a body, and the state of reading it.
 #[derive(Debug)]
 pub(super) enum Framing {
-    /// The body has a Content-Length. The number is the count of body bytes that are not read yet.
+    /// The body has a Content-Length. The number counts the body bytes that are not read yet.
     Length(u64),
     Chunked(Chunk),
     /// The body ends when the backend closes the connection.
@@ -22,12 +24,11 @@ pub(super) enum Framing {
     Ended,
 }
 
-/// Expected next part of a chunked body.
+/// Part of a chunked body that is expected next.
 #[derive(Debug)]
 pub(super) enum Chunk {
     Size,
     Data(u64),
-    /// The line break after a chunk's data.
     LineEnd,
     Trailers,
 }
@@ -38,7 +39,7 @@ pub(super) enum Piece {
     Data(Bytes),
     Trailers(HeaderMap),
     End,
-    /// More bytes are needed.
+    /// More bytes of the response are needed.
     More,
 }
 
@@ -57,8 +58,8 @@ impl Framing {
         }
     }
 
-    /// Returns the next piece of the body. All buffered chunks are joined into one piece, for fewer and
-    /// larger writes to the client.
+    /// Returns the next piece of the body. All buffered chunks are joined into one piece, for fewer
+    /// and larger writes to the client.
     pub(super) fn next(&mut self, inbox: &mut BytesMut) -> Result<Piece, String> {
         match self {
             Self::Ended | Self::Length(0) => Ok(Piece::End),
@@ -73,7 +74,8 @@ impl Framing {
             }
             Self::Chunked(chunk) => {
                 let mut piece = chunks(chunk, inbox)?;
-                // The final chunk may arrive without data. Parse the trailers now, since no bytes may follow.
+                // The chunk of size 0 may have arrived without data in front of it. Parse the
+                // trailers now, since no further bytes may follow.
                 let is_empty = matches!(&piece, Piece::Data(data) if data.is_empty());
                 if is_empty && matches!(chunk, Chunk::Trailers) {
                     piece = trailers(inbox)?;
@@ -86,7 +88,8 @@ impl Framing {
                         Piece::Trailers(fields)
                     });
                 }
-                // The end often arrives together with the last data. Recognize it at once.
+                // The end of the body often arrives together with its last data. Recognize it at
+                // once, so that no further read is needed.
                 if matches!(chunk, Chunk::Trailers) && inbox.starts_with(b"\r\n") {
                     inbox.advance(2);
                     *self = Self::Ended;
@@ -101,12 +104,13 @@ impl Framing {
     }
 }
 
-/// Joins the data of all buffered chunks in place.
+/// Joins the data of all buffered chunks in place, without a further buffer.
 fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
     if matches!(chunk, Chunk::Trailers) {
         return trailers(inbox);
     }
-    // Data is collected in `start..end`; `read` is the end of the parsed input.
+    // Data is collected in `start..end` of the buffer; `read` is the end of the input that was
+    // parsed.
     let (mut start, mut end, mut read) = (0, 0, 0);
     loop {
         match chunk {
@@ -157,7 +161,8 @@ fn chunks(chunk: &mut Chunk, inbox: &mut BytesMut) -> Result<Piece, String> {
     Ok(Piece::Data(data))
 }
 
-/// Parses the line with the size of a chunk. Returns the size, and the length of the line.
+/// Parses the line with the size of a chunk. Returns the size and the length of the line; `None` if
+/// the line is incomplete.
 fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     let bad = || "a chunk of the response has no valid size".to_owned();
     let Some(line_end) = memchr::memchr(b'\n', &bytes[..bytes.len().min(MAX_SIZE_LINE)]) else {
@@ -170,7 +175,7 @@ fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     let line = bytes[..line_end].strip_suffix(b"\r").ok_or_else(bad)?;
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit());
     let digits = digits.count();
-    // Sixteen digits could overflow later additions.
+    // Reject sizes with sixteen or more digits, which could overflow later additions.
     if digits == 0 || digits > 15 {
         return Err(bad());
     }
@@ -184,7 +189,7 @@ fn size_line(bytes: &[u8]) -> Result<Option<(u64, usize)>, String> {
     Ok(Some((size, line_end + 1)))
 }
 
-/// Parses the trailers after the last chunk.
+/// Parses the trailers behind the last chunk; `None` if they are incomplete.
 fn trailers(inbox: &mut BytesMut) -> Result<Piece, String> {
     if inbox.starts_with(b"\r\n") {
         inbox.advance(2);
@@ -205,7 +210,6 @@ fn trailers(inbox: &mut BytesMut) -> Result<Piece, String> {
 mod tests {
     use super::*;
 
-    /// Returns the body and the trailers of an input that arrives in pieces of this size.
     fn read(
         mut framing: Framing,
         input: &[u8],

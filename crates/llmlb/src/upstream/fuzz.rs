@@ -1,4 +1,4 @@
-//! Fuzz targets of the parsers of backend responses.
+//! Fuzz targets for the parsers of backend responses.
 
 #![expect(
     clippy::missing_panics_doc,
@@ -12,8 +12,8 @@ use super::framing::{Chunk, Framing, Piece};
 use super::head;
 use crate::dice::split;
 
-/// A response head is parsed only when it is complete. The parsed head contains no field that concerns the
-/// connection.
+/// Fuzz target: a response head is parsed only when it is complete, and the parsed head contains no
+/// field that concerns the connection.
 pub fn response_head(data: &[u8]) {
     let mut inbox = BytesMut::from(data);
     let Ok(Some(parsed)) = head::parse(&mut inbox, &Method::POST) else {
@@ -55,7 +55,6 @@ pub fn response_head(data: &[u8]) {
 
 type ChunkedBody = (Vec<u8>, Option<HeaderMap>, Vec<u8>);
 
-/// Reads a chunked body, its trailers and the bytes after it; `None` if the body is invalid or incomplete.
 fn read(pieces: &[&[u8]]) -> Option<ChunkedBody> {
     let mut framing = Framing::Chunked(Chunk::Size);
     let (mut inbox, mut out, mut trailers) = (BytesMut::new(), Vec::new(), None);
@@ -75,7 +74,8 @@ fn read(pieces: &[&[u8]]) -> Option<ChunkedBody> {
     framing.is_ended().then(|| (out, trailers, inbox.to_vec()))
 }
 
-/// Reference implementation of RFC 9112 for the same body.
+/// Reference implementation of RFC 9112 for a chunked body, with which the product's parser is
+/// compared.
 fn reference(mut data: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut out = Vec::new();
     loop {
@@ -99,7 +99,8 @@ fn reference(mut data: &[u8]) -> Option<(Vec<u8>, usize)> {
     Some((out, data.len() - end))
 }
 
-/// A chunked body ends as RFC 9112 defines, however it is split.
+/// Fuzz target: a chunked body ends where RFC 9112 defines, however it is split. Otherwise a client
+/// could receive bytes of another response.
 pub fn chunks(data: &[u8]) {
     let whole = read(&[data]);
     for pieces in split(data) {

@@ -1,4 +1,4 @@
-//! Parses the head of a response, and determines how its body ends.
+//! Parses the head of a backend's response, and determines how its body ends.
 
 use std::mem::MaybeUninit;
 
@@ -9,9 +9,9 @@ use http::{Method, StatusCode};
 use super::framing::{Chunk, Framing};
 use crate::headers::is_removed_from_responses;
 
-/// Maximum size of a response head in bytes.
 const MAX_BYTES: usize = 64 << 10;
-/// Maximum number of header fields of a response.
+/// Maximum number of header fields of a response. A response with more is invalid, so that a
+/// backend cannot use up memory.
 const MAX_FIELDS: usize = 128;
 
 /// Head of a response, without the fields that are not sent to clients.
@@ -21,23 +21,21 @@ pub(crate) struct Head {
     pub(crate) headers: HeaderMap,
 }
 
-/// Head of a response, and its meaning for the connection.
 #[derive(Debug)]
 pub(super) struct ParsedHead {
     pub(super) head: Head,
     pub(super) framing: Framing,
-    /// Another request may follow on this connection.
+    /// True if another request may follow on this connection after the response.
     pub(super) reusable: bool,
 }
 
-/// Offsets of a header field in the input.
 #[derive(Clone, Copy)]
 struct FieldRange {
     name: (usize, usize),
     value: (usize, usize),
 }
 
-/// Parses a head and removes it from the inbox; `None` if it is incomplete.
+/// Parses a response head and removes it from the inbox; `None` if it is incomplete.
 pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<ParsedHead>, String> {
     let mut fields = [const { MaybeUninit::uninit() }; MAX_FIELDS];
     let mut response = httparse::Response::new(&mut []);
@@ -79,7 +77,8 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
     let mut head = Head { status, headers };
     let is_certain = connection.has_certain_end(&framing, &head.headers, is_11);
     if connection.chunked {
-        // Chunks determine the end of the body. A client must not see a contradicting length.
+        // The chunks determine the end of the body. Remove the Content-Length, because a client
+        // must not see a contradicting length.
         head.headers.remove(header::CONTENT_LENGTH);
     }
     let reusable = connection.stays_open(is_11) && is_certain;
@@ -125,7 +124,8 @@ impl ConnectionFields {
     fn has_certain_end(&self, framing: &Framing, headers: &HeaderMap, is_11: bool) -> bool {
         match framing {
             Framing::UntilClose => false,
-            // HTTP/1.0 has no chunks, and a length besides chunks is a sign of smuggling.
+            // HTTP/1.0 has no chunks, and a length besides chunks is a sign of smuggling. Do not
+            // reuse the connection in either case.
             Framing::Chunked(_) => is_11 && !headers.contains_key(header::CONTENT_LENGTH),
             Framing::Length(_) => true,
             // The response has no body: its status is 204 or 304, or the request is a HEAD. If its
@@ -151,7 +151,8 @@ fn has_no_body(method: &Method, status: StatusCode) -> bool {
         || status == StatusCode::NOT_MODIFIED
 }
 
-/// Returns the fields that are sent to the client, and those that concern the connection.
+/// Returns the header fields for the client, and separately those that concern the connection to
+/// the backend.
 fn collect(bytes: &Bytes, ranges: &[FieldRange]) -> Result<(HeaderMap, ConnectionFields), String> {
     let mut headers = HeaderMap::with_capacity(ranges.len() + 4);
     let mut connection = ConnectionFields::default();
@@ -185,7 +186,8 @@ fn collect(bytes: &Bytes, ranges: &[FieldRange]) -> Result<(HeaderMap, Connectio
         }
     }
     for name in named {
-        // `Connection` must not remove fields that the client needs to read the body.
+        // Ignore `Content-Length` and `Content-Type` in `Connection`, because the client needs them
+        // to read the body.
         if name != header::CONTENT_LENGTH && name != header::CONTENT_TYPE {
             headers.remove(name);
         }
@@ -193,7 +195,7 @@ fn collect(bytes: &Bytes, ranges: &[FieldRange]) -> Result<(HeaderMap, Connectio
     Ok((headers, connection))
 }
 
-/// Parses trailers, including the empty line at their end.
+/// Parses trailers up to and including the empty line at their end.
 pub(super) fn trailers(lines: &Bytes) -> Result<HeaderMap, String> {
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let bad = || "the trailers of the response are not valid".to_owned();

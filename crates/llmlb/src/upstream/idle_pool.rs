@@ -1,4 +1,5 @@
-//! Pool of idle connections to backends. Each worker has its own pool.
+//! Pool of idle connections to backends. Each worker has its own, so that workers do not contend
+//! for a lock.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,13 +10,12 @@ use foldhash::fast::FixedState;
 use super::Stream;
 use crate::backend_id::BackendId;
 
-/// Maximum idle time. uvicorn (vLLM) and llama.cpp close idle connections after five seconds. A shorter
-/// time makes it unlikely that a request is sent on a connection that the backend is closing.
+/// Maximum time for which an idle connection is kept. uvicorn (vLLM) and llama.cpp close idle
+/// connections after five seconds. A shorter time makes it unlikely that a request is sent on a
+/// connection that the backend is closing.
 const MAX_IDLE: Duration = Duration::from_secs(4);
-/// Maximum number of idle connections per backend.
 const MAX_PER_BACKEND: usize = 512;
 
-/// The idle connections of one worker, by backend.
 #[derive(Debug, Default)]
 pub(crate) struct IdlePool(Mutex<Connections>);
 
@@ -28,14 +28,15 @@ struct IdleConnection {
 }
 
 impl IdlePool {
-    /// Takes the most recently used connection to a backend.
+    /// Takes the most recently used connection to a backend, which the backend is least likely to
+    /// have closed.
     pub(crate) fn take(&self, backend: BackendId) -> Option<Stream> {
         let mut all = self.lock();
         let idle = all.get_mut(&backend)?;
         while let Some(mut last) = idle.pop() {
             if last.since.elapsed() >= MAX_IDLE {
-                // The stack is ordered by age. All connections below an expired one are older, so they have
-                // expired too.
+                // The stack is ordered by age, so all connections below an expired one have
+                // expired. Drop them together.
                 idle.clear();
                 return None;
             }
@@ -46,7 +47,8 @@ impl IdlePool {
         None
     }
 
-    /// Adds a connection for the next request. If the pool is full, the connection is closed.
+    /// Adds a connection for the next request to its backend. If the pool is full, the connection
+    /// is closed.
     pub(crate) fn keep(&self, backend: BackendId, stream: Stream) {
         let mut all = self.lock();
         let idle = all.entry(backend).or_default();
@@ -58,8 +60,8 @@ impl IdlePool {
         }
     }
 
-    /// Closes connections that exceed the maximum idle time. Returns the number of idle connections
-    /// that stay open.
+    /// Closes connections that exceed the maximum idle time. Returns the number of those that stay
+    /// open.
     pub(crate) fn sweep(&self) -> usize {
         let mut all = self.lock();
         all.retain(|_, idle| {
@@ -70,7 +72,8 @@ impl IdlePool {
         all.values().map(Vec::len).sum()
     }
 
-    /// Closes the oldest idle connection of one backend. Returns `false` if the pool is empty.
+    /// Closes the oldest idle connection of one backend, so that a new connection stays within the
+    /// limit. Returns `false` if the pool is empty.
     pub(crate) fn close_one(&self) -> bool {
         let mut all = self.lock();
         let idle = all.values_mut().find(|idle| !idle.is_empty());
@@ -80,7 +83,7 @@ impl IdlePool {
         })
     }
 
-    /// Closes all idle connections of a backend that gets no further requests.
+    /// Closes all idle connections of a backend that a reload has removed.
     pub(crate) fn close(&self, backend: BackendId) {
         let closed = self.lock().remove(&backend);
         drop(closed); // Outside of the lock.

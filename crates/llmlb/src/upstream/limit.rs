@@ -20,14 +20,15 @@ use crate::descriptors::Division;
 use crate::episode::{Episode, Event};
 use crate::short_writes;
 
-/// Counts the connections to all backends, in use or idle, and limits their number.
+/// Counter and limit of the connections to all backends, in use or idle.
 #[derive(Debug)]
 pub(crate) struct BackendConnections {
     max: usize,
     open: AtomicUsize,
-    /// Idle pools of the workers. At the limit, an idle connection is closed for a new one.
+    /// Idle pools of the workers. At the limit, one of their connections is closed for a new one.
     idle: Mutex<Vec<Weak<IdlePool>>>,
-    /// Additional connections for probes only, so that requests cannot keep a backend from being probed.
+    /// Permits for additional connections of probes, so that requests that use all connections
+    /// cannot keep a backend from being probed.
     for_probes: Arc<Semaphore>,
     beyond_max: Episode,
 }
@@ -36,7 +37,7 @@ pub(crate) struct BackendConnections {
 /// opened.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    /// The limit that includes the connection; `None` for an additional connection of a probe.
+    /// Limit whose count includes the connection; `None` for an additional connection of a probe.
     counted: Option<Arc<BackendConnections>>,
     _for_probe: Option<OwnedSemaphorePermit>,
 }
@@ -52,13 +53,14 @@ impl BackendConnections {
         }
     }
 
-    /// Adds a pool of idle connections, which may be closed when the limit is reached.
+    /// Adds a worker's pool of idle connections, which are closed when the limit is reached.
     pub(crate) fn add_idle(&self, idle: &Arc<IdlePool>) {
         let mut all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(Arc::downgrade(idle));
     }
 
-    /// Acquires a permit for a request. At the limit, an idle connection is closed first.
+    /// Acquires a permit to open a connection for a request. At the limit, an idle connection is
+    /// closed first.
     pub(super) fn acquire(self: &Arc<Self>) -> Result<Permit, String> {
         self.try_acquire().ok_or_else(|| {
             self.log(self.beyond_max.occurred(Instant::now()));
@@ -66,7 +68,8 @@ impl BackendConnections {
         })
     }
 
-    /// Acquires a permit for a probe. May wait for other probes, but not for requests.
+    /// Acquires a permit to open a connection for a probe. May wait for other probes, but not for
+    /// requests.
     pub(super) async fn acquire_for_probe(self: &Arc<Self>) -> Result<Permit, String> {
         if let Some(permit) = self.try_acquire() {
             return Ok(permit);
@@ -99,7 +102,7 @@ impl BackendConnections {
         self.idle_pools().iter().any(|idle| idle.close_one())
     }
 
-    /// Closes the idle connections of a backend that gets no further requests.
+    /// Closes the idle connections to a backend that a reload has removed.
     pub(crate) fn close_idle(&self, backend: BackendId) {
         for idle in self.idle_pools() {
             idle.close(backend);
@@ -111,8 +114,8 @@ impl BackendConnections {
         all.iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Logs when no more requests are rejected because all connections to backends are in use. To
-    /// be called periodically.
+    /// Logs the end of a period in which requests were rejected because all connections to backends
+    /// were in use. It is called periodically, because no event marks the end.
     pub(crate) fn check_end(&self) {
         self.log(self.beyond_max.check_end(Instant::now()));
     }
@@ -138,7 +141,7 @@ impl BackendConnections {
         }
     }
 
-    /// The object `backend_connections` of `/status` (docs/status-json.md).
+    /// Returns the object `backend_connections` of `/status` (docs/status-json.md).
     pub(crate) fn json(&self, address_limit: &AddressLimit) -> Value {
         json!({
             "open": self.open.load(Ordering::Relaxed),
@@ -162,7 +165,8 @@ impl Drop for Permit {
 /// closed.
 #[derive(Debug)]
 pub(crate) struct CountedStream {
-    // Fields are dropped in this order: the connection is closed before its permit is released.
+    // Declared in front of the permit, because fields are dropped in this order: the connection
+    // must be closed before its permit is released.
     stream: TcpStream,
     _permit: Permit,
 }

@@ -1,4 +1,4 @@
-//! GET requests by which llmlb probes a backend.
+//! Requests with which llmlb probes a backend.
 
 use std::future::poll_fn;
 
@@ -10,7 +10,7 @@ use super::{Connector, Exchange, Upload, UpstreamError};
 use crate::body_edit::BodyPieces;
 use crate::config::BackendUrl;
 
-/// Response to a GET request of llmlb's own.
+/// Response to a GET request that llmlb itself sent to a backend.
 #[derive(Debug)]
 pub(crate) struct GetResponse {
     pub(crate) status: StatusCode,
@@ -18,8 +18,9 @@ pub(crate) struct GetResponse {
     pub(crate) body: Bytes,
 }
 
-/// Sends a GET request for `path`, whose head is `head`, and reads a response of at most `max` bytes.
-/// Uses a new connection, because a probe also checks that the backend accepts connections.
+/// Sends a GET request for `path`, whose head is `head`, and reads a response of at most `max`
+/// bytes. The connection is always a new one, because a probe also checks that the backend accepts
+/// connections.
 pub(crate) async fn get(
     connector: &Connector,
     permit: Permit,
@@ -50,7 +51,7 @@ pub(crate) async fn get(
     })
 }
 
-/// Sends `head`, a HEAD request, and returns the status of the response.
+/// Sends `head`, a HEAD request, on a new connection, and returns the status of the response.
 pub(crate) async fn head(
     connector: &Connector,
     url: &BackendUrl,

@@ -1,5 +1,6 @@
-//! DNS lookups. Each lookup uses a thread and file descriptors, also after its caller was cancelled. So
-//! there is one lookup per name at a time, whose result all callers share, and a limit on all lookups.
+//! DNS lookups of backends. A lookup uses a thread and file descriptors even after its caller was
+//! cancelled. So there is one lookup per name at a time, whose result all callers share, and a
+//! limit on all lookups.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +13,6 @@ use tokio::task::spawn_blocking;
 
 use crate::descriptors::Division;
 
-/// Looks up host names of backends.
 #[derive(Debug)]
 pub(super) struct Resolver {
     /// Last result for each name, locked during a lookup. The map is bounded by the configured backends.
@@ -26,7 +26,8 @@ struct LookupResult {
     addresses: Result<Vec<SocketAddr>, LookupError>,
 }
 
-/// The error of a lookup, from which each caller gets an [`io::Error`]. `io::Error` cannot be cloned.
+/// Error of a lookup that several callers share: `io::Error` cannot be cloned, so each caller gets
+/// one made from it.
 #[derive(Debug)]
 struct LookupError {
     os_error: Option<i32>,
@@ -59,8 +60,9 @@ impl Resolver {
         }
     }
 
-    /// Returns the addresses of a name, with this port. Callers that wait for the same lookup share its
-    /// result. The result of a lookup that ended before the call is not used.
+    /// Returns the addresses of a host name, with this port. Callers that wait for the same lookup
+    /// share its result. A result from before the call is not used, because the addresses may have
+    /// changed.
     pub(super) async fn lookup(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let called = Instant::now();
         let name = self.name(host);
@@ -131,7 +133,7 @@ mod tests {
         assert!(first.iter().all(|one| one.port() == 80));
         let name = resolver.name("localhost");
         let before = name.lock().await.as_ref().unwrap().at;
-        // Two callers that wait while a third caller holds the lock share the next lookup.
+        // Two callers that wait while a third one holds the lock must share the next lookup.
         let held = name.lock().await;
         let two = async {
             tokio::join!(

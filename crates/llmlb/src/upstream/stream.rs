@@ -1,4 +1,4 @@
-//! A connection to a backend, plain or with TLS.
+//! Connection to a backend, plain or with TLS.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -35,24 +35,28 @@ impl Stream {
         }
     }
 
-    /// Closes the connection without a reset, which would discard data that the backend has not read.
+    /// Closes the connection in order and not with a reset, which would discard data that the
+    /// backend has not read.
     pub(crate) fn close_in_order(self) {
         let stream = match &self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,
         };
-        // Setting the option fails only if the connection is closed already. Nothing is left to do then.
+        // The option cannot be set only if the connection is closed already. Ignore the error,
+        // because nothing is left to do then.
         let _ = SockRef::from(&**stream).set_linger(None);
     }
 }
 
-/// True if a read from the socket found neither data nor the end of the connection.
+/// True if a read from the socket found neither data nor the end of the connection, so that the
+/// idle connection may be reused.
 fn is_empty<T>(read: io::Result<T>) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// Processes TLS messages that the backend has sent, such as session tickets. Returns `false` if there is
-/// application data, or if the connection is closed.
+/// Processes TLS messages that the backend has sent on an idle connection, such as session tickets.
+/// Returns `false` if it has sent application data or closed the connection, which must then not be
+/// reused.
 fn drain_tls_messages(mut socket: &Socket, session: &mut ClientConnection) -> bool {
     loop {
         match session.read_tls(&mut socket) {

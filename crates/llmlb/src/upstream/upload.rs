@@ -1,4 +1,4 @@
-//! Sends a request to a backend.
+//! Sends a request with its body to a backend.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -14,32 +14,34 @@ use crate::body_deadline::{BodyDeadline, BodyPace};
 use crate::body_edit::BodyPieces;
 use crate::contention::Contention;
 
-/// The part of a request that is not sent yet.
+/// Part of a request that is not sent to the backend yet.
 #[derive(Debug)]
 pub(crate) struct Upload {
     /// Bytes to write next: first the head of the request, later the current frame of a streamed
     /// body.
     out: Bytes,
-    /// A buffered body: the current piece, and the pieces after it in reverse order.
+    /// Body that was read completely: the current piece, and the pieces after it in reverse order.
     buffered: Bytes,
     rest: Vec<Bytes>,
     streamed: Option<StreamedBody>,
-    /// Time of the last write of a streamed body.
+    /// Time of the last write of a streamed body, from which the backend's time limit counts.
     last_write_at: Option<Instant>,
     flushed: bool,
     has_body: bool,
-    /// The client aborted its body. Nothing more is sent, so that the backend sees no complete request.
+    /// True if the client aborted its body. Nothing more is sent then, so that the backend does not
+    /// take the request for a complete one.
     failed: bool,
 }
 
-/// A body that the client is still sending.
+/// Body that the client is still sending.
 #[derive(Debug)]
 struct StreamedBody {
     body: Incoming,
     chunked: bool,
-    /// Number of remaining bytes, if the client announced a length.
+    /// Number of body bytes that the client has announced and not sent; `None` if it announced no
+    /// length.
     remaining: Option<u64>,
-    /// Expires when the client sends too slowly.
+    /// Deadline for the next body bytes of the client, after which the request is aborted.
     deadline: BodyDeadline,
 }
 
@@ -86,7 +88,6 @@ impl Upload {
         }
     }
 
-    /// True if the request has a body, sent or not.
     pub(super) fn has_body(&self) -> bool {
         self.has_body
     }
@@ -95,18 +96,20 @@ impl Upload {
         self.flushed
     }
 
-    /// True while the next part of the body is awaited from the client.
+    /// True while llmlb waits for the next part of the body from the client. The backend's time
+    /// limits do not run in that time.
     pub(super) fn is_paused(&self) -> bool {
         let streamed = self.streamed.as_ref();
         streamed.is_some_and(|streamed| streamed.deadline.is_waiting())
     }
 
-    /// Time of the last write; `None` for a body that is not streamed.
+    /// Returns the time of the last write of a streamed body; `None` for a body that is not
+    /// streamed.
     pub(super) fn last_write_at(&self) -> Option<Instant> {
         self.last_write_at
     }
 
-    /// Sends as much as the socket accepts. Ready when the whole request is sent.
+    /// Sends as much of the request as the socket accepts. Ready when the whole request is sent.
     pub(super) fn poll(
         &mut self,
         stream: &mut Stream,
@@ -144,13 +147,13 @@ impl Upload {
         }
         let flushed = ready!(Pin::new(stream).poll_flush(cx));
         self.flushed = true;
-        // A response may take minutes. Free the request, which even an empty slice would keep in memory.
+        // Free the memory of the request, which even an empty slice would keep: the response may
+        // take minutes.
         self.out = Bytes::new();
         self.buffered = Bytes::new();
         Poll::Ready(flushed.map_err(|error| UpstreamError::closed(&error)))
     }
 
-    /// Writes the current bytes. Ready when all of them are written.
     fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.out.has_remaining() || self.buffered.has_remaining() {
             let pieces = [IoSlice::new(&self.out), IoSlice::new(&self.buffered)];
@@ -174,8 +177,8 @@ impl Upload {
 }
 
 impl StreamedBody {
-    /// Reads the next bytes to send from the client; `None` at the end of the body. While it waits, it
-    /// flushes `stream`: bytes that were written must not wait for the next part of the body.
+    /// Reads the next bytes of the body from the client; `None` at the end of the body. While it
+    /// waits, it flushes `stream`, so that the backend gets the written bytes at once.
     fn poll_next(
         &mut self,
         stream: &mut Stream,
@@ -200,7 +203,7 @@ impl StreamedBody {
                 None => return Poll::Ready(Ok(None)),
             };
             self.deadline.note(frame.data_ref().map_or(0, Bytes::len));
-            // Trailers of requests are not forwarded, as no rule for header fields allows them.
+            // Drop the trailers of the request, because no rule for header fields allows them.
             let Ok(data) = frame.into_data() else {
                 continue;
             };
@@ -216,8 +219,8 @@ impl StreamedBody {
         }
     }
 
-    /// Returns the bytes that mark the end of the body: the last chunk of a chunked body, nothing
-    /// for a body with a known length.
+    /// Returns the bytes that mark the end of the body for the backend: the last chunk of a chunked
+    /// body, nothing for a body with a known length.
     fn end_mark(&self) -> Bytes {
         if self.chunked {
             Bytes::from_static(b"0\r\n\r\n")

@@ -20,7 +20,8 @@ fn curl_data_without_a_content_type_reaches_the_backend_unchanged() {
     let mock = backend_of(&["a", "m"], ok);
     let server = serve(&sandbox, &[&mock], &[]);
     let url = format!("http://{}{CHAT}", server.address);
-    // curl labels the body as a form, or not at all if the header is removed.
+    // curl sends `-d` data with the content type of a form, or without one if the user removes the
+    // header. Chat bodies are read as JSON in both cases.
     for (arguments, kind) in [
         (&[][..], Some("application/x-www-form-urlencoded")),
         (&["-H", "Content-Type:"][..], None),
@@ -154,7 +155,6 @@ fn upload_of_200_mb_to_files_is_streamed_unchanged() {
     }
 }
 
-/// Sends the body of the large upload.
 fn upload(stream: &mut TcpStream, pattern: &[u8], is_chunked: bool) -> io::Result<()> {
     let mut pieces = vec![pattern; LARGE / pattern.len()];
     pieces.push(&pattern[..LARGE % pattern.len()]);

@@ -56,7 +56,7 @@ fn growing_conversation_stays_on_its_backend() {
 #[test]
 fn prompt_of_many_clients_does_not_overload_one_backend() {
     let sandbox = testkit::sandbox!();
-    // Responses begin, and do not end before the test does.
+    // The responses do not end before the test does, so that all 30 requests stay outstanding.
     let backends = [(); 3].map(|()| {
         backend(|_, stream| {
             testkit::wire::begin_stream(stream);

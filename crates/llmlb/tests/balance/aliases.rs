@@ -6,7 +6,8 @@ use testkit::{
     until,
 };
 
-/// Returns a configuration of these backends (name, backend, further settings) and aliases.
+/// Returns the text of `llmlb.toml` with these backends (name, server, further settings) and
+/// aliases.
 fn file(backends: &[(&str, &FakeLlm, &str)], aliases: &str) -> String {
     let backends: Vec<_> = backends
         .iter()
@@ -44,9 +45,9 @@ fn alias_in_a_body_is_replaced_and_the_rest_is_unchanged() {
             r#"{"messages":[{"model":"fast","content":"\"model\":\"fast\""}],"model":"fast","tools":[{"model":"fast"}]}"#,
             r#"{"messages":[{"model":"fast","content":"\"model\":\"fast\""}],"model":"llama-3.3-70b","tools":[{"model":"fast"}]}"#,
         ),
-        // An alias that is written with an escape sequence is replaced too.
+        // The JSON parser decodes the escape, so this name is the alias `fast` and must be replaced
+        // as well.
         (r#"{"model":"f\u0061st"}"#, r#"{"model":"llama-3.3-70b"}"#),
-        // Names of models that are not aliases stay unchanged.
         (
             r#"{"model":"llama-3.3-70b"}"#,
             r#"{"model":"llama-3.3-70b"}"#,
@@ -88,7 +89,8 @@ fn alias_is_replaced_by_the_name_on_the_chosen_backend() {
             assert_eq!(request.text(), format!(r#"{{"model":"{name}","x":1}}"#));
         }
     }
-    // The name of the model selects the one backend that serves it.
+    // Each backend has its own name for the aliased model. A request that uses the name of one
+    // backend must go to that backend.
     let before = count(&a);
     for _ in 0..10 {
         assert_eq!(server.post(CHAT, r#"{"model":"qwen-b"}"#).status(), 200);

@@ -16,7 +16,6 @@ use testkit::{
 
 const ADDRESS: &str = "TEST_BACKEND_ADDRESS";
 
-/// Backend process for the model `m`.
 pub(crate) struct BackendProcess {
     pub(crate) address: SocketAddr,
     child: Child,
@@ -44,7 +43,6 @@ impl BackendProcess {
         Self { address, child }
     }
 
-    /// Kills the backend with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -61,7 +59,6 @@ impl BackendProcess {
         self.signal(Signal::STOP);
     }
 
-    /// Continues the stopped process.
     pub(crate) fn resume(&self) {
         self.signal(Signal::CONT);
     }

@@ -15,14 +15,13 @@ const LIMITS: &[(&str, &str)] = &[
     ("LLMLB_PROBE_INTERVAL", "1h"),
 ];
 
-/// Returns a request body of this length.
 fn body_of_length(length: usize) -> String {
     let (before, after) = (r#"{"model":"m","x":""#, r#""}"#);
     let text = "y".repeat(length - before.len() - after.len());
     format!("{before}{text}{after}")
 }
 
-/// Returns a client that has sent this many bytes of a request body.
+/// Returns a client that has sent the head of a request and the first `sent` bytes of its body.
 fn client_with_partial_body(server: &LlmlbServer, body: &str, sent: usize) -> Connection {
     let mut client = Connection::open(server.address);
     client.send(format!(
@@ -34,11 +33,12 @@ fn client_with_partial_body(server: &LlmlbServer, body: &str, sent: usize) -> Co
     client
 }
 
-/// Returns a client that has sent so much of this body that a second request is rejected.
+/// Returns a client whose incomplete body fills `server.body_memory`, so that a second request with
+/// this body is rejected.
 fn client_that_fills_the_memory(server: &LlmlbServer, body: &str) -> Connection {
     eventually("the memory for bodies is full", || {
-        // The server may read the second request before the first one. The second request then fits, and the
-        // attempt is repeated.
+        // The server may read the second request in front of the incomplete one. The second request
+        // is then served, and the attempt is repeated with new requests.
         let first = client_with_partial_body(server, body, 500_000);
         let answer = server.post(CHAT, body);
         if answer.status() == 200 {
@@ -51,7 +51,8 @@ fn client_that_fills_the_memory(server: &LlmlbServer, body: &str) -> Connection 
     })
 }
 
-/// Waits until all memory is released: a body of the whole limit fits.
+/// Waits until no client holds memory for bodies, which is shown by a body of the whole limit that
+/// is served.
 fn until_released(server: &LlmlbServer) {
     until("the memory is released", || {
         server.post(CHAT, &body_of_length(1 << 20)).status() == 200
@@ -64,10 +65,11 @@ fn body_beyond_the_memory_limit_is_rejected_until_memory_is_released() {
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], LIMITS);
     let large = body_of_length(600_000);
-    // Two bodies that arrive at the same moment may both be rejected.
+    // Two bodies that arrive at the same moment may both be rejected, so repeat until the first one
+    // is served.
     until("the first request is served", || {
         let mut first = client_that_fills_the_memory(&server, &large);
-        // A small request always fits.
+        // While the memory for bodies is full, a small request must still be served.
         assert_eq!(server.post(CHAT, ASK).status(), 200);
         first.send(&large[500_000..]);
         first.answer().status() == 200
@@ -85,7 +87,8 @@ fn memory_of_a_disconnected_client_is_released_exactly_once() {
         drop(client_that_fills_the_memory(&server, &large));
         until_released(&server);
     }
-    // If the memory were released twice, two large bodies would fit.
+    // If the memory of the disconnected client were released twice, two large bodies would fit at a
+    // time.
     until("a second large body is rejected", || {
         let _first = client_that_fills_the_memory(&server, &large);
         server.post(CHAT, &large).status() == 503
@@ -122,7 +125,6 @@ fn memory_of_a_body_is_released_when_the_response_begins() {
     until_released(&server);
 }
 
-/// Returns the size of a process's address space in bytes.
 #[cfg(target_os = "linux")]
 fn address_space(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -159,7 +161,8 @@ fn announced_content_length_allocates_no_memory() {
             client
         })
         .collect();
-    // The server still responds while all of these bodies are incomplete.
+    // Incomplete bodies must not reserve their announced length, so the server still has memory for
+    // other requests.
     for _ in 0..20 {
         assert_eq!(server.post(CHAT, ASK).status(), 200);
     }
@@ -173,7 +176,8 @@ fn client_that_keeps_sending_after_a_rejection_gets_the_response() {
     let server = serve(&sandbox, &[&mock], LIMITS);
     for _ in 0..5 {
         let mut client = Connection::open(server.address);
-        // The length in the head exceeds the limit, and the body exceeds the socket buffers.
+        // The announced length alone causes the rejection. The client sends more than the socket
+        // buffers hold, so it can only read the response if the server keeps reading.
         client.send_post(CHAT, &body_of_length(16 << 20));
         let answer = client.answer();
         assert_eq!(answer.status(), 413, "{answer:?}");
@@ -196,7 +200,8 @@ fn idle_http_2_connections_leave_the_memory_to_others() {
             assert_eq!(response.unwrap().status(), 200);
             idle.push(client);
         }
-        // Twelve idle connections use 32 KiB each, which leaves 600 KiB for bodies.
+        // Each of the twelve idle connections counts as 32 KiB, so 600 KiB of the 1 MiB are left
+        // for bodies.
         assert_eq!(server.post(CHAT, &body_of_length(500_000)).status(), 200);
     });
 }

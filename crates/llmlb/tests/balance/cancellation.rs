@@ -38,7 +38,8 @@ async fn cancel_one(client: &Client, mock: &FakeLlm) -> Result<(), h2::Error> {
     let (response, mut body) = ready.send_request(request(Method::POST, CHAT), false)?;
     body.send_data(r#"{"model":"m","silent":true}"#.into(), true)?;
     let mut polls = 0;
-    // The wait is limited, because the server may close the connection before the backend gets the request.
+    // Stop waiting after some polls: the server may close the connection before the backend gets
+    // the request.
     while count(mock) == before && polls < 100 {
         tokio::time::sleep(Duration::from_millis(5)).await;
         polls += 1;
@@ -52,7 +53,7 @@ async fn cancel_one(client: &Client, mock: &FakeLlm) -> Result<(), h2::Error> {
 fn client_that_cancels_too_many_requests_loses_its_http_2_connection() {
     let sandbox = testkit::sandbox!();
     let mock = silent();
-    // The limit allows a burst of ten.
+    // The limit on resets (`server.max_resets`, 100 per minute here) allows a burst of ten.
     let server = limited(&sandbox, &mock, "100");
     run(async {
         let (client, connection) = connect(server.address, &Builder::new()).await;
@@ -62,7 +63,7 @@ fn client_that_cancels_too_many_requests_loses_its_http_2_connection() {
         let error = connection.await.unwrap().unwrap_err();
         assert_eq!(error.reason(), Some(Reason::ENHANCE_YOUR_CALM), "{error}");
         assert!(error.to_string().contains("server.max_resets"), "{error}");
-        // A new connection of the same client is served.
+        // The limit applies to a connection, so a new connection of the same client is served.
         let (client, _) = connect(server.address, &Builder::new()).await;
         assert_eq!(post(&client, CHAT, ASK).await.status, 200);
     });
@@ -102,7 +103,7 @@ fn endless() -> FakeLlm {
 fn cancelled_responses_count_towards_the_limit() {
     let sandbox = testkit::sandbox!();
     let mock = endless();
-    // The limit allows a burst of ten.
+    // The limit on resets (`server.max_resets`, 100 per minute here) allows a burst of ten.
     let server = limited(&sandbox, &mock, "100");
     run(async {
         let (client, connection) = connect(server.address, &Builder::new()).await;
@@ -116,7 +117,8 @@ fn cancelled_responses_count_towards_the_limit() {
                 break;
             };
             let _ = body.send_data(ASK.into(), true);
-            // Dropping the response resets its stream.
+            // A client that drops an incomplete response resets its stream, which counts as a
+            // cancellation.
             drop(response.await);
         }
         let error = connection.await.unwrap().unwrap_err();
@@ -183,6 +185,6 @@ fn requests_are_delayed_after_their_address_cancelled_many_on_other_connections(
     }
     let reached = count(&mock);
     assert!(reached < 20, "{reached} of 40 reached the backend");
-    // Requests of the address are delayed and not rejected.
+    // The server must delay the requests of this address, and still serve them.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
 }

@@ -131,13 +131,15 @@ fn client_disconnect_does_not_count_against_the_backend() {
     let (mock, events) = observing_backend(false);
     let other = backend(ok);
     let server = serve(&sandbox, &[&mock, &other], UNPROBED);
-    // Disconnect more often than the number of failures that ejects a backend.
+    // Repeat the disconnect more often than the number of failures that ejects a backend, because a
+    // disconnect must not count as such a failure.
     for _ in 0..6 {
         let mut client = Connection::open(server.address);
         client.send_post(CHAT, ASK);
         while events.try_recv().is_err() {
             if server.status()["in_flight"] == 0 {
-                // The other backend served this request, so send another one.
+                // The other backend, which responds, served this request. Send another request
+                // until the silent backend gets one.
                 client = Connection::open(server.address);
                 client.send_post(CHAT, ASK);
             }
@@ -225,7 +227,8 @@ fn client_disconnect_within_an_upload_cancels_the_upstream_request() {
 
 #[test]
 fn client_that_shuts_down_its_sending_side_leaves_no_request_in_flight() {
-    // The server cannot distinguish a half-closed connection from a disconnect. It may respond or not.
+    // The server cannot distinguish a half-closed connection from a disconnect, so it may respond
+    // or not. Either way the request must not stay in flight.
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], UNPROBED);

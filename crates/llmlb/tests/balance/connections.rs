@@ -24,7 +24,6 @@ const SHORT_IDLE: &[(&str, &str)] = &[
     ("LLMLB_SERVER_IDLE_TIMEOUT", "200ms"),
 ];
 
-/// Sends a request on an open connection and returns the response.
 fn post_on(client: &mut Connection) -> Answer {
     client.send_post(CHAT, ASK);
     client.answer()
@@ -68,7 +67,7 @@ fn connections_beyond_the_limit_get_503_and_are_closed() {
         assert_eq!(response.head.header("retry-after").as_deref(), Some("1"));
         assert_eq!(response.head.header("connection").as_deref(), Some("close"));
     }
-    // Open connections are still served.
+    // Rejecting new connections must not end the connections that are already open.
     for client in &mut held {
         assert_eq!(post_on(client).status(), 200);
     }
@@ -103,7 +102,7 @@ fn upgraded_connection_counts_until_it_is_closed() {
     client.send(Request::websocket("/v1/realtime?model=m").to_bytes());
     assert_eq!(client.head().status(), 101);
     let open = |of: &str, count: u64| server.status()[of]["open"] == count;
-    // The request to `/status` uses a connection of its own, which is counted too.
+    // The request to `/status` has its own client connection, so two client connections are open.
     until("both connections are counted", || {
         open("connections", 2) && open("backend_connections", 1)
     });
@@ -131,7 +130,8 @@ fn idle_http_2_connection_is_closed_although_it_answers_pings() {
             let mut ping = connection.ping_pong().unwrap();
             let tasks = TaskTracker::new();
             let connection = tasks.spawn(connection);
-            // The HTTP/2 library answers pings. The client sends pings too.
+            // The client library answers the server's pings and this task sends pings. Pings are no
+            // requests and must not keep an idle connection open.
             tasks.spawn(async move {
                 while ping.ping(h2::Ping::opaque()).await.is_ok() {
                     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -157,7 +157,8 @@ fn silent_http_2_client_is_disconnected() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], SHORT_IDLE);
-    // The client acknowledges neither the server's settings nor a ping.
+    // The client acknowledges neither the server's settings nor a ping, like one whose machine is
+    // gone. The server must not keep its connection forever.
     for first in [&b""[..], SETTINGS] {
         let mut client = Connection::open(server.address);
         client.send("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -192,7 +193,8 @@ fn stream_longer_than_the_idle_timeout_is_complete() {
         resume.send(()).unwrap();
         assert_eq!(next(&mut body).await.unwrap().unwrap(), "data: 2\n\n");
         assert!(next(&mut body).await.is_none());
-        // The next request is served on the same connection.
+        // A long stream must not use up the idle timeout: the connection still serves the next
+        // request.
         resume.send(()).unwrap();
         let response = send(&client, request(::http::Method::POST, CHAT), ASK).await;
         assert_eq!(answer(response).await.status, 200);
@@ -210,7 +212,8 @@ fn idle_http_1_connections_and_unfinished_heads_are_closed() {
     let mut slow = Connection::open(server.address);
     slow.send("GET /v1/models HTTP/1.1\r\nhost: localhost\r\n");
     let drip = std::thread::spawn(move || {
-        // Single bytes do not extend the timeout.
+        // The timeout applies to the whole head: a client must not extend it by sending single
+        // bytes.
         while std::io::Write::write_all(slow.reader.get_mut(), b"x").is_ok() {
             sleep(Duration::from_millis(20));
         }
@@ -230,7 +233,8 @@ fn http_2_settings_announce_the_stream_limit() {
     let settings = [("LLMLB_PROBE_INTERVAL", "1h"), ("LLMLB_MAX_STREAMS", "7")];
     let server = serve(&sandbox, &[&mock], &settings);
     testkit::h2_client::connected(server.address, async |client| {
-        // The server's settings arrive before its first response.
+        // The first response arrives after the server's HTTP/2 settings, so from then on the client
+        // knows the limit on streams.
         assert_eq!(post(&client, CHAT, ASK).await.status, 200);
         assert_eq!(client.current_max_send_streams(), 7);
     });

@@ -62,7 +62,8 @@ fn prompt_that_crashes_backends_over_idle_connections_reaches_two_of_them() {
     let sandbox = testkit::sandbox!();
     let backends = [(); 4].map(|()| fragile());
     let server = serve_all(&sandbox, &backends);
-    // Every backend has an idle connection when the poison is sent.
+    // Give every backend an idle connection first: a close on an idle connection usually means that
+    // it was stale, and this must not hide that the backend crashed.
     let mut client = Connection::open(server.address);
     while backends.iter().any(|backend| count(backend) == 0) {
         client.send_post(CHAT, ASK);

@@ -99,7 +99,8 @@ fn response_shorter_than_its_length_is_cut_for_the_client() {
         let server = serve(&sandbox, &[&bad], UNPROBED);
         let mut client = Connection::open(server.address);
         client.send_post(CHAT, ASK);
-        // A cut before the first byte of the body may be a 502, or close the connection without a response.
+        // If the backend cuts the response before the first byte of its body, the server may
+        // respond 502 or close the connection without a response.
         if let Some(head) = Head::read(&mut client.reader) {
             let body = head.body(&mut client.reader);
             assert!(body.is_err() || head.status() == 502, "{head:?}");
@@ -112,7 +113,8 @@ fn response_shorter_than_its_length_is_cut_for_the_client() {
 #[test]
 fn response_without_length_is_cut_for_the_client_when_the_backend_resets() {
     let sandbox = testkit::sandbox!();
-    // A reset discards bytes on their way. The client therefore reads the first ones before it.
+    // A reset discards bytes that were not received yet. The backend therefore resets the
+    // connection after the client has read the first bytes.
     let (arrived, waiting) = channel();
     let waiting = Mutex::new(waiting);
     let bad = backend(move |_, stream| {

@@ -50,7 +50,7 @@ fn receiver() -> (FakeLlm, Arc<Mutex<BTreeSet<String>>>) {
         let records = batch["records"].as_array().unwrap().iter();
         let of_records = records.map(|record| record["id"].as_str().unwrap().to_owned());
         kept.lock().unwrap().extend(of_records);
-        // Closing the connection makes each delivery use a new descriptor.
+        // Close the connection after each response, so that every delivery needs a new descriptor.
         let _ = std::io::Write::write_all(
             stream,
             b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n",
@@ -103,7 +103,7 @@ fn all_connections(server: &LlmlbServer) -> Vec<Connection> {
     }
 }
 
-/// Sends a request on each connection, and reads the responses when all are sent.
+/// Sends a request on each connection, then reads all responses and returns their statuses.
 fn statuses(held: &mut [Connection], model: &str) -> Vec<u16> {
     for client in held.iter_mut() {
         client.send_post(CHAT, &format!(r#"{{"model":"{model}"}}"#));

@@ -19,12 +19,10 @@ fn prompt(number: usize) -> String {
     format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{number}"}}]}}"#)
 }
 
-/// Returns a backend that responds to every request with this status.
 fn responding(status: u16) -> FakeLlm {
     backend(move |_, stream| wire::json(stream, status, "{}"))
 }
 
-/// Returns a backend that responds 500 to requests that contain this text.
 fn failing_on(text: &'static str) -> FakeLlm {
     backend(move |request: &Received, stream: &mut TcpStream| {
         let status = if request.text().contains(text) {
@@ -196,7 +194,8 @@ fn last_backend_of_a_model_is_not_ejected_by_failing_prompts() {
         assert_eq!(server.post(CHAT, &prompt(number)).status(), 500);
     }
     assert_eq!(ejected(&server), [false]);
-    // The other backend serves `m`, but not `only-here`.
+    // The model `only-here` is served by the failing backend alone, so failures must not eject that
+    // backend although another backend serves `m`.
     let both = backend_of(&["m", "only-here"], |_, stream| {
         wire::json(stream, 500, "{}");
     });
@@ -221,11 +220,11 @@ fn prompts_that_fail_on_every_backend_eject_none() {
         assert_eq!(server.post(CHAT, &crash).status(), 500);
         assert_eq!(ejected(&server), [false, false]);
     }
-    // Each prompt was tried on both backends.
+    // A prompt that fails on both backends is probably the cause itself, so neither backend is
+    // ejected. Check that each prompt was tried on both.
     assert_eq!(twins.each_ref().map(count), [30, 30]);
 }
 
-/// Returns a backend that responds 429 with these header fields.
 fn rate_limited(headers: String) -> FakeLlm {
     backend(move |_, stream| {
         let response = format!("HTTP/1.1 429 X\r\n{headers}content-length: 2\r\n\r\n{{}}");
@@ -282,7 +281,7 @@ fn retry_after_does_not_eject_the_last_backend_or_count_for_other_endpoints() {
         assert!(answer.head.header("retry-after").is_some());
     }
     assert_eq!(ejected(&server), [false]);
-    // A rate limit of `/v1/files` does not apply to inference.
+    // A 429 on `/v1/files` must not stop inference requests to the same backend.
     let other = backend(ok);
     let server = serve(&sandbox, &[&only, &other], UNPROBED);
     assert_eq!(server.get("/v1/files").status(), 429);

@@ -110,7 +110,8 @@ fn request_is_served_when_the_only_backend_resumes_after_hanging() {
         until("the backend is marked down", || {
             server.status()["backends"][0]["up"] == false
         });
-        // Waiting requests recheck their backends at intervals: give them time to do so.
+        // Requests that wait recheck their backends at intervals. Let this happen while the only
+        // backend hangs: it must not end the request.
         thread::sleep(Duration::from_millis(600));
         only.resume();
         let answer = waiting.join().unwrap();
@@ -126,7 +127,8 @@ fn backend_that_streams_but_answers_no_probes_stays_up() {
         Arc::new(AtomicUsize::new(0)),
     );
     let (busy, unanswered) = (Arc::clone(&is_busy), Arc::clone(&probes));
-    // Some engines serve one request at a time, and probes wait behind it.
+    // Engines that serve one request at a time answer no probes while they stream. This backend
+    // behaves like one.
     let only = FakeLlm::handling_all(move |request, stream| {
         if request.target() == CHAT {
             busy.store(true, Ordering::SeqCst);
@@ -147,7 +149,7 @@ fn backend_that_streams_but_answers_no_probes_stays_up() {
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
     assert_eq!(client.head().status(), 200);
-    // Wait for more unanswered probes than the number that marks a backend down.
+    // Wait for more unanswered probes than the number that would mark a silent backend down.
     until("probes got no response", || {
         probes.load(Ordering::SeqCst) > 6
     });

@@ -9,7 +9,6 @@ use testkit::{Connection, DEADLINE, LlmlbServer, backends::CHAT};
 const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const VICTIM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
-/// Connects to the server from this source address.
 pub(crate) fn connect_from(source: Ipv4Addr, server: &LlmlbServer) -> Connection {
     use socket2::{Domain, Socket, Type};
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -21,7 +20,6 @@ pub(crate) fn connect_from(source: Ipv4Addr, server: &LlmlbServer) -> Connection
     Connection::over(socket.into())
 }
 
-/// Sends a request from this source address and does not wait for the response.
 fn send(server: &LlmlbServer, source: Ipv4Addr, key: Option<&str>, name: &str) -> Connection {
     let mut client = connect_from(source, server);
     let key = key.map(|key| format!("authorization: Bearer {key}\r\n"));
@@ -73,12 +71,14 @@ fn full_queue_rejects_the_newest_request_of_the_address_with_the_most_requests()
         waiting.push(send(&server, ATTACKER, Some(&key), &number.to_string()));
         until_waiting(&server, number + 1);
     }
-    // A client without requests in the queue gets a position in it.
+    // The queue is full. A client without waiting requests must get a position, which it takes from
+    // the newest request of the client with the most.
     let mut victim = send(&server, VICTIM, None, "victim");
     let newest = waiting.pop().unwrap().answer();
     assert_rejected(&newest, "queue_full");
     until_waiting(&server, 3);
-    // A new request of the address with the most requests is rejected.
+    // The address with the most waiting requests must not take a position from others, so its own
+    // new request is rejected.
     let mut more = send(&server, ATTACKER, None, "more");
     assert_rejected(&more.answer(), "queue_full");
     backend.respond();

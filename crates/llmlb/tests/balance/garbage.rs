@@ -106,7 +106,6 @@ fn response_is_502_when_the_response_of_the_only_backend_is_not_http() {
     }
 }
 
-/// Returns a backend that sends a head of ten megabytes, in one line or in many.
 fn endless_head(line: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nx-first: ");
@@ -136,7 +135,8 @@ fn response_head_of_ten_megabytes_is_an_upstream_failure() {
 #[test]
 fn bytes_after_a_response_are_not_read_as_the_next_response() {
     let sandbox = testkit::sandbox!();
-    // The second text looks like the response to another request.
+    // The second case looks like a complete response. A client would get it as the response to its
+    // next request if the connection were reused.
     for more in [
         "and more",
         "HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil",

@@ -66,7 +66,8 @@ fn head_of_usual_size_is_forwarded() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], UNPROBED);
-    // Tokens of single sign-on reach this size.
+    // Tokens of single sign-on can have 12,000 characters, so a head with one must not be too
+    // large.
     let token = "t".repeat(12_000);
     let many: Vec<_> = (0..60)
         .map(|n| format!("x-stainless-{n}: {n}\r\n"))

@@ -13,7 +13,6 @@ fn get(server: &LlmlbServer, fields: &str) -> Answer {
     client.answer()
 }
 
-/// Returns the name of this machine.
 fn machine() -> String {
     let uname = rustix::system::uname();
     uname.nodename().to_str().unwrap().to_owned()

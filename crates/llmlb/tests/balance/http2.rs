@@ -35,7 +35,7 @@ fn http_2_request_is_forwarded_as_http_1() {
     assert_eq!(asked[0].head.line, format!("POST {CHAT}?a=%20b HTTP/1.1"));
     assert_eq!(asked[0].text(), ASK);
     assert_eq!(asked[0].head.header("host"), Some(mock.address.to_string()));
-    // HTTP/1.1 is served on the same port.
+    // HTTP/2 clients must not displace HTTP/1.1 clients, which use the same port.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
 }
 
@@ -59,7 +59,8 @@ fn pages_of_the_server_itself_are_served_over_http_2() {
 fn http_2_requests_on_one_connection_do_not_wait_for_each_other() {
     const STREAMS: usize = 20;
     let sandbox = testkit::sandbox!();
-    // The backend holds its responses until it has all requests.
+    // The backend holds its responses until it has all 20 requests. If requests on one connection
+    // waited for each other, none would get a response.
     let received = Arc::new((Mutex::new(0), Condvar::new()));
     let mock = backend(move |request, stream| {
         let (count, all) = &*received;

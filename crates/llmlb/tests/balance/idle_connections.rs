@@ -31,8 +31,8 @@ fn assert_all_served(server: &LlmlbServer, body: &str) {
     assert_eq!(status["backends"][0]["up"], true, "{status}");
 }
 
-/// Returns a backend that serves the first request of each connection. The second one ends the
-/// connection.
+/// Returns a backend that serves the first request of each connection. When the second one arrives,
+/// `end` closes the connection.
 fn serving_one_request_per_connection(end: impl Fn(&TcpStream) + Send + Sync + 'static) -> FakeLlm {
     let served = Mutex::new(HashSet::new());
     backend(move |request, stream| {
@@ -105,7 +105,6 @@ fn stale_connection_does_not_count_as_a_failure() {
     }
 }
 
-/// Returns a backend that responds with these bytes and keeps the connection open.
 fn responding(answer: &'static str) -> FakeLlm {
     backend(move |_: &Received, stream: &mut TcpStream| {
         let _ = stream.write_all(answer.as_bytes());
@@ -139,7 +138,8 @@ fn http_1_0_connection_with_keep_alive_is_reused() {
     let mock =
         responding("HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 2\r\n\r\n{}");
     let server = serve(&sandbox, &[&mock], UNPROBED);
-    // Each worker has its own backend connections, and one client stays with one worker.
+    // Send all requests on one client connection: one worker serves it, and each worker has its own
+    // idle backend connections.
     let mut client = Connection::open(server.address);
     for _ in 0..10 {
         client.send_post(CHAT, ASK);

@@ -49,7 +49,6 @@ fn id(server: &LlmlbServer, path: &str, body: &str) -> String {
     answer.json()["id"].as_str().unwrap().to_owned()
 }
 
-/// Asserts that the last request of backend `b` has this request line.
 fn assert_last_of_b(b: &FakeLlm, line: &str) {
     let last = asked(b).last().map(|request| request.head.line.clone());
     assert_eq!(last, Some(format!("{line} HTTP/1.1")));
@@ -165,7 +164,7 @@ fn responding(models: &[&str], answer: &'static str) -> FakeLlm {
     backend_of(models, move |_, stream| {
         if answer.starts_with("data:") {
             wire::begin_stream(stream);
-            // Chunks of 7 bytes split fields and events.
+            // Chunks of 7 bytes split fields and events, so that an id must be found across chunks.
             for piece in answer.as_bytes().chunks(7) {
                 wire::chunk(stream, std::str::from_utf8(piece).unwrap());
             }
@@ -181,7 +180,8 @@ fn id_in_client_data_of_a_response_is_not_learned() {
     let sandbox = testkit::sandbox!();
     let a = issuing_backend("a", &["only-a"]);
     for (path, answer) in [
-        // Responses repeat the client's metadata.
+        // Responses repeat metadata that the client chose. An id in it must not be learned,
+        // otherwise a client could redirect the requests of others.
         (
             "/v1/responses",
             r#"{"metadata":{"id":"resp_a"},"id":"resp_b"}"#,
@@ -370,7 +370,8 @@ fn damaged_file_of_issued_ids_is_harmless() {
     let line = until_persisted(&sandbox, 1);
     server.process.kill();
     drop(server);
-    // The valid line is between garbage.
+    // A valid line between garbage must still be used, otherwise one damaged byte would lose all
+    // ids.
     let garbage = vec![b'z'; 1 << 20];
     let text = [b"\xff\0{}\n".as_slice(), line.as_bytes(), &garbage].concat();
     std::fs::write(&path, text).unwrap();
@@ -378,7 +379,7 @@ fn damaged_file_of_issued_ids_is_harmless() {
     assert_eq!(server.get(&format!("/v1/responses/{of_b}")).status(), 200);
     assert_last_of_b(&b, &format!("GET /v1/responses/{of_b}"));
     drop(server);
-    // A directory in place of the file: the server starts and serves.
+    // A directory in place of the file: the server must still start and serve requests.
     std::fs::remove_file(&path).unwrap();
     std::fs::create_dir(&path).unwrap();
     let server = serve(&sandbox, &[&a, &b], &[]);

@@ -31,7 +31,7 @@ fn backend_without_a_name_is_labelled_with_its_number() {
             is_served
         });
     }
-    // `/status` and the log show the address to the operator.
+    // The operator needs the address, so `/status` and the log must show it.
     let status = server.status();
     assert_eq!(status["backends"][0]["name"], first.address.to_string());
     let line = format!(" backend={} ", first.address);

@@ -26,7 +26,7 @@ const LIMITS: &[(&str, &str)] = &[
     ("LLMLB_BODY_MEMORY", "16MiB"),
     ("LLMLB_PROBE_INTERVAL", "1h"),
     ("LLMLB_WORKERS", "2"),
-    // No client times out during the test.
+    // A client that times out would release its memory, so the timeouts are longer than the test.
     ("LLMLB_BODY_TIMEOUT", "1h"),
     ("LLMLB_SEND_TIMEOUT", "1h"),
 ];
@@ -160,8 +160,8 @@ fn header_fields_over_http_2_stay_within_the_bound() {
     hold_uploads(&server, 12, 60, 100, with_fields);
 }
 
-/// Opens connections that send these bytes until the server stops reading, and that read nothing.
-/// Asserts that the memory stays within the bound.
+/// Opens connections on which the client sends these bytes until the server stops reading, and
+/// reads no response. Asserts that the memory stays within the bound.
 fn hold_sent(server: &LlmlbServer, connections: usize, sent: &[u8]) {
     let before = peak(server);
     let mut held = Vec::new();
@@ -229,7 +229,6 @@ fn unfinished_heads_stay_within_the_bound() {
     hold_sent(&server, 1000, head.as_bytes());
 }
 
-/// Returns a backend with very long responses.
 fn backend_with_long_responses() -> FakeLlm {
     backend(|_, stream| {
         let head = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
@@ -262,7 +261,6 @@ fn unread_model_lists_over_http_1_stay_within_the_bound() {
     hold_sent(&server, 300, head.as_bytes());
 }
 
-/// Returns an HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let head = [&length[1..], &[kind, flags], &stream.to_be_bytes()].concat();
@@ -293,15 +291,16 @@ fn unfinished_heads_over_http_2_stay_within_the_bound() {
     hold_sent(&server, 400, &unfinished_head_over_http_2());
 }
 
-/// Returns the bytes of an HTTP/2 client that opens its windows as far as possible and sends
-/// requests with long responses on many streams.
+/// Returns the bytes of an HTTP/2 client that requests long responses on many streams and opens all
+/// flow-control windows, so that the window never stops the server from buffering responses.
 fn requests_over_http_2(streams: u32) -> Vec<u8> {
     const WINDOW: u32 = 0x7fff_ffff;
     let settings = [&[0, 4], &WINDOW.to_be_bytes()[..]].concat();
     let mut sent = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     sent.extend(frame(4, 0, 0, &settings));
     sent.extend(frame(8, 0, 0, &(WINDOW - 65_535).to_be_bytes()));
-    // `POST` and `http` are entries of the static table. The other fields are literals.
+    // Header block of HPACK: the method `POST` and the scheme `http` are indexes in the static
+    // table, path and authority are literals.
     let mut fields = vec![0x83, 0x86];
     for (name, value) in [(4_u8, CHAT), (1, "localhost")] {
         fields.extend([name, u8::try_from(value.len()).unwrap()]);

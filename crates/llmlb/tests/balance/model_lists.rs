@@ -28,7 +28,8 @@ fn models(server: &LlmlbServer) -> Vec<Value> {
 #[test]
 fn changed_creation_times_do_not_change_the_model_list() {
     let sandbox = testkit::sandbox!();
-    // llama.cpp and vLLM report the time of the probe as `created`.
+    // llama.cpp and vLLM report the time of the probe as `created`. Such lists must not count as
+    // changed, or the model list would be replaced after every probe.
     let (mock, probes) = listing(|number| {
         format!(
             r#"{{"object":"list","models":[{{"name":"m{number}"}}],"data":[

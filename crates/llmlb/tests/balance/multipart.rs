@@ -52,7 +52,7 @@ fn form_is_routed_by_its_model_field() {
         ("model", "", b"whisper"),
         ("language", "", b"en"),
     ];
-    // The position of the field does not matter.
+    // The model must be found at any position among the fields of the form.
     for position in 0..3 {
         let mut fields = fields;
         fields.rotate_left(position);

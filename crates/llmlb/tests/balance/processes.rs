@@ -25,7 +25,8 @@ fn requests_are_served_by_the_other_backend_when_one_is_killed() {
     let sandbox = testkit::sandbox!();
     let (mut victim, other) = (BackendProcess::start(), BackendProcess::start());
     let server = serve(&sandbox, &[&victim, &other], UNPROBED);
-    // Both backends have idle connections.
+    // Let both backends have idle connections, so that later requests meet connections of the
+    // killed process.
     until("both backends have served requests", || {
         assert_eq!(server.post(CHAT, ASK).status(), 200);
         let status = server.status();
@@ -46,7 +47,8 @@ fn killed_backend_cuts_only_its_own_responses() {
     let (mut victim, other) = (BackendProcess::start(), BackendProcess::start());
     let server = serve(&sandbox, &[&victim, &other], UNPROBED);
     let held = r#"{"model":"m","hold":true}"#;
-    // Responses have begun on both backends.
+    // Each of the 20 responses must have begun, otherwise the server would retry it when its
+    // backend is killed.
     let mut clients: Vec<_> = (0..20)
         .map(|_| {
             let mut client = Connection::open(server.address);
@@ -70,7 +72,7 @@ fn killed_backend_cuts_only_its_own_responses() {
         count += 1;
     }
     assert!((1..20).contains(&count), "{count}");
-    // Responses of the other backend continue.
+    // Responses of the surviving backend must stay in flight.
     server.until_in_flight(20 - count);
     assert_eq!(server.post(CHAT, ASK).status(), 200);
 }

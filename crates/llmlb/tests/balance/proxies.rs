@@ -96,7 +96,8 @@ fn clients_behind_a_trusted_proxy_share_by_their_reported_addresses() {
             "x-forwarded-for: 1.1.1.1\r\n",
             "x-forwarded-for: 2.2.2.2\r\n",
         ),
-        // Addresses that a client adds itself are left of those that the proxy adds.
+        // A client may forge addresses, which are left of those that the proxies add. They must not
+        // identify the client.
         (
             "x-forwarded-for: 9.9.9.9, 1.1.1.1\r\n",
             "x-forwarded-for: 9.9.9.9\r\nx-forwarded-for: 2.2.2.2, 10.1.2.3\r\n",
@@ -119,7 +120,8 @@ fn address_reported_by_an_untrusted_proxy_is_ignored() {
     assert_eq!(order(&[], first, second), "0123");
     let elsewhere = [("LLMLB_TRUSTED_PROXIES", "10.0.0.0/8")];
     assert_eq!(order(&elsewhere, first, second), "0123");
-    // Only the rightmost address comes from the proxy.
+    // Only the rightmost address comes from the trusted proxy. The addresses left of it may be
+    // forged, so both requests are of one client.
     let trusted = [("LLMLB_TRUSTED_PROXIES", "127.0.0.1")];
     let (first, second) = (
         "x-forwarded-for: 8.8.8.8, 1.1.1.1\r\n",

@@ -1,4 +1,5 @@
-//! Models named in the query, as in WebSocket requests, which have no body. (promises L5, L6)
+//! Models that a request names in its query. WebSocket handshakes have no body, so the query is the
+//! only place for the model. (promises L5, L6)
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
@@ -38,7 +39,6 @@ fn connect(server: &LlmlbServer, target: &str) -> Answer {
     client.answer()
 }
 
-/// Returns the targets of the requests that a backend received.
 fn targets(mock: &FakeLlm) -> Vec<String> {
     asked(mock)
         .iter()

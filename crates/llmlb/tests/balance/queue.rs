@@ -43,7 +43,6 @@ impl OneSlotBackend {
         sandbox.serve_with(command.envs(settings.iter().copied()))
     }
 
-    /// Returns the body of the next request that the backend receives.
     pub(crate) fn next_request(&self) -> String {
         self.arrived.recv_timeout(DEADLINE).unwrap()
     }
@@ -58,7 +57,6 @@ pub(crate) fn body(name: &str) -> String {
     format!(r#"{{"model":"m","x":"{name}"}}"#)
 }
 
-/// Sends a request and does not wait for the response.
 fn send(server: &LlmlbServer, name: &str) -> Connection {
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, &body(name));
@@ -154,7 +152,8 @@ fn request_is_rejected_after_queue_timeout() {
     backend.respond();
     assert_eq!(first.answer().status(), 200);
     server.until_in_flight(0);
-    // The rejected request never reached the backend.
+    // The request was rejected while it waited in the queue, so it must not have reached the
+    // backend.
     assert_eq!(testkit::backends::count(&backend.mock), 1);
 }
 

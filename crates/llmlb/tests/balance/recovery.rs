@@ -113,7 +113,8 @@ fn backend_that_fails_requests_but_not_probes_is_ejected_until_it_recovers() {
     failing.store(false, Ordering::SeqCst);
     let label = failing_backend.address.to_string();
     until_served_by("the recovered backend serves a request", &server, &label);
-    // The backend gets its full share of requests again, and not only one trial request.
+    // Wait for more than ten requests: an ejected backend gets single trial requests, a recovered
+    // one its full share.
     let before = count(&failing_backend);
     until("the backend gets its share", || {
         assert_eq!(server.post(CHAT, ASK).status(), 200);

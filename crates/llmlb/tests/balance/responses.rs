@@ -10,7 +10,6 @@ use testkit::{
     wire,
 };
 
-/// Returns a backend that responds with these bytes.
 fn responding(bytes: &'static str) -> FakeLlm {
     backend(move |_, stream| {
         let _ = stream.write_all(bytes.as_bytes());
@@ -20,7 +19,6 @@ fn responding(bytes: &'static str) -> FakeLlm {
 const WITH_TRAILERS: &str = "HTTP/1.1 200 OK\r\ntrailer: x-sum, x-more\r\n\
     transfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n0\r\nx-sum: 42\r\nx-more: a, b\r\n\r\n";
 
-/// Reads a response in chunks. Returns its body and its trailers.
 fn read_with_trailers(client: &mut Connection) -> (String, Vec<String>) {
     assert_eq!(client.head().status(), 200);
     let mut next_line = || {
@@ -83,8 +81,8 @@ fn response_to_head_has_a_length_and_no_body() {
         assert_eq!(head.header("content-length").as_deref(), Some("1000"));
         assert_eq!(head.header("x-own").as_deref(), Some("yes"));
     }
-    // A backend may send a body in spite of HEAD, and the body would be read as the next response.
-    // The connection is therefore not reused.
+    // A backend may wrongly send a body in response to HEAD. On a reused connection that body would
+    // be read as the next response, so each of the five requests needs a connection of its own.
     let connections: HashSet<_> = asked(&mock)
         .iter()
         .map(|request| request.connection)
@@ -128,7 +126,8 @@ fn status_without_a_body_is_forwarded_without_a_body() {
         let mut client = Connection::open(server.address);
         for _ in 0..5 {
             client.send_get("/v1/files/1");
-            // A body would be parsed as the head of the next response.
+            // The client expects no body for this status and reads the next head at once. If the
+            // server sent a body, this read would fail.
             let head = client.head();
             assert_eq!(head.status(), status, "{answer}");
             assert_eq!(head.header("x-own").as_deref(), Some("yes"));
@@ -157,7 +156,6 @@ fn body_of_a_204_or_304_is_not_read_as_the_next_response() {
     }
 }
 
-/// Reads the final response and skips informational ones.
 fn final_response(client: &mut Connection) -> (Head, String) {
     loop {
         let head = client.head();

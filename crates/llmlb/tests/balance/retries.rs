@@ -14,7 +14,6 @@ use testkit::{
     until, wire,
 };
 
-/// Returns a backend that responds to every request with this status.
 fn responding(status: u16) -> FakeLlm {
     backend(move |_, stream| respond(stream, status))
 }
@@ -377,7 +376,8 @@ fn retried_request_has_the_same_bytes() {
     let filler = "\\u00e9é \\t".repeat(100_000);
     let body = format!("{{ \"model\" :\"m\", \"x\":\"{filler}\",\"n\":1.0e5 }}\n");
     until("the bad backend is tried", || {
-        // The body is sent once with a length and once in chunks.
+        // The request is sent once with a Content-Length and once in chunks, because both kinds of
+        // body are buffered for a retry.
         assert_eq!(server.post(&format!("{CHAT}?a=%20b"), &body).status(), 200);
         let mut client = Connection::open(server.address);
         client.send(format!(

@@ -7,7 +7,8 @@ use testkit::{
     backends::{ASK, CHAT, UNPROBED, asked, backend, ok, serve},
 };
 
-/// Time within which a smuggled request would get its response.
+/// Time to wait for further responses. A smuggled request that was executed would be answered
+/// within it.
 const RESPONSE_TIME: Duration = Duration::from_secs(2);
 
 const SMUGGLED: &str = "GET /v1/smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
@@ -96,7 +97,6 @@ fn content_length_of_a_chunked_request_is_rejected_or_ignored() {
         );
         all_responses(&server, bytes.as_bytes());
     }
-    // The rest of the connection must not be parsed as a request.
     for request in asked(&mock) {
         assert_ne!(request.target(), "/v1/smuggled");
         assert!(request.body.is_empty());
@@ -221,7 +221,8 @@ fn absolute_target_is_accepted_for_this_server_only() {
     assert!(responses.starts_with("HTTP/1.1 200"), "{responses}");
     let line = asked(&mock)[0].head.line.clone();
     assert_eq!(line, "GET /v1/files?a=b HTTP/1.1");
-    // The server is not a forward proxy.
+    // The server is no forward proxy: requests for other hosts are rejected and not sent to a
+    // backend.
     for line in [
         "GET http://evil.example/v1/files HTTP/1.1",
         "CONNECT localhost:80 HTTP/1.1",
@@ -244,7 +245,8 @@ fn request_received_byte_by_byte_is_served() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], UNPROBED);
-    // The methods begin like the preface of HTTP/2, `PRI * HTTP/2.0`.
+    // Methods that begin with `P` could be the beginning of HTTP/2's preface, `PRI * HTTP/2.0`. The
+    // server must detect HTTP/1.1 although only single bytes arrive.
     let good = ["POST", "PUT", "PATCH", "DELETE"].map(|method| (method, 200));
     for (method, expected) in good.into_iter().chain([("PROPFIND", 501), ("P", 501)]) {
         let mut client = Connection::open(server.address);

@@ -23,7 +23,6 @@ fn unique_body(client: usize, number: usize) -> String {
     format!(r#"{{"model":"m","client":{client},"number":{number},"text":"{filler}"}}"#)
 }
 
-/// Numbers of responses with status 200 (`served`) and with any other status (`failed`).
 #[derive(Default)]
 struct Counts {
     served: AtomicUsize,
@@ -44,7 +43,6 @@ impl Counts {
 /// Checks a response.
 type Check = fn(&LlmlbServer, &Answer);
 
-/// Asserts that a request was served.
 fn assert_served(server: &LlmlbServer, answer: &Answer) {
     assert_eq!(answer.status(), 200, "{answer:?}\n{}", history(server));
 }
@@ -100,7 +98,7 @@ impl Drop for EndStorm<'_> {
     }
 }
 
-/// Returns the last log lines about backends.
+/// Returns the last 40 log lines that do not report a success, to show them when the test fails.
 fn history(server: &LlmlbServer) -> String {
     let log = server.process.stderr();
     let about_backends: Vec<_> = log
@@ -127,7 +125,8 @@ fn send_streaming_requests(server: &LlmlbServer, check: Check, over: &AtomicBool
     }
 }
 
-/// Runs `disturb` while clients send requests.
+/// Runs `disturb` while clients send requests. When `disturb` returns, or any client fails, all
+/// clients stop.
 #[expect(clippy::print_stderr, reason = "reports the number of requests")]
 fn storm(server: &LlmlbServer, check: Check, disturb: impl FnOnce()) {
     let (over, counts) = (AtomicBool::new(false), Counts::default());
@@ -136,7 +135,6 @@ fn storm(server: &LlmlbServer, check: Check, disturb: impl FnOnce()) {
         for client in 0..CLIENTS {
             let (over, counts) = (&over, &counts);
             scope.spawn(move || {
-                // A client that fails ends the storm for all.
                 let guard = EndStorm(over);
                 if client % 4 == 0 {
                     send_streaming_requests(server, check, over, counts);
@@ -161,7 +159,8 @@ fn serve(sandbox: &Sandbox, backends: &[BackendProcess]) -> LlmlbServer {
     sandbox.serve_with(command.envs(PROBED_OFTEN.iter().copied()))
 }
 
-/// Waits until this backend has served 50 requests more. Its earlier failures no longer count then.
+/// Waits until this backend has served 50 more requests, so that its failures from earlier kills no
+/// longer count against it.
 fn until_serving(server: &LlmlbServer, backend: &BackendProcess) {
     let name = backend.address.to_string();
     let before = server.status();
@@ -172,7 +171,6 @@ fn until_serving(server: &LlmlbServer, backend: &BackendProcess) {
     });
 }
 
-/// Waits until all backends are up.
 fn until_all_are_up(server: &LlmlbServer) {
     until("all backends are up", || {
         let status = server.status();
@@ -181,7 +179,6 @@ fn until_all_are_up(server: &LlmlbServer) {
     });
 }
 
-/// Returns the status of one backend.
 fn backend_status<'a>(status: &'a Value, name: &str) -> &'a Value {
     let backends = status["backends"].as_array().unwrap();
     backends
@@ -209,8 +206,8 @@ fn every_request_is_served_while_backends_are_restarted() {
     });
 }
 
-/// Two of three backends run at any time. Most of them are killed again before the server has
-/// noticed that they are back.
+/// At any time two of three backends run. Most of them are killed again before the server has
+/// noticed that they had come back.
 #[test]
 fn requests_fail_only_after_two_attempts_while_backends_are_killed_fast() {
     let sandbox = testkit::sandbox!();
@@ -242,7 +239,7 @@ fn requests_fail_only_after_two_attempts_while_one_backend_is_left() {
     let server = serve(&sandbox, &backends);
     storm(&server, assert_served_or_retried, || {
         for round in 0..4 {
-            // Two of three backends are killed at a time.
+            // Kill two of three backends, so that one is left.
             let [first, second] = [round % 3, (round + 1) % 3];
             until_all_are_up(&server);
             backends[first].kill();

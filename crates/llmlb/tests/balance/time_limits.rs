@@ -98,7 +98,8 @@ fn response_with_a_length_that_stalls_is_cut_after_idle_timeout() {
 #[test]
 fn slow_steady_response_is_complete() {
     let sandbox = testkit::sandbox!();
-    // The response lasts longer than each of the limits.
+    // The whole response lasts longer than the idle timeout and the first-byte timeout. Only its
+    // pauses are shorter, so no timeout may end it.
     let mock = paced(45, Duration::from_millis(100));
     let limits = [
         ("LLMLB_IDLE_TIMEOUT", "3s"),
@@ -120,7 +121,8 @@ fn pause_of_the_client_does_not_count_towards_idle_timeout() {
     let mut client = Connection::open(server.address);
     client.send_post(CHAT, ASK);
     let head = client.head();
-    // The client pauses for longer than the idle timeout of the backend.
+    // While the client does not read, the server reads nothing of the backend. This pause exceeds
+    // the backend's idle timeout and must not count as silence of the backend.
     thread::sleep(Duration::from_secs(5));
     let read = head.body(&mut client.reader).map(|body| body.len());
     assert_eq!(read.map_err(|_| "the response was cut"), Ok(length));
@@ -139,7 +141,8 @@ fn stalled_upload_holds_no_slot() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], &[("LLMLB_BODY_TIMEOUT", "300ms")]);
-    // Repeat the upload more often than the number of failures that ejects a backend.
+    // Eight stalled uploads are more than the three failures that eject a backend. Stalled clients
+    // must not count as failures of the backend.
     for kind in ["application/octet-stream", "application/json"].repeat(4) {
         let mut client = Connection::open(server.address);
         client.send(upload(kind, 1000));
@@ -159,7 +162,8 @@ fn stalled_upload_holds_no_slot() {
 fn stalled_upload_within_its_response_does_not_count_against_the_backend() {
     let sandbox = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
-        // The backend responds before it has read the body, and then waits for the rest.
+        // The response begins before the body is complete. The backend then waits for the rest of
+        // the body, which the client never sends.
         wire::begin_stream(reader.get_mut());
         wire::chunk(reader.get_mut(), "1");
         let _ = reader.read(&mut [0; 100]);
@@ -195,7 +199,7 @@ fn stalled_http_2_upload_holds_no_slot() {
         let (response, mut body) = ready.send_request(head, false).unwrap();
         body.send_data("half".into(), false).unwrap();
         assert_eq!(response.await.unwrap().status(), 408);
-        // The connection still serves requests.
+        // Only the stalled stream is ended. The HTTP/2 connection still serves requests.
         assert_eq!(post(&client, CHAT, ASK).await.status, 200);
     });
     server.until_in_flight(0);
@@ -217,7 +221,8 @@ fn response_to_slow_upload(client: &mut Connection) -> testkit::Answer {
 fn upload_below_the_minimum_rate_holds_no_slot() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    // The minimum rate is per second. It also applies to a body timeout below one second.
+    // The setting is a rate in bytes per second and must also apply to a body timeout of less than
+    // a second.
     for limit in ["700ms", "1200ms"] {
         let server = serve(&sandbox, &[&mock], &[("LLMLB_BODY_TIMEOUT", limit)]);
         for kind in ["application/octet-stream", "application/json"] {
@@ -263,7 +268,7 @@ fn http_2_upload_below_the_minimum_rate_holds_no_slot() {
 fn upload_above_the_minimum_rate_is_served_however_long_it_takes() {
     let sandbox = testkit::sandbox!();
     let mock = backend(ok);
-    // A machine under load may stop the client for almost the whole timeout.
+    // The timeout is generous, because a busy machine may suspend the client for seconds.
     let limits = [("LLMLB_BODY_TIMEOUT", "5s"), ("LLMLB_MIN_BODY_RATE", "1")];
     let server = serve(&sandbox, &[&mock], &limits);
     thread::scope(|scope| {
@@ -271,7 +276,8 @@ fn upload_above_the_minimum_rate_is_served_however_long_it_takes() {
             let mut client = Connection::open(server.address);
             scope.spawn(move || {
                 client.send(upload(kind, 6000));
-                // The whole upload takes longer than the timeout.
+                // Sixty pieces with pauses of 100 ms take longer than the body timeout of 5 s,
+                // which a client above the minimum rate may exceed.
                 for _ in 0..60 {
                     client.send([b' '; 98]);
                     thread::sleep(Duration::from_millis(100));
@@ -288,7 +294,8 @@ fn backend_that_reads_slowly_does_not_count_as_a_slow_client() {
     const LENGTH: usize = 24 << 20;
     let sandbox = testkit::sandbox!();
     let raw = raw::heads(|_, reader| {
-        // The pause is longer than the body timeout of the client.
+        // The backend reads nothing for longer than the client's body timeout. The client cannot
+        // send meanwhile and must not be blamed.
         thread::sleep(Duration::from_secs(5));
         let mut rest = LENGTH;
         let mut piece = vec![0; 1 << 20];
@@ -324,13 +331,15 @@ fn client_that_sends_slowly_does_not_count_against_the_backend() {
     let mut client = Connection::open(server.address);
     client.send(upload("application/octet-stream", 8));
     client.send("half");
-    // The client pauses for longer than the first-byte timeout of the backend.
+    // The client pauses for longer than the backend's first-byte timeout, which must not start
+    // before the body is complete.
     thread::sleep(Duration::from_secs(7));
     client.send("rest");
     let answer = client.answer();
     assert_eq!(answer.status(), 200, "{answer:?}");
     assert_eq!(served_by(&answer), quick.address.to_string());
-    // The measured latency of the quick backend is unchanged, so it is still preferred.
+    // The pause of the client must not be measured as latency of the backend `quick`. If it were,
+    // all requests would go to the slow backend.
     for _ in 0..4 {
         assert_eq!(server.post(CHAT, ASK).status(), 200);
     }
@@ -344,11 +353,11 @@ fn client_that_sends_slowly_does_not_count_against_the_backend() {
 #[test]
 fn response_is_504_when_the_backend_does_not_read_the_request() {
     let sandbox = testkit::sandbox!();
-    // The backend neither reads the body nor responds.
+    // The backend never reads the body and never responds, so only a timeout can end the request.
     let raw = raw::heads(|_, _| thread::park_timeout(DEADLINE));
     let mut command = sandbox.command(&format!("serve -p 0 --backend {}", raw.url()));
     let server = sandbox.serve_with(command.envs(SHORT_WAIT.iter().copied()));
-    // The body exceeds all socket buffers.
+    // The body exceeds the socket buffers, so the server cannot finish sending it.
     let large = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(24 << 20));
     let answer = server.post(CHAT, &large);
     assert_eq!(answer.status(), 504, "{answer:?}");

@@ -93,7 +93,6 @@ fn backend(sandbox: &Sandbox, authority: &Authority) -> (Process, u16) {
     (process, port)
 }
 
-/// Starts an llmlb server that trusts only this authority.
 fn serve(sandbox: &Sandbox, trusted: &Authority, backends: &str) -> LlmlbServer {
     let mut command = sandbox.command(&format!("serve -p 0 {backends}"));
     command
@@ -232,7 +231,8 @@ fn untrusted_certificate_is_rejected_and_reported() {
         let log = server.process.stderr();
         assert!(log.contains("certificate"), "{log}");
     }
-    // The authority is trusted, but the certificate is for another name.
+    // In this second case the server trusts the authority, but the certificate is for `localhost`
+    // and the backend's URL has `127.0.0.1`. The name must be checked too.
     let server = serve(
         &sandbox,
         &others,

@@ -21,8 +21,8 @@ use testkit::{
 
 const SMUGGLED_PATH: &str = "/v1/smuggled";
 
-/// Backend that behaves like cpp-httplib: if `rejects` is true for a head, it responds with the status
-/// line and does not read the body.
+/// Backend that behaves like cpp-httplib: if `rejects` is true for a head, it responds with
+/// `status` and does not read the body, which is then parsed as the next request.
 struct UnreadBodyBackend {
     raw: Raw,
     /// Number of smuggled requests that were executed.
@@ -256,7 +256,8 @@ fn delete_with_a_body_closes_the_backend_connection() {
     }
 }
 
-/// Returns the number of connections that ten requests use if the backend responds with this status.
+/// Sends ten requests to a backend that responds with this status. Returns the number of backend
+/// connections that they used.
 fn connections_used(status: &'static str, settings: &str) -> usize {
     let sandbox = testkit::sandbox!();
     let raw = raw::heads(move |head, reader| {
@@ -321,7 +322,8 @@ fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
     let raw = raw::heads(move |head, reader| {
         consume(head, reader);
         wire::json(reader.get_mut(), 200, r#"{"answer":"own"}"#);
-        // The second response arrives after the first one and before the next request.
+        // The backend sends a second response that belongs to no request, while the connection is
+        // idle.
         thread::sleep(Duration::from_millis(50));
         wire::json(reader.get_mut(), 200, r#"{"secret":"of another client"}"#);
         counter.fetch_add(1, Ordering::SeqCst);
@@ -336,7 +338,8 @@ fn connection_on_which_the_backend_sent_more_than_its_response_is_not_reused() {
     for round in 1..=5 {
         client.send_post(CHAT, r#"{"model":"m"}"#);
         assert_eq!(client.answer().text(), r#"{"answer":"own"}"#);
-        // On the loopback interface, a response that was sent is already in the server's socket.
+        // Loopback delivers at once: after `write` has returned at the backend, the bytes are in
+        // the server's socket.
         eventually("the second response is sent", || {
             (sent.load(Ordering::SeqCst) == round).then_some(())
         });

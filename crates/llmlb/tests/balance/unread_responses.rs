@@ -67,7 +67,8 @@ fn http_2_stream_that_is_not_read_is_reset_after_send_timeout() {
         let head = request(Method::POST, CHAT);
         let response = send(&client, head, LARGE_REQUEST).await;
         let mut body = response.await.unwrap().into_body();
-        // The client reads no data, while its connection stays open and answers pings.
+        // The connection stays open and answers pings, so the server must notice by itself that the
+        // client reads nothing of the stream.
         while server.status()["in_flight"] != 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -99,7 +100,8 @@ fn http_2_stream_that_is_read_slowly_is_complete() {
         while let Some(piece) = next(&mut body).await {
             let piece: Bytes = piece.expect("the response continues");
             received += piece.len();
-            // The whole response takes longer than the timeout.
+            // The client needs longer than `send_timeout` for the whole response. Each piece it
+            // reads counts as progress, so the stream must not be reset.
             tokio::time::sleep(Duration::from_millis(60)).await;
         }
         assert_eq!(received, text.len());
@@ -129,8 +131,8 @@ fn http_2_responses_are_reset_when_their_window_stays_closed() {
     run(async {
         let closed_window = Builder::new().initial_window_size(0).clone();
         let (client, connection) = connect(server.address, &closed_window).await;
-        // Request each kind of response: the model list, an error, a page of the server, and a short response
-        // of a backend.
+        // Request each kind of short response: the model list, an error, a page of the server
+        // itself, and one that a backend sends.
         let mut responses = Vec::new();
         for (method, path, body) in [
             (Method::GET, "/v1/models", ""),
@@ -143,7 +145,7 @@ fn http_2_responses_are_reset_when_their_window_stays_closed() {
         for response in responses {
             assert_eq!(reset_of(response).await, Some(Reason::CANCEL));
         }
-        // The connection still serves requests.
+        // Only the unread streams are reset. The HTTP/2 connection still serves requests.
         let head = send(&client, request(Method::HEAD, "/v1/models"), "").await;
         assert_eq!(head.await.unwrap().status(), 200);
         assert!(!connection.is_finished());
@@ -174,7 +176,9 @@ fn http_2_connection_is_closed_when_the_end_of_a_short_response_is_not_read() {
     let mock = backend(ok);
     let server = serve(&sandbox, &[&mock], SHORT);
     run(async {
-        // The window admits one byte. The library queues the rest together with the end of the stream.
+        // The flow-control window admits one byte, and the HTTP library queues the rest together
+        // with the end of the stream. Such a stream cannot be reset, so the server must close the
+        // connection.
         let small_window = Builder::new().initial_window_size(1).clone();
         let (client, connection) = connect(server.address, &small_window).await;
         let response = send(&client, request(Method::GET, "/v1/models"), "").await;
@@ -207,7 +211,8 @@ fn http_2_stream_is_reset_when_it_is_read_byte_by_byte() {
                     Some(Ok(_)) => {}
                     ended => break ended,
                 },
-                // A window that grows by single bytes does not count as progress.
+                // A window that grows by single bytes must not count as progress, otherwise a
+                // client could hold a response forever.
                 () = tokio::time::sleep(Duration::from_millis(20)) => {
                     let _ = flow.release_capacity(1);
                 }

@@ -9,7 +9,6 @@ use testkit::{
     raw, read_chunk, wire,
 };
 
-/// Encodes a body in chunks of these sizes.
 fn in_chunks(body: &[u8], sizes: &[usize]) -> Vec<u8> {
     let (mut out, mut rest) = (Vec::new(), body);
     for size in sizes.iter().cycle() {
@@ -131,7 +130,8 @@ fn model_in_a_json_body_is_used_for_every_method() {
         assert_eq!(client.answer().status(), 200, "{method}");
     }
     assert_eq!((count(&first), count(&mock)), (0, 4));
-    // The body of a PUT without a content type is streamed without being parsed, so its model is not used.
+    // A PUT body without a content type is streamed unread, so its model is ignored and the request
+    // goes to the first backend.
     let mut client = Connection::open(server.address);
     client
         .send("PUT /v1/whatever HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -238,7 +238,8 @@ fn client_that_expects_100_continue_may_be_rejected_before_it_sends() {
         client.send(expecting(path, "application/json", length));
         let answer = client.answer();
         assert_eq!(answer.status(), status, "{path}");
-        // The next bytes could be the body or a request, so the connection is closed.
+        // After the rejection, the client's next bytes could be the body or a new request. The
+        // server must therefore close the connection.
         assert!(client.is_closed(), "{path}");
     }
     assert_eq!(count(&mock), 0);
@@ -257,7 +258,7 @@ fn early_rejection_by_the_backend_reaches_the_client() {
     let large = format!(r#"{{"model":"m","x":"{}"}}"#, "y".repeat(8 << 20));
     let answer = server.post(CHAT, &large);
     assert_eq!((answer.status(), answer.text().as_str()), (413, "big"));
-    // The rejection also reaches a client whose streamed upload is not complete.
+    // The rejection must also reach a client whose streamed upload is not complete.
     let mut client = Connection::open(server.address);
     client.send(head("/v1/whatever", "application/octet-stream"));
     client.send("5\r\nhello\r\n");

@@ -33,7 +33,8 @@ fn accepting(handle: impl Fn(&mut BufReader<TcpStream>) + Send + Sync + 'static)
     })
 }
 
-/// Asserts that the handshake was forwarded without the client's credentials.
+/// Asserts that a backend received the upgrade fields of the handshake without the client's
+/// credentials.
 fn assert_handshake(head: &Head) {
     assert_eq!(head.line, "GET /v1/realtime?model=m HTTP/1.1");
     let header = |name| head.header(name).unwrap_or_default().to_ascii_lowercase();
@@ -59,7 +60,7 @@ fn serve(sandbox: &Sandbox, raw: &Raw) -> LlmlbServer {
     sandbox.serve(&format!("--backend {}", raw.url()))
 }
 
-/// Returns a client after its handshake.
+/// Returns a client connection on which the WebSocket handshake has succeeded.
 fn upgraded(server: &LlmlbServer) -> Connection {
     let mut client = Connection::open(server.address);
     client.send(HANDSHAKE);
@@ -195,8 +196,8 @@ fn backend_that_reads_late_receives_all_bytes_of_a_closed_websocket() {
     let mut client = upgraded(&server);
     let mut rest = Vec::new();
     client.reader.read_to_end(&mut rest).unwrap();
-    // The bytes exceed the backend's socket buffer and fit into the server's. The backend reads them after
-    // the client has disconnected.
+    // The bytes exceed the backend's socket buffer, so the server must hold the rest after the
+    // client has disconnected, until the backend reads.
     let sent = vec![b'x'; 400 << 10];
     client.send(&sent);
     drop(client);
@@ -289,7 +290,7 @@ fn private_server_accepts_websockets_only_from_pages_of_this_machine() {
         ("origin: https://127.0.0.1\r\n", 101),
         ("origin: http://192.168.1.7\r\n", 403),
         ("origin: http://[::1]:80\r\n", 101),
-        // The origin of a sandboxed frame is `null`.
+        // Browsers send the origin `null` for sandboxed frames, which any web page can create.
         ("origin: null\r\n", 403),
         ("origin: null\r\nsec-fetch-site: cross-site\r\n", 403),
         ("origin: https://evil.example\r\n", 403),
@@ -404,7 +405,7 @@ fn websocket_on_responses_is_answered_426_and_the_client_falls_back_to_http() {
     server.until_in_flight(0);
 }
 
-/// Starts a server whose configuration has these backends, each with further lines.
+/// Starts a server with these backends and, for each, further lines of its configuration.
 fn serve_backends(sandbox: &Sandbox, backends: &[(&Raw, &str)]) -> LlmlbServer {
     let backends = backends.iter().enumerate().map(|(index, (raw, lines))| {
         let url = raw.url();
@@ -439,7 +440,7 @@ fn websocket_that_the_backend_rejects_is_answered_426() {
         let server = serve_backends(&sandbox, &[(&raw, "websocket = true")]);
         assert_fallback(&server);
         assert_fallback(&server);
-        // The backend is remembered, and gets no second handshake.
+        // The rejection must be remembered: the backend gets no second handshake for this endpoint.
         assert_eq!(handshakes.load(Ordering::SeqCst), 1, "{rejection}");
         server.until_in_flight(0);
     }
@@ -459,7 +460,8 @@ fn other_errors_of_a_handshake_are_forwarded() {
     assert_eq!(answer.head.header("retry-after").as_deref(), Some("3"));
 }
 
-/// The backend that accepts WebSockets is down. Another one is tried, and remembered if it accepts them too.
+/// While the backend that accepts WebSockets is down, a handshake is sent to another backend. That
+/// one is remembered if it accepts handshakes too.
 #[test]
 fn websocket_is_tried_at_another_backend_while_the_accepting_one_is_down() {
     for (handshake, is_accepted) in [(HANDSHAKE_RESPONSE, true), (NOT_FOUND, false)] {

@@ -15,7 +15,6 @@ fn slow() -> FakeLlm {
     })
 }
 
-/// Sends 400 requests from 20 clients.
 fn send_requests(server: &LlmlbServer) {
     thread::scope(|scope| {
         for _ in 0..20 {

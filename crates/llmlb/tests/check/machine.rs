@@ -48,7 +48,8 @@ fn other_destination_of_the_data_directory_is_reported() {
     assert_eq!(code, 0, "{output}");
     let (code, output) = check(&sandbox, &file("b"), "");
     assert_eq!(code, 1);
-    let words = "its records go to https://a.example/usage (usage.url: https://b.example/usage)";
+    let words = "the records in this directory go to https://a.example/usage \
+                 (usage.url: https://b.example/usage)";
     assert!(output.contains(words), "{output}");
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Files with a mistake that a schema can describe.
+/// Configuration files with a mistake, each of which the schema must reject.
 const MISTAKES: &[&str] = &[
     "[server]\nport = 70000",
     "[server]\nport = \"80\"",
@@ -46,7 +46,8 @@ const MISTAKES: &[&str] = &[
     "[[key]]\nname = \"k\"\nper = \"year\"",
 ];
 
-/// Valid files beyond the examples of the documentation.
+/// Configuration files that the schema must accept, in addition to the examples of the
+/// documentation.
 const VALID: &[&str] = &[
     "",
     "[server]\nmax_body = 1024\nidle_timeout = \"500ms\"\nhost = \"LocalHost\"",
@@ -82,7 +83,6 @@ fn schema() -> String {
     printed.stdout
 }
 
-/// Returns the first example of a page.
 fn example(page: &str) -> String {
     let page = page.replace("\r\n", "\n");
     let (_, rest) = page.split_once("```toml\n").unwrap();

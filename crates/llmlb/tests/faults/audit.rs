@@ -39,7 +39,6 @@ pub(crate) struct Audit {
     problems: Vec<String>,
 }
 
-/// File with records in `failed/`.
 struct Failure {
     ids: Vec<String>,
     is_ambiguous: bool,

@@ -11,10 +11,10 @@ use crate::process::Running;
 use crate::producer;
 use crate::world::{World, from_env};
 
-/// Maximum memory of a process in kibibytes.
+/// Maximum memory in kibibytes of the process that delivers a long backlog. The memory must not
+/// grow with the backlog.
 const MAX_MEMORY: u64 = 100 << 10;
 
-/// Returns the maximum resident memory of a process so far, in kibibytes.
 fn peak(pid: u32) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;

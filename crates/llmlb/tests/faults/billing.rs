@@ -21,7 +21,6 @@ pub(crate) enum Policy {
     RejectOnDuplicate { known: u16 },
 }
 
-/// Batch as it was received.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) key: String,
@@ -158,7 +157,6 @@ impl Billing {
         (200, "billed")
     }
 
-    /// Returns the number of records that were billed more than once.
     pub(crate) fn twice(&self) -> usize {
         self.billed.values().filter(|times| **times > 1).count()
     }

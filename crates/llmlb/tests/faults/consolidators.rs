@@ -14,7 +14,6 @@ use crate::process::Running;
 use crate::world::{World, from_env, is_batch, names};
 use testkit::until;
 
-/// Returns the number of batches that contain each record.
 fn batches_per_record(world: &World) -> HashMap<String, usize> {
     #[derive(Deserialize)]
     struct Id {

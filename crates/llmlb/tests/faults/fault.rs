@@ -51,7 +51,7 @@ impl Fault {
     }
 }
 
-/// Faults with their weights.
+/// Faults of a receiver with their weights: a fault is chosen in proportion to its weight.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Mix(Vec<(u64, Fault)>);
 

@@ -38,14 +38,16 @@ fn deliver_from_full_disk() {
         world.drop_files(50, 0);
         filler.fill();
         stage_until_full(&world);
-        // A deliverer starts while the disk is full and the receiver is unavailable.
+        // A deliverer that starts on the full disk, while the receiver is unavailable, must not use
+        // up the reserve: later runs need it.
         let deliverer = world.start_deliverer();
         thread::sleep(Duration::from_millis(500));
         deliverer.kill();
         stage_until_full(&world);
         world.receiver.end_faults();
         let mut outcome = world.deliver_now();
-        // Delivered batches free space for the records that are still staged.
+        // A run on the full disk may only consolidate some of the staged records. Its delivered
+        // batches free space for the next run.
         for _ in 0..5 {
             if world.waiting() > 0 {
                 outcome = world.deliver_now();
@@ -128,7 +130,7 @@ fn deliver_while_others_fill(name: &str, world: impl FnOnce(Policy, Mix) -> Worl
             world.kill(deliverer);
         }
         world.receiver.end_faults();
-        // Deliverers are killed in the middle of a delivery.
+        // Kill deliverers in the middle of a delivery: each restart must work without free space.
         for _ in 0..5 {
             let before = world.receiver.state().tally.requests;
             let deliverer = world.start_deliverer();
@@ -142,8 +144,8 @@ fn deliver_while_others_fill(name: &str, world: impl FnOnce(Policy, Mix) -> Worl
             (world.waiting() == 0).then_some(())
         });
         world.run("verify").assert_code(0);
-        // The disk is full, but the file system may free a block at any time: staging a record may succeed or
-        // fail.
+        // The disk is full, but the file system may free a block at any time. Staging a record
+        // therefore succeeds or fails with the error of a full disk; any other error is a defect.
         let outcome = world.stage_fresh(1, 0);
         assert!(
             outcome.code == Some(0) || outcome.stderr.contains("no space left"),
@@ -151,7 +153,7 @@ fn deliver_while_others_fill(name: &str, world: impl FnOnce(Policy, Mix) -> Worl
         );
     });
     filler.empty();
-    // Records that are staged again are not billed again.
+    // Staging records again after an error must not bill them again.
     world
         .run_with("stage", &producer::lines(&staged))
         .assert_code(0);
@@ -172,7 +174,8 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// Stages records until staging fails. The space reserved for delivery must stay available.
+/// Stages records until staging fails. It must fail with the error of a full disk while the space
+/// reserved for delivery stays unused.
 fn stage_until_full(world: &World) {
     let rejected = eventually("the disk is full", || {
         Some(world.stage_fresh(200, 0)).filter(|outcome| outcome.code != Some(0))

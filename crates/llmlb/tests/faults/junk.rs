@@ -83,7 +83,8 @@ impl Junk {
     fn file(&mut self, path: PathBuf, content: Vec<u8>) {
         match fs::File::create_new(&path) {
             Ok(_) => fs::write(&path, &content).unwrap(),
-            // Junk with this name was created in an earlier round and is checked already.
+            // Junk with this name was created in an earlier round, and the list of files to check
+            // has it already.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return,
             Err(error) => panic!("{}: {error}", path.display()),
         }
@@ -192,7 +193,8 @@ fn junk_in_every_directory_is_preserved_and_does_not_stop_delivery() {
     let mut world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
     let mut junk = Junk::default();
     let mut random = Random::of_run(3);
-    // The first round starts with an empty data directory. Later rounds mix junk with good files.
+    // The first round scatters junk in an empty data directory. Later rounds scatter it among files
+    // of spool.
     for round in 0..3 {
         if round == 1 {
             world.stage_fresh(100, 0).assert_code(0);
@@ -222,7 +224,8 @@ fn junk_in_every_directory_is_preserved_and_does_not_stop_delivery() {
     }
     let missing = junk.missing(&world);
     assert_eq!(missing, [""; 0], "junk was deleted");
-    // Another run over the same junk creates no new files, and a deliverer still works.
+    // A further run over the same junk must not create files, for example by setting junk aside
+    // again. A deliverer that runs continuously must still work.
     let before = count(&world);
     world.run("deliver --now --batch-size 20").assert_code(0);
     let deliverer = world.start_deliverer();

@@ -72,7 +72,8 @@ fn repeated_batch_is_ambiguous_when_the_receiver_rejects_it() {
     assert!(found.ambiguous_batches > 0, "{found}");
 }
 
-/// A batch is ambiguous only if the receiver rejects it after an attempt with an unknown result.
+/// A batch is ambiguous only if it is rejected after an attempt with an unknown result. This
+/// receiver rejects no batch, so none may be reported as ambiguous.
 #[test]
 fn no_batch_is_ambiguous_without_rejections() {
     let mix = Mix::all().without(Fault::TooLarge(5));
@@ -82,7 +83,8 @@ fn no_batch_is_ambiguous_without_rejections() {
     assert_eq!(found.ambiguous_batches, 0, "{found}");
 }
 
-/// Only one deliverer works on a data directory at a time.
+/// Only one of the three deliverers works at a time. If two did, they could send the same batch in
+/// different forms.
 #[test]
 fn records_are_billed_once_with_three_deliverers_on_one_data_directory() {
     let config = StormConfig {

@@ -90,8 +90,9 @@ fn stale_lock_file_with_any_content_does_not_stop_delivery() {
         record("99999999999999999999"),
         record("1.5"),
         record("\"x\""),
-        // The snapshot of a crashed owner may list missing entries, and names that are not entries. Files
-        // outside of the staging directory must not be consolidated or deleted.
+        // The lock file of a crashed owner lists the entries of its snapshot: missing ones, and
+        // names that are no entries. Paths to files outside of the staging directory must not be
+        // consolidated or deleted.
         consumed(&[&missing], false),
         consumed(&[&missing], true),
         consumed(&["../victim.json", "../../victim.json", "", ".", "/"], true),
@@ -135,7 +136,8 @@ fn stale_lock_file_with_any_content_does_not_stop_delivery() {
     Audit::new(&title, &world).print_and_assert_clean();
 }
 
-/// The directory is named in the error and preserved, and no record is lost.
+/// Spool cannot lock a directory. It must name it in the error and preserve it, and no record may
+/// be lost.
 #[test]
 fn directory_instead_of_a_lock_file_is_named_and_preserved() {
     let world = World::new(Policy::ByBatch { known: 409 }, Mix::none());
@@ -156,7 +158,8 @@ fn directory_instead_of_a_lock_file_is_named_and_preserved() {
     Audit::new("directories instead of lock files", &world).print_and_assert_clean();
 }
 
-/// The message names the other deliverer, and a skipped run is not a failure.
+/// A run that finds another deliverer is skipped. The message must name that process, and the exit
+/// code must be 0, otherwise a scheduled run would count as failed.
 #[test]
 fn delivery_is_skipped_while_another_deliverer_runs() {
     let world = World::new(

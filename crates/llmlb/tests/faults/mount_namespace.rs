@@ -11,7 +11,8 @@ use crate::fault::Mix;
 use crate::receiver::Receiver;
 use crate::world::World;
 
-/// Runs one of the ignored tests in a mount namespace of its own.
+/// Starts this test program again in a mount namespace of its own, where it runs the ignored test
+/// `role`. Mounting a disk needs this namespace and changes nothing for other processes.
 pub(crate) fn run_in_mount_namespace(role: &str) {
     let unshare = |arguments: &[&str]| {
         let mut command = Command::new("unshare");
@@ -74,7 +75,6 @@ impl Image {
     }
 }
 
-/// Runs one of the ignored tests if the file system of the image can be created and mounted here.
 pub(crate) fn run_on_image(image: Image, role: &str) {
     if !testkit::has_root("for loop devices").unwrap() {
         return;

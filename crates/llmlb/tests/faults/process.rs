@@ -21,7 +21,8 @@ impl Running {
         self.0.exit_status().unwrap()
     }
 
-    /// Kills the process, which must run until then.
+    /// Kills the process. Fails the test if the process has ended by itself, because that is a
+    /// crash which the test must not hide.
     pub(crate) fn kill(self) {
         if let Some(status) = self.ended() {
             panic!(
@@ -43,7 +44,8 @@ impl Running {
     /// Suspends the process with SIGSTOP. The process makes no progress, but keeps its locks, so
     /// that other processes find them held.
     pub(crate) fn halt(&self) {
-        // The process may have ended. It was not waited for, so its id is not reused.
+        // The signal cannot reach another process: the process was not waited for, so its id is not
+        // reused even if it has ended.
         self.0.signal(rustix::process::Signal::STOP).unwrap();
     }
 

@@ -63,8 +63,8 @@ fn run_as_producer() {
         };
         let record = Record::parse(&sample.text()).unwrap();
         while let Err(error) = staging.stage(&record, durability) {
-            // After an error on a full disk the record may or may not be staged, so the same record is staged
-            // again.
+            // After an error on a full disk it is unknown if the record is staged. The producer
+            // stages the same record again; its id prevents that it counts twice.
             assert!(error.is_full(), "{error}");
             thread::sleep(Duration::from_millis(10));
         }
@@ -74,7 +74,8 @@ fn run_as_producer() {
     }
 }
 
-/// Appends the ids of acknowledged records to the file `acks` in one write.
+/// Appends the ids of acknowledged records to the file `acks` in one write, so that a killed
+/// producer leaves at most one incomplete line.
 pub(crate) fn note(acks: &mut fs::File, samples: &[Sample]) {
     let mark = |sample: &Sample| if sample.is_poisoned { " poisoned" } else { "" };
     let lines = samples
@@ -99,7 +100,6 @@ pub(crate) fn noted(acks: &Path) -> Vec<(String, bool)> {
     found
 }
 
-/// Returns the records as lines of JSON, the input of `llmlb usage stage`.
 pub(crate) fn lines(samples: &[Sample]) -> Vec<u8> {
     let lines = samples.iter().map(|sample| sample.text() + "\n");
     lines.collect::<String>().into_bytes()

@@ -20,7 +20,8 @@ fn delivery_pauses_on_a_read_only_disk_and_resumes() {
     run_in_mount_namespace("read_only::deliver_on_read_only_disk");
 }
 
-/// Remounts a disk. Returns false if a file is open for writing.
+/// Remounts a disk. Returns false if that failed, for example because a file is open for writing;
+/// the caller then tries again.
 fn remount(mode: &str, path: &Path) -> bool {
     let options = format!("remount,{mode}");
     let mut command = Command::new("mount");
@@ -33,7 +34,8 @@ fn remount(mode: &str, path: &Path) -> bool {
 fn deliver_on_read_only_disk() {
     let world = small_world(Policy::ByRecord, Mix::none(), 8);
     let mut delivered = 0;
-    // The first deliverer starts on the read-only disk. In the second round it runs already.
+    // In the first round the deliverer starts on the read-only disk. In the second round the disk
+    // becomes read-only while the deliverer runs.
     let mut deliverer = None;
     for round in 0..2 {
         if deliverer.is_some() {
@@ -59,7 +61,8 @@ fn deliver_on_read_only_disk() {
         );
         let once = world.deliver_now();
         if round == 0 {
-            // Staged records cannot be consolidated on a read-only disk, so the delivery fails.
+            // In the first round records are staged but not consolidated. A read-only disk prevents
+            // consolidation, so the run must fail with this reason.
             once.assert_code(1);
             assert!(
                 once.stderr.to_lowercase().contains("read-only"),

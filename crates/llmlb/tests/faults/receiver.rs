@@ -24,7 +24,6 @@ const HANG: Duration = Duration::from_millis(1400);
 /// this time may not obey the pause after its restart.
 const NOTING: Duration = Duration::from_millis(700);
 
-/// Receiver that runs until it is dropped.
 pub(crate) struct Receiver {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
@@ -33,7 +32,6 @@ pub(crate) struct Receiver {
 
 struct Shared {
     state: Mutex<State>,
-    /// Number of requests in progress.
     busy: AtomicUsize,
 }
 
@@ -54,7 +52,8 @@ pub(crate) struct State {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) requests: u64,
-    /// Requests without the token, or with another key in the header than in the body.
+    /// Number of requests without the token, or whose `Idempotency-Key` differs from the key in the
+    /// body. The audit at the end of a test counts them as defects.
     pub(crate) unsigned: u64,
     /// Requests received before the end of a pause that the receiver had requested.
     pub(crate) early: u64,
@@ -128,7 +127,6 @@ impl Receiver {
         }
     }
 
-    /// Waits until no request is in progress.
     pub(crate) fn wait_until_idle(&self) {
         while self.shared.busy.load(Ordering::SeqCst) > 0 {
             thread::sleep(Duration::from_millis(5));
@@ -153,7 +151,7 @@ impl Shared {
     }
 }
 
-/// Point at which a response ends.
+/// Point at which a test receiver ends its response, so that senders meet cut responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Whole,
@@ -167,7 +165,6 @@ enum Ending {
     InBody,
 }
 
-/// Response, and the part of it that is sent.
 #[derive(Debug)]
 struct Response {
     status: u16,
@@ -212,8 +209,8 @@ impl Response {
 }
 
 impl State {
-    /// Chooses the response to a request, and bills its batch if the fault permits. Returns the response, and
-    /// the batch if it is billed only after the delay of the response.
+    /// Chooses the response to a delivery request. Bills the batch now if the fault permits, or
+    /// returns the batch to bill when the delay of the response is over.
     fn decide(&mut self, request: &Received) -> (Response, Option<(Posted, Policy)>) {
         self.tally.requests += 1;
         if self.pause.is_some_and(|pause| !pause.is_over(request)) {

@@ -51,8 +51,9 @@ fn post_as(receiver: &Receiver, token: &str, key: &str, body: &str) -> Outcome {
             Ok(0) => break,
             Ok(count) => received.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => return Outcome::Reset,
-            // The receiver keeps the connection open after a complete response, so reading ends with a
-            // timeout. A timeout without any byte means that the receiver sent no response.
+            // The receiver keeps the connection open after a complete response, so the client stops
+            // reading by a timeout. A timeout without any byte means that the receiver sent no
+            // response.
             Err(_) if received.is_empty() => return Outcome::Silence,
             Err(_) => break,
         }

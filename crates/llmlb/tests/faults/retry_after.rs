@@ -18,7 +18,8 @@ fn world_with_pause(fault: Fault) -> World {
         world.receiver.state().tally.pauses > 0
     });
     world.receiver.end_faults();
-    // The deliverer stores the pause within this time. The pause itself lasts longer.
+    // The deliverer stores the requested pause well within this time. The pause itself is longer,
+    // so it is not over when the deliverer is killed.
     thread::sleep(Duration::from_millis(800));
     deliverer.kill();
     world.receiver.note_kill();
@@ -35,7 +36,8 @@ fn assert_pause_is_obeyed(title: &str, fault: Fault) {
     deliverer.terminate();
     Audit::new(&format!("{title}, killed meanwhile"), &world).print_and_assert_clean();
 
-    // `--now` obeys the pause too.
+    // `usage deliver --now` ignores llmlb's own backoff, but must obey a pause that the receiver
+    // requested.
     let world = world_with_pause(fault);
     until("everything is delivered", || {
         world.deliver_now();

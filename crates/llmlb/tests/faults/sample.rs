@@ -68,12 +68,11 @@ fn check(id: &str, number: u64) -> u64 {
         .fold(mix(number), |sum, byte| mix(sum ^ u64::from(byte)))
 }
 
-/// Record as it was received.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) id: String,
     pub(crate) is_poisoned: bool,
-    /// True if the content equals the staged record.
+    /// True if the received record has the content of the staged record.
     pub(crate) is_intact: bool,
 }
 

@@ -25,11 +25,11 @@ const DELIVER: &str = "deliver --batch-size 10 --timeout 1s --max-wait 2s";
 pub(crate) struct StormConfig {
     pub(crate) producers: usize,
     pub(crate) deliverers: usize,
-    /// Number of poisoned records per thousand.
+    /// Number of records per thousand that the receiver always rejects (poisoned).
     pub(crate) poison: u64,
-    /// True if processes are killed.
+    /// True if processes are killed at random during the storm.
     pub(crate) is_killed: bool,
-    /// True if staging may fail because the disk is full.
+    /// True if the test fills the disk, so that failed staging is no defect.
     pub(crate) may_be_full: bool,
 }
 
@@ -53,13 +53,10 @@ pub(crate) struct World {
     pub(crate) receiver: Receiver,
     pub(crate) random: Random,
     pub(crate) kills: u64,
-    /// Number of requests received before the end of the storm.
     pub(crate) requests_in_storm: u64,
-    /// Environment variables of every process.
     pub(crate) env: Vec<(String, String)>,
 }
 
-/// Duration of a storm, in which processes stage and deliver and are killed at random.
 pub(crate) fn storm_time() -> Duration {
     Duration::from_secs(from_env("FAULT_SECONDS").unwrap_or(3))
 }
@@ -104,12 +101,10 @@ impl World {
         self.sandbox.path(name)
     }
 
-    /// Returns the log of all deliverers.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.path("log")).unwrap_or_default()).into_owned()
     }
 
-    /// Returns the command `llmlb usage` with these arguments.
     pub(crate) fn usage(&self, arguments: &str) -> Command {
         let mut command = self.sandbox.command("usage --data");
         command
@@ -124,7 +119,6 @@ impl World {
         command
     }
 
-    /// Runs `llmlb usage` with these arguments to its end.
     pub(crate) fn run(&self, arguments: &str) -> Finished {
         self.run_with(arguments, b"")
     }
@@ -138,7 +132,6 @@ impl World {
         outcome
     }
 
-    /// Returns the JSON output of `llmlb usage` with these arguments.
     pub(crate) fn json(&self, arguments: &str) -> Value {
         let outcome = self.run(&format!("{arguments} --json"));
         match serde_json::from_str(&outcome.stdout) {
@@ -193,7 +186,8 @@ impl World {
     }
 
     /// Returns the ids of all records that staging has acknowledged to a producer, each with true
-    /// if the receiver must reject the record (poisoned). None of them may be lost.
+    /// if the receiver must reject the record (poisoned). A missing one is lost, which the tests
+    /// detect.
     pub(crate) fn acknowledged(&self) -> Vec<(String, bool)> {
         producer::noted(&self.path("acks"))
     }
@@ -270,8 +264,8 @@ impl World {
         }
     }
 
-    /// Stops a consolidator (SIGSTOP) while it holds the lock, so that other processes find the directory in
-    /// use. Then kills it.
+    /// Suspends a consolidator with SIGSTOP while it may hold the lock, so that other processes
+    /// find the staging directory in use. Then kills it, which leaves its lock stale.
     fn kill_during_consolidation(&mut self) {
         self.stage_fresh(20, 0);
         let mut command = self.usage("consolidate --batch-size 10");
@@ -311,7 +305,6 @@ impl World {
     }
 }
 
-/// Returns the names in a directory for which the predicate is true.
 pub(crate) fn names(dir: &Path, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let Ok(files) = fs::read_dir(dir) else {
         return Vec::new();

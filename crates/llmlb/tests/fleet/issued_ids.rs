@@ -74,8 +74,8 @@ fn requests_are_served_while_redis_is_down() {
     let servers = sandboxes.each_ref().map(start);
     drop(redis);
     upload(&servers[0], "only-b");
-    // The server that received the id knows it without Redis. The other server routes the request
-    // to the first backend, as without Redis.
+    // Without Redis, each server knows only the ids that it received itself. The first server
+    // routes the request correctly; the second one does not know the id and uses the first backend.
     let own = servers[0].get("/v1/files/file-b");
     assert_eq!(served_by(&own), b.address.to_string());
     for _ in 0..20 {

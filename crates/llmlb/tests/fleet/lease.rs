@@ -75,8 +75,8 @@ fn next_process_delivers_after_the_holder_is_killed() {
     until("the new record arrives", || {
         receiver.distinct_records().len() == 6
     });
-    // The outcome of the first batch is unknown, so the next process has sent it again with the
-    // same idempotency key.
+    // It is unknown if the first batch was accepted, so the next process has sent it again with the
+    // same idempotency key. The receiver got 11 records, 5 of them twice, and none under two keys.
     assert_eq!(receiver.repeated_records(), 0);
     assert_eq!(receiver.records().len(), 11);
     second.terminate().unwrap();
@@ -99,8 +99,8 @@ fn suspended_holder_sends_nothing_after_its_lease_has_ended() {
     // next `usage deliver`.
     until("the lease has ended", || {
         let skipped = world.usage(&["deliver", "--to", &receiver.url]);
-        // The suspended process still has the delivery lock, so a run of another process is
-        // skipped.
+        // The suspended process has lost its lease but still holds the local delivery lock, so a
+        // run of another process is skipped.
         skipped
             .stdout
             .contains(&format!("PID {} is already", holder.pid()))

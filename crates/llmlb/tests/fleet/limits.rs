@@ -66,7 +66,8 @@ fn chat(server: &LlmlbServer) -> u16 {
     server.send(&request).unwrap().status()
 }
 
-/// Sends this many requests to each server, with 16 clients each, and returns how many were admitted.
+/// Sends `each` requests to each of the two servers from 16 clients, and returns how many each
+/// server admitted.
 fn admitted(servers: &[LlmlbServer; 2], each: usize) -> [usize; 2] {
     let counts = [Mutex::new(0), Mutex::new(0)];
     thread::scope(|scope| {
@@ -85,7 +86,8 @@ fn admitted(servers: &[LlmlbServer; 2], each: usize) -> [usize; 2] {
     counts.map(|count| count.into_inner().unwrap())
 }
 
-/// Waits until no server pauses, because a slow machine may have made a request wait too long.
+/// Waits until both servers share limits over Redis. A slow response of Redis on a busy machine
+/// makes a server pause sharing, and then its decisions are its own.
 fn until_reachable(servers: &[LlmlbServer; 2]) {
     until("both servers reach Redis", || {
         servers
@@ -104,8 +106,8 @@ fn two_servers_enforce_requests_per_minute_and_concurrency_together() {
     let servers = start_two(&sandboxes, &redis, &backend, "rpm = 30");
     until_reachable(&servers);
     let counts = admitted(&servers, 32);
-    // A slow machine may need longer than 50 ms for a decision. That server then admits at most its
-    // share of what was left.
+    // A server waits 50 ms at most for Redis. On a slow machine a decision may take longer; the
+    // server then decides alone and both together may admit more than 30.
     let all: usize = counts.iter().sum();
     let paused = servers
         .iter()
@@ -142,7 +144,8 @@ fn concurrency_is_shared_by_two_servers() {
     });
     let statuses = statuses.into_inner().unwrap();
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 2);
-    // The slots are released in Redis within a beat.
+    // Servers release the slots of ended requests in Redis in the background. Afterwards both
+    // servers must admit requests again.
     for server in &servers {
         until("a request is admitted", || chat(server) == 200);
     }
@@ -165,7 +168,8 @@ fn no_request_fails_while_redis_is_down_and_the_spend_is_refilled() {
             .iter()
             .all(|server| fleet(server)["reachable"] == false)
     });
-    // One request is used, and each server admits one of two parts of what it knows to be left.
+    // One of 40 requests is used. Without Redis each server may admit half of the 39 that are left,
+    // so that both together stay within the limit.
     let counts = admitted(&servers, 32);
     let is_kept = counts.iter().sum::<usize>() <= 39;
     assert!(
@@ -183,7 +187,8 @@ fn no_request_fails_while_redis_is_down_and_the_spend_is_refilled() {
     );
     assert!(!log.contains("hunter2") && !log.contains(SECRET), "{log}");
     redis.start_again(sandboxes[0].root());
-    // Redis has lost everything. Each server publishes its own spend again.
+    // The restarted Redis is empty. Each server must publish its own spend again, otherwise the
+    // budgets of all keys would start anew.
     until("the spend is known everywhere", || {
         chat(&servers[0]);
         chat(&servers[1]);

@@ -14,7 +14,7 @@ struct TwoMounts {
 }
 
 impl TwoMounts {
-    /// Mounts the views; `None` if bindfs or FUSE is missing.
+    /// Mounts the two views; returns `None` if bindfs or FUSE is missing.
     fn new(of: &Path, root: &Path) -> Option<Self> {
         if !testkit::has_tool("bindfs").unwrap() {
             return None;
@@ -40,8 +40,8 @@ impl TwoMounts {
 impl Drop for TwoMounts {
     fn drop(&mut self) {
         for mount in &self.mounts {
-            // A lazy unmount also succeeds while a process that a failed test left still uses the
-            // mount.
+            // A lazy unmount also succeeds if a failed test left a process that uses the mount.
+            // Without it the mount would stay on the machine.
             let _ = Command::new("umount").arg("-l").arg(mount).output();
             let _ = Command::new("fusermount3").arg("-uz").arg(mount).output();
         }
@@ -73,8 +73,8 @@ fn deliverers_refuse_a_file_system_that_does_not_share_locks() {
         run.end();
     }
     world.stage(1);
-    // Every server and command refuses to deliver, also one that uses the directory itself instead
-    // of a mount, and one without a lease store.
+    // No deliverer may run on a file system that does not share locks: not through a mount, not in
+    // the directory itself, and not without a lease store.
     for store in [true, false] {
         let mut command = world.command(&["deliver", "--to", &receiver.url]);
         if !store {
@@ -85,8 +85,8 @@ fn deliverers_refuse_a_file_system_that_does_not_share_locks() {
         let hint = format!("rm {}", marker.display());
         assert!(refused.stderr.contains(&hint), "{}", refused.output());
     }
-    // The marker is removed, as by an operator who has moved the data to a file system that shares
-    // locks.
+    // Once the marker is removed, delivery works again. An operator does this after moving the data
+    // to a file system that shares locks.
     std::fs::remove_file(&marker).unwrap();
     world
         .usage(&["deliver", "--to", &receiver.url])

@@ -1,4 +1,4 @@
-//! A Redis server of a test, on a free port of the loopback address.
+//! Redis server that a test starts on a free loopback port, kills and starts again.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -67,7 +67,7 @@ impl RedisServer {
         format!("redis://:hunter2@127.0.0.1:{}", self.port)
     }
 
-    /// Returns the URL of the server without credentials, as messages show it.
+    /// Returns the URL of the Redis server without credentials: messages must show it in this form.
     pub(crate) fn shown(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }

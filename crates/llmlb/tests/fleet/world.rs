@@ -23,7 +23,6 @@ impl World {
         Some(Self { redis, sandbox })
     }
 
-    /// Returns the command `llmlb usage ..` with the lease store.
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let words = [&["usage"], words].concat();
         let mut command = self.sandbox.command_of(self.sandbox.llmlb(), &words);
@@ -37,7 +36,6 @@ impl World {
         Finished::run(&mut self.command(words))
     }
 
-    /// Starts `usage deliver --every`.
     pub(crate) fn deliver_every(&self, to: &str, every: &str) -> Process {
         let words = ["deliver", "--to", to, "--every", every];
         self.sandbox.start(&mut self.command(&words))

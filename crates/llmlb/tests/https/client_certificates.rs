@@ -27,7 +27,8 @@ fn client_with_a_certificate_is_served() {
         ..H1
     };
     let tunnel = world::open(&world.authority, &world.server, &options);
-    // A resumed session would be served without its certificate.
+    // Each of the three connections presents the certificate. The server must not resume sessions
+    // here, because a resumed session is not checked against the authorities again.
     for _ in 0..3 {
         assert_eq!(testkit::post(tunnel, CHAT, ASK).status(), 200);
     }
@@ -66,7 +67,8 @@ fn client_without_a_certificate_gets_only_health_checks() {
             assert_eq!(code(&answer), "client_certificate_required");
         }
     }
-    // The state of the server is only for programs on this machine, also when its port needs no certificate.
+    // `/status` is only for programs on this machine. A port that serves health checks without a
+    // certificate must not reveal it to others.
     client.send("GET /status HTTP/1.1\r\nhost: localhost\r\nx-forwarded-for: 10.0.0.1\r\n\r\n");
     assert_eq!(client.answer().status(), 403);
     let refused = world.post(ASK);

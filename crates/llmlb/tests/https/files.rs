@@ -111,7 +111,7 @@ fn unusable_file_is_rejected_with_the_reason_and_a_hint() {
             "cannot read the file: No such file",
             "",
         ),
-        (&directory, &good.key, "it is not a regular file", ""),
+        (&directory, &good.key, "not name a regular file", ""),
         (
             &good.cert,
             &encrypted,
@@ -125,7 +125,8 @@ fn unusable_file_is_rejected_with_the_reason_and_a_hint() {
             "openssl pkey -in",
         ),
     ] {
-        // openssl made some of the files readable for others, but only keys are checked.
+        // Keys that others can read are rejected, certificates are not. Protect the certificate
+        // that is passed as a key, so that the check of its content is reached.
         if key == &good.cert {
             fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
         }
@@ -157,7 +158,8 @@ fn keys_of_every_kind_and_chains_are_served() {
         return;
     };
     let backend = backends::backend(backends::ok);
-    // SEC1, and a file that contains the chain and other text.
+    // Key in SEC1 format, and below a file that contains the chain and other text. Both are common
+    // results of other tools.
     authority.openssl("ec -in server.key -out sec1.key");
     authority.openssl("genrsa -traditional -out rsa.key 2048");
     authority.openssl("req -new -key rsa.key -subj /CN=rsa -out rsa.csr");

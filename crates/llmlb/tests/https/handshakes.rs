@@ -23,7 +23,6 @@ fn connect(world: &World) -> TcpStream {
     stream
 }
 
-/// Returns the first record of a handshake.
 fn client_hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     let name = ServerName::try_from("localhost").unwrap();
     let mut session = ClientConnection::new(Arc::clone(config), name).unwrap();
@@ -32,7 +31,6 @@ fn client_hello(config: &Arc<ClientConfig>) -> Vec<u8> {
     hello
 }
 
-/// Reads until the server closes the connection.
 fn until_closed(mut stream: TcpStream) -> Vec<u8> {
     let mut received = Vec::new();
     if let Err(error) = stream.read_to_end(&mut received) {
@@ -72,7 +70,8 @@ fn handshake_that_stops_is_ended_by_a_timeout() {
     };
     let config = tunnel::client_config(&world.authority.certificate, &H1);
     let hello = client_hello(&config);
-    // Without a byte, after a part of the first message, and after the whole message.
+    // Clients stop before the first byte, within the first message (ClientHello), and after it.
+    // Each connection must be closed by the timeout.
     let streams: Vec<_> = [0, 1, 100, hello.len()]
         .into_iter()
         .map(|length| {
@@ -124,7 +123,8 @@ fn bytes_that_are_no_handshake_are_rejected() {
     until("the failures are counted", || {
         world.failed_handshakes() >= 4
     });
-    // Each failure is a debug line, so that clients cannot fill the log.
+    // Failed handshakes must not be logged at the default level, otherwise any client could fill
+    // the log.
     assert!(!world.server.log().contains("handshake"));
 }
 
@@ -135,7 +135,8 @@ fn open_handshake_counts_as_a_connection() {
         return;
     };
     let mut silent = Vec::new();
-    // Loopback clients have a few connections more than the limit.
+    // Clients on this machine may open a few connections more than `server.max_connections`, so
+    // open connections until one is rejected.
     let rejected = loop {
         let mut stream = connect(&world);
         stream

@@ -20,7 +20,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::tunnel::{self, H1};
 use crate::world::{self, World};
 
-/// Replaces a file as certbot does: in one step.
+/// Replaces a file in one step, as certbot does, so that no reader sees a part of it.
 fn replace(path: &Path, from: &Path) {
     let new = path.with_extension("new");
     fs::copy(from, &new).unwrap();
@@ -62,7 +62,7 @@ fn new_certificate_is_used_without_a_restart() {
     let after = world.tls_status();
     assert_ne!(before["loaded_at"], after["loaded_at"]);
     assert_eq!(after["error"], Value::Null);
-    // Open connections go on.
+    // A new certificate must not end connections that are already open.
     open.send_get("/healthz");
     assert_eq!(open.answer().status(), 200);
     assert_eq!(world.post(ASK).status(), 200);
@@ -125,7 +125,7 @@ fn invalid_files_keep_the_old_certificate_until_they_are_fixed() {
     );
 }
 
-/// Opens connections until told to stop. Each has a full handshake and one request.
+/// Opens connections, each with a full handshake and one request, until the flag `stop` is set.
 async fn connect_again_and_again(
     world: &World,
     config: Arc<ClientConfig>,
@@ -184,7 +184,8 @@ fn no_handshake_fails_while_the_certificate_is_replaced() {
         });
         for (number, one) in renewed.iter().enumerate() {
             replace(&live.cert, &one.cert);
-            // Half of the time the two files do not belong together for more than one check.
+            // For every second certificate, keep the new certificate with the old key for longer
+            // than one check of the files. The server must go on with its previous pair.
             if number % 2 == 0 {
                 until("the mismatch is noticed", || {
                     !world.tls_status()["error"].is_null()

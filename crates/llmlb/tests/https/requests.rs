@@ -11,7 +11,8 @@ use testkit::{Connection, Received, Sandbox, h2_client, raw, read_chunk, until, 
 use crate::tunnel::{H1, H2, Options};
 use crate::world::{self, World};
 
-/// Responds with the length of the request's body.
+/// Responds with the length of the request's body, so that the test can check that all of it
+/// arrived.
 fn length(request: &Received, stream: &mut TcpStream) {
     wire::json(stream, 200, &request.body.len().to_string());
 }

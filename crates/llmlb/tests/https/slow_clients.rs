@@ -58,7 +58,8 @@ fn http_2_stream_that_is_not_read_is_reset_after_send_timeout() {
         let response = h2_client::send(&client, request, LARGE_REQUEST).await;
         let mut body = response.await.unwrap().into_body();
         let ended = loop {
-            // The data is not released, so the window of the stream stays closed.
+            // The client does not release received data, so the flow-control window of the stream
+            // stays closed and the server cannot send.
             match body.data().await {
                 Some(Ok(_)) => {}
                 Some(Err(error)) => break error,

@@ -14,7 +14,6 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName}
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tokio_util::task::TaskTracker;
 
-/// Options of a TLS client.
 #[derive(Clone)]
 pub(crate) struct Options<'a> {
     /// Protocols that the client offers. Empty: no ALPN.

@@ -8,7 +8,6 @@ use testkit::{Answer, FakeLlm, LlmlbServer, Sandbox};
 
 use crate::tunnel::{self, H1, Options};
 
-/// A server with TLS in front of one backend.
 pub(crate) struct World {
     pub(crate) authority: Authority,
     pub(crate) server: LlmlbServer,
@@ -74,19 +73,16 @@ impl World {
         testkit::post(self.tunnel, CHAT, body)
     }
 
-    /// Number of handshakes that have failed.
     pub(crate) fn failed_handshakes(&self) -> u64 {
         self.tls_status()["failed_handshakes"].as_u64().unwrap()
     }
 
-    /// Object `tls` of the server's status.
     pub(crate) fn tls_status(&self) -> serde_json::Value {
         testkit::get(self.tunnel, "/status").json()["tls"].take()
     }
 }
 
 impl World {
-    /// Waits until this number of requests is in flight.
     pub(crate) fn until_in_flight(&self, count: u64) {
         testkit::until("that many requests are in flight", || {
             testkit::get(self.tunnel, "/status").json()["in_flight"] == count

@@ -11,7 +11,8 @@ fn huge_malformed_and_repeated_credentials_are_rejected() {
     let good = add(&sandbox, "alice");
     let (backend, server) = serve(&sandbox, "");
     for (fields, allowed) in [
-        // Longer than `server.max_header`.
+        // The header exceeds `server.max_header`, so it may be rejected in front of the check of
+        // the key.
         (bearer(&"x".repeat(1 << 20)), &[400, 431][..]),
         (bearer(&"x".repeat(20_000)), &[401]),
         (bearer(&good.repeat(100)), &[401]),
@@ -65,7 +66,8 @@ fn key_in_the_query_does_not_authenticate() {
     }
 }
 
-/// Guesses leave nothing behind: neither records nor memory per secret.
+/// Wrong keys must leave neither records nor memory per key behind, otherwise a client that guesses
+/// keys could exhaust memory or disk.
 #[cfg(target_os = "linux")]
 #[test]
 fn many_wrong_keys_do_not_grow_the_server() {

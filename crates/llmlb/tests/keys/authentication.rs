@@ -43,7 +43,8 @@ fn client_without_a_valid_key_gets_the_error_of_its_api() {
         }
     }
     assert_eq!(asked(&backend).len(), 1, "only the request with the key");
-    // Refused requests are counters, not records.
+    // Refused requests must only be counted: a record for each would let clients without a key fill
+    // the disk.
     let status = server.status();
     assert_eq!(status["refused"], json!({ "invalid_api_key": 8 }));
     assert_eq!(status["keys"]["required"], true);
@@ -131,7 +132,8 @@ fn status_page_is_served_to_admin_keys_also_through_a_proxy() {
 fn changes_apply_to_a_running_server_and_its_last_key_does_not_open_it() {
     let sandbox = testkit::sandbox!();
     let (_backend, server) = serve(&sandbox, "");
-    // Without any key the server serves every client.
+    // Without any key the server serves every client. The first key must then close it to clients
+    // without a key.
     assert_eq!(server.post(CHAT, ASK).status(), 200);
     let first = add(&sandbox, "alice");
     until("the first key closes the server", || {
@@ -154,7 +156,8 @@ fn changes_apply_to_a_running_server_and_its_last_key_does_not_open_it() {
         chat(&server, &third) == 401
     });
     assert_eq!(server.post(CHAT, ASK).status(), 401);
-    // A deleted file does not open the server either.
+    // If the key file is deleted, the server must keep its keys, otherwise it would serve every
+    // client.
     std::fs::remove_file(sandbox.data_dir().join("keys.json")).unwrap();
     server.process.until_output("keys.json was deleted");
     assert_eq!(server.post(CHAT, ASK).status(), 401);

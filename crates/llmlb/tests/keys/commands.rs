@@ -153,7 +153,8 @@ fn names_are_unique_and_commands_say_what_to_type() {
     ] {
         key(&sandbox, words).assert_code(2);
     }
-    // A revoked name may be used again, with another secret.
+    // The name of a revoked key may be used again. The new key must have another secret, so that
+    // the revoked secret stays invalid.
     key(&sandbox, "revoke alice").assert_code(0);
     key(&sandbox, "revoke alice").assert_code(1);
     assert_ne!(add(&sandbox, "alice"), old);

@@ -35,8 +35,8 @@ fn key_may_use_only_its_models_and_sees_no_others() {
         let answer = send(&server, "POST", path, &some, body);
         assert_eq!(answer.status(), 403, "{path}: {answer:?}");
     }
-    // The body of this endpoint is not read, so the model in the query may not be the one in the body: the key
-    // does not permit it.
+    // llmlb does not read the body of this endpoint. The query names an allowed model, but the
+    // backend may use the model in the body, so the request must be rejected.
     let mut client = testkit::Connection::open(server.address);
     client.send(format!(
         "POST /v1/infill?model=fast HTTP/1.1\r\nhost: localhost\r\n{some}content-length: 15\r\n\r\n{{\"model\":\"gpt\"}}"
@@ -68,7 +68,8 @@ fn key_may_use_only_its_models_and_sees_no_others() {
     let answer = send(&server, "POST", CHAT, &some, &ask("llama3-absent"));
     let message = answer.json()["error"]["message"].to_string();
     assert!(message.contains("Available: fast, llama3:8b."), "{message}");
-    // Requests that a key does not permit are counters, not records.
+    // Requests for models that a key does not permit must only be counted: a record for each would
+    // let clients fill the disk.
     let refused = server.status()["refused"]["model_not_allowed"].clone();
     assert_eq!(refused, 8);
     assert_eq!(server.stop(), Some(0));
@@ -77,7 +78,8 @@ fn key_may_use_only_its_models_and_sees_no_others() {
     assert_eq!(statuses, [200, 200, 404]);
 }
 
-/// A request names an allowed model where llmlb reads it, and another one where a backend would use it.
+/// Hides a forbidden model: a request names an allowed model where llmlb reads it, and a forbidden
+/// one where a backend might read it.
 #[test]
 fn allowed_model_does_not_hide_another_one() {
     let sandbox = testkit::sandbox!();

@@ -44,7 +44,8 @@ fn public_address_needs_a_key_or_an_explicit_setting() {
     assert_eq!(send(&mut client, &bearer(&good)), 200);
     assert_eq!(send(&mut client, ""), 401);
     drop(server);
-    // A file whose keys are all revoked keeps the server closed.
+    // A server whose keys are all revoked must reject every client and not serve them without a
+    // key.
     key(&sandbox, "revoke alice").assert_code(0);
     let server = sandbox.serve("--demo -H 0.0.0.0");
     assert_eq!(server.post(CHAT, ask).status(), 401);
@@ -52,7 +53,8 @@ fn public_address_needs_a_key_or_an_explicit_setting() {
     std::fs::remove_file(sandbox.data_dir().join("keys.json")).unwrap();
     run("serve -p 0 --demo -H 0.0.0.0").assert_code(1);
     sandbox.serve("--demo -H 0.0.0.0 --allow-public");
-    // Keys of the configuration file suffice.
+    // Keys in the configuration file are enough for a public address: `serve` starts without
+    // `--allow-public`.
     sandbox.file(
         "keys.toml",
         "[[key]]\nname = \"ci\"\nkey_env = \"CI_KEY\"\n",

@@ -5,13 +5,11 @@ use std::process::Command;
 use testkit::backends::{ASK, CHAT, backend, ok};
 use testkit::{Answer, Connection, FakeLlm, Finished, LlmlbServer, Sandbox};
 
-/// Runs `llmlb key` with these words.
 #[track_caller]
 pub(crate) fn key(sandbox: &Sandbox, words: &str) -> Finished {
     Finished::run(&mut sandbox.command(&format!("key {words}")))
 }
 
-/// Creates a key and returns its secret.
 #[track_caller]
 pub(crate) fn add(sandbox: &Sandbox, words: &str) -> String {
     secret(&key(sandbox, &format!("add {words}")))
@@ -50,7 +48,8 @@ pub(crate) fn serve_with(
     sandbox.serve_with(edit(&mut sandbox.command("serve -p 0")))
 }
 
-/// Sends a request with these header lines, each of which ends in `\r\n`.
+/// Sends a request with these header lines and returns its response. Each line must end in `\r
+/// `.
 #[track_caller]
 pub(crate) fn send(
     server: &LlmlbServer,

@@ -11,7 +11,6 @@ use crate::support::{chat, secret};
 const SERVICE: u32 = 65534;
 const STRANGER: u32 = 65533;
 
-/// Runs a command as this user.
 fn command(sandbox: &Sandbox, user: u32, words: &str) -> Command {
     let llmlb = sandbox.path("llmlb").display().to_string();
     let ids = [format!("--reuid={user}"), format!("--regid={user}")];
@@ -54,11 +53,12 @@ fn key_file_belongs_to_the_owner_of_the_data_directory_whoever_runs_the_command(
     let mut serve = command(&sandbox, SERVICE, "serve -p 0 --demo");
     let server = sandbox.serve_with(&mut serve);
     for secret in &secrets {
-        // The demo has no model `m`, so 404 means that the key is valid.
+        // The demo does not serve the model `m`, so 404 shows that the key was accepted; a wrong
+        // key would get 401.
         assert_eq!(chat(&server, secret), 404);
     }
-    // A user who may write the directory, but is not its owner, would create a file that the server
-    // cannot trust.
+    // Every user may write the directory now. A file that a stranger creates would not be trusted
+    // by the server, so the command must refuse.
     fs::set_permissions(sandbox.data_dir(), PermissionsExt::from_mode(0o777)).unwrap();
     let refused = run(STRANGER, "key add e");
     refused.assert_code(1);
@@ -68,7 +68,8 @@ fn key_file_belongs_to_the_owner_of_the_data_directory_whoever_runs_the_command(
     refused.assert_code(1);
     assert!(refused.stdout.is_empty(), "{refused:?}");
     assert!(!file.exists());
-    // A file of another user is not trusted: not by the server's user, and not by root.
+    // A key file that belongs to another user must be refused both for the service's user and for
+    // root, because its owner could add keys.
     fs::write(&file, "{}").unwrap();
     chown(&file, Some(STRANGER), Some(STRANGER)).unwrap();
     fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();

@@ -63,13 +63,15 @@ fn websocket_needs_a_key_that_allows_its_model() {
         (path, &*format!("{protocol}{protocol}"), 401),
         ("/v1/realtime?model=other", &*bearer, 403),
         ("/v1/realtime", &*bearer, 403),
-        // The messages of another WebSocket could name any model.
+        // llmlb does not know this endpoint, so the messages of its WebSocket could name any model.
+        // A key with a list of models must not open it.
         ("/v1/unknown?model=m", &*bearer, 403),
     ] {
         let (status, body) = open(&server, path, fields);
         assert_eq!(status, expected, "{path} {fields}: {body}");
     }
-    // A key in the query is no key, and does not reach the backend.
+    // A key in the query must not authenticate a client, and must be removed from the target that
+    // the backend gets.
     let (status, _) = open(&server, &format!("{path}&api_key={good}"), "");
     assert_eq!(status, 401);
     let (status, head) = open(&server, &format!("{path}&api_key={good}"), &bearer);

@@ -8,7 +8,7 @@ use testkit::{FakeLlm, LlmlbServer, until};
 
 use crate::world::{World, chat, limits, send, tokens_in_report, until_idle};
 
-/// Tokens of one request, as the backend reports them.
+/// Tokens of one request, as the fake backend reports them in its usage.
 const EACH: u64 = 150;
 
 fn spent(server: &LlmlbServer) -> u64 {
@@ -34,7 +34,7 @@ fn spend_is_exact_across_kill_nine() {
             for _ in 0..8 {
                 scope.spawn(|| {
                     while !is_over.load(Ordering::Relaxed) {
-                        // The kill cuts some connections.
+                        // The kill of the server cuts some requests, so errors are expected here.
                         let _ = server.send(&chat(""));
                     }
                 });
@@ -48,10 +48,12 @@ fn spend_is_exact_across_kill_nine() {
     }
     let server = world.start();
     let recorded = tokens_in_report(&sandbox);
-    // A request that is settled but not recorded at the kill has sent no last byte to its client.
+    // A request that was admitted but not recorded when the server was killed did not reach its
+    // client completely. So the restored spend must equal the recorded tokens.
     assert!(recorded >= 30 * EACH, "{recorded}");
     assert_eq!(spent(&server), recorded);
-    // Consolidation moves the records from staging to the totals, and changes no sum.
+    // Consolidation moves records from staging to the totals. The spend after a restart is read
+    // from both, so it must not change.
     for _ in 0..3 {
         assert_eq!(send(&server, &chat("")).status(), 200);
     }
@@ -80,7 +82,8 @@ fn exhausted_budget_is_refused_until_the_period_ends() {
     until_idle(&server);
     assert_eq!(with_maximum().status(), 200);
     until_idle(&server);
-    // 300 are spent, so that 120 tokens and the prompt are too many.
+    // 300 tokens of the budget are spent, so that a maximum of 120 tokens and the prompt would
+    // exceed it.
     let refused = with_maximum();
     assert_eq!(refused.status(), 429);
     let error = &refused.json()["error"];
@@ -94,7 +97,7 @@ fn exhausted_budget_is_refused_until_the_period_ends() {
     assert!(wait <= 31 * 24 * 3600, "{wait}");
     assert_eq!(limits(&server)["refused"]["budget"], 1);
     drop(server);
-    // A restart does not restore the budget.
+    // A restart must not restore the budget: the spend is read from the usage records.
     let server = world.start();
     assert_eq!(send(&server, &chat(r#","max_tokens":120"#)).status(), 429);
     assert_eq!(send(&server, &chat(r#","max_tokens":60"#)).status(), 200);
@@ -119,13 +122,15 @@ fn records_of_other_servers_and_programs_count() {
     let server = world.start();
     assert_eq!(spent(&server), EACH + 700);
     assert_eq!(send(&server, &chat(r#","max_tokens":200"#)).status(), 429);
-    // Records that are staged while the server runs count within some seconds.
+    // Another program stages a record while the server runs. The server must add it to the spend
+    // within seconds.
     let record = "{\"key\":\"alice\",\"tokens\":10}\n";
     testkit::Finished::run_with(&mut sandbox.command("usage stage"), record).assert_code(0);
     until("the record counts", || spent(&server) == EACH + 710);
 }
 
-/// Names of models that clients invent do not take a key's sum.
+/// Totals limit the number of groups, and clients can invent names of models. Tokens of the groups
+/// that are merged must still count for their key.
 #[test]
 fn spend_of_a_key_does_not_depend_on_the_number_of_groups() {
     let sandbox = testkit::sandbox!();

@@ -37,8 +37,8 @@ fn requests_per_minute_are_exact_under_64_clients() {
         admitted,
         "refused requests reach no backend"
     );
-    // The first admitted request leaves the window a minute after it was admitted. A slow machine may
-    // need longer for all requests.
+    // The limit applies to 60 seconds. If a slow machine needs longer for all requests, the first
+    // ones have left the window and more are admitted.
     let is_one_window = began.elapsed() < Duration::from_secs(60);
     assert!(
         admitted == LIMIT || !is_one_window && admitted > LIMIT,
@@ -46,7 +46,8 @@ fn requests_per_minute_are_exact_under_64_clients() {
     );
     let status = limits(&server);
     assert_eq!(status["refused"]["requests"], refused, "{status}");
-    // Refused requests are counters, not records.
+    // Refused requests must not be recorded, otherwise a client beyond its limit could fill the
+    // disk. They are only counted.
     let count = || sandbox.records().unwrap().len();
     until("the records are written", || count() == admitted);
     assert_eq!(server.status()["refused"]["rate_limit_exceeded"], refused);
@@ -132,7 +133,7 @@ fn request_that_fails_over_counts_once() {
     );
     let status = limits(&server);
     assert_eq!(status["requests_per_minute"]["used"], 1);
-    // The failed request used nothing, as its record says.
+    // The failed attempt must add no tokens: the spend of the key equals the tokens of the record.
     let settled = || Some(limits(&server)).filter(|status| status["reserved"] == 0);
     let status = eventually("the request is settled", settled);
     let record = eventually("the record", || sandbox.records().unwrap().pop());

@@ -36,7 +36,8 @@ fn refusal_has_the_format_and_the_fields_of_openai() {
     assert!((1..=61).contains(&seconds), "{seconds}");
     assert_eq!(field("x-ratelimit-remaining-requests"), "0");
     assert_eq!(field("x-should-retry"), "");
-    // Other responses to the key have the fields too.
+    // Responses to other requests with this key must have the rate limit fields too, so that
+    // clients can slow down in time.
     let models = send(&server, &authorized(Request::get("/v1/models")));
     assert_eq!(
         models.head.header("x-ratelimit-limit-requests").as_deref(),
@@ -76,7 +77,8 @@ fn request_that_could_exceed_the_tokens_per_minute_is_refused() {
     let sandbox = testkit::sandbox!();
     let backend = FakeLlm::answering("m").unwrap();
     let server = World::new(&sandbox, &[&backend], "tpm = 1000").start();
-    // The maximum output and the choices are reserved together.
+    // The maximum output is reserved for each of the `n` choices. Both requests could therefore
+    // exceed 1000 tokens and must be refused.
     for fields in [r#","max_tokens":1000"#, r#","max_tokens":300,"n":4"#] {
         let refused = send(&server, &chat(fields));
         assert_eq!(refused.status(), 429);
@@ -96,7 +98,8 @@ fn request_that_could_exceed_the_tokens_per_minute_is_refused() {
         );
     }
     assert_eq!(send(&server, &chat(r#","max_tokens":300"#)).status(), 200);
-    // 150 tokens were metered, which replaced the reservation.
+    // Metering replaced the reserved tokens by the 150 that were used. A reservation that stays
+    // would refuse later requests without reason.
     assert_eq!(limits(&server)["tokens_per_minute"]["used"], 150);
     let refused = send(&server, &chat(r#","max_tokens":900"#));
     assert_eq!(refused.status(), 429);
@@ -111,6 +114,7 @@ fn key_without_limits_has_no_fields() {
     let answer = send(&server, &chat(""));
     assert_eq!(answer.status(), 200);
     assert_eq!(answer.head.header("x-ratelimit-limit-requests"), None);
-    // The spend is known in case the key gets a budget.
+    // Spend is counted without a budget as well, so that a budget that is added later starts with
+    // the right sum.
     assert_eq!(limits(&server)["spent"]["day"], 150);
 }

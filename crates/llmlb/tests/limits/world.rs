@@ -69,7 +69,6 @@ pub(crate) fn send(server: &LlmlbServer, request: &Request) -> Response {
     server.send(request).unwrap()
 }
 
-/// State of the limits of `alice`.
 pub(crate) fn limits(server: &LlmlbServer) -> Value {
     server.status()["limits"]["keys"]["alice"].clone()
 }

@@ -54,7 +54,8 @@ fn disconnect_before_the_first_byte_is_recorded_without_a_response() {
         assert_eq!(record["bytes"], 0, "{record:#}");
         assert_eq!(record["model"], "m", "{record:#}");
         assert_eq!(record["stream"], is_stream, "{record:#}");
-        // The backend has read the prompt or will read it, so that it is counted.
+        // The backend has probably read the prompt, so its estimated tokens are recorded although
+        // no response was received.
         assert!(record["prompt_tokens"].as_u64() > Some(0), "{record:#}");
         assert_eq!(record["completion_tokens"], 0, "{record:#}");
         assert_eq!(record["tokens_from"], "estimated", "{record:#}");
@@ -63,7 +64,7 @@ fn disconnect_before_the_first_byte_is_recorded_without_a_response() {
     assert_eq!(records::all(&sandbox).len(), 2);
 }
 
-/// Speech is not metered in tokens, so that there is nothing to estimate.
+/// Speech is not metered in tokens, so the record must not contain an estimate.
 #[test]
 fn disconnect_before_the_first_byte_of_speech_is_recorded_without_tokens() {
     let sandbox = testkit::sandbox!();
@@ -79,7 +80,8 @@ fn disconnect_before_the_first_byte_of_speech_is_recorded_without_tokens() {
     assert_eq!(record["tokens_from"], "none", "{record:#}");
 }
 
-/// A backend that was processing the request is named even if it has not responded yet.
+/// The record must name the backend that was processing the request even if it had not responded
+/// yet: its operator pays for the work.
 #[test]
 fn disconnect_before_the_first_byte_is_recorded_with_the_backend() {
     let sandbox = testkit::sandbox!();
@@ -204,7 +206,8 @@ fn disconnect_within_a_plain_response_has_a_record() {
 #[test]
 fn disconnect_after_the_done_event_is_recorded_as_complete() {
     let sandbox = testkit::sandbox!();
-    // The backend sends `[DONE]` and does not end the body.
+    // The backend sends `[DONE]` but leaves the body open, so the client disconnects from a
+    // response that has not ended formally.
     let mock = pausing(&[WORD, STOP, USAGE, DONE]);
     let server = serve(&sandbox, &[&mock], UNPROBED);
     let mut client = Connection::open(server.address);
@@ -238,7 +241,8 @@ fn http2_stream_reset_has_one_record() {
         let mut body = response.await.unwrap().into_body();
         assert!(next(&mut body).await.unwrap().is_ok());
         drop(body);
-        // Only the stream is reset: the connection stays open.
+        // The client resets only the stream. Its HTTP/2 connection stays open, so the record must
+        // not wait for the end of the connection.
         let record = loop {
             tokio::task::yield_now().await;
             if let Some(record) = records::of_request(&sandbox, "a").pop() {
@@ -337,8 +341,8 @@ fn upload_that_stalls_has_one_record() {
         let record = records::one(&sandbox, id);
         assert_eq!(record["outcome"], "cancelled", "{record:#}");
         assert_eq!(record["status"], 408, "{record:#}");
-        // Only the streamed upload reached a backend. A body that llmlb must read for routing is forwarded
-        // when it is complete.
+        // Only the body that is streamed unread reached a backend. A body with a model is forwarded
+        // when it is complete, so its request has no attempt.
         let attempts = record["attempts"].as_array().unwrap().len();
         assert_eq!(attempts, usize::from(id == "passing"), "{record:#}");
     }
@@ -401,7 +405,8 @@ fn response_that_exceeds_the_idle_timeout_is_recorded_as_cut() {
 fn request_refused_by_a_full_queue_has_a_record() {
     let sandbox = testkit::sandbox!();
     let mut occupied = Occupied::new();
-    // One backend is down, and the other has no free slot.
+    // One backend is stopped, and the only slot of the other one is occupied. The request is
+    // refused because the queue is full.
     let gone = backend(ok);
     let server = occupied.beside(&sandbox, &gone);
     gone.stop();
@@ -432,8 +437,8 @@ fn disconnect_right_after_the_request_is_recorded_if_it_reached_a_backend() {
         send(&mut client, &format!("r-{number}"), CHAT, &request_body);
         drop(client);
     }
-    // The server accepts connections in order. When this last client is served, all earlier clients were
-    // accepted.
+    // The server accepts connections in order, so once this last client is served, it has accepted
+    // all earlier ones. The test may then compare requests and records.
     let mut client = Connection::open(server.address);
     send(&mut client, "stays", CHAT, &chat("Hello", true).to_string());
     assert_eq!(client.head().status(), 200);

@@ -19,7 +19,8 @@ fn rejecting_backend(status: u16) -> FakeLlm {
     backend(move |_, stream| wire::json(stream, status, r#"{"error":{"message":"no"}}"#))
 }
 
-/// Sends requests until one was tried at the bad backend, and returns the record of that request.
+/// Sends requests until one was tried at the bad backend and retried at the good one. Returns the
+/// record of that request.
 fn failed_over(sandbox: &Sandbox, bad: &FakeLlm, good: &FakeLlm) -> Value {
     let server = serve(sandbox, &[bad, good], UNPROBED);
     let mut requests = 0;
@@ -88,7 +89,8 @@ fn request_that_fails_at_every_backend_has_one_record_with_all_attempts() {
     assert_eq!(tried, all);
 }
 
-/// The backend whose error response is passed on is the record's backend, not a failed attempt.
+/// A backend whose error response reached the client is the record's backend. Listing it as a
+/// failed attempt too would count it twice.
 #[test]
 fn forwarded_error_response_is_not_listed_as_a_failed_attempt() {
     for (status, others) in [(503, 0), (503, 1), (500, 0), (500, 1)] {

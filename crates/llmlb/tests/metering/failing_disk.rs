@@ -100,11 +100,12 @@ fn failed_background_sync_is_reported_and_refuses_requests_if_so_configured() {
     }
 }
 
-/// Returns the lines of the log, without their times, that report a failing disk or its recovery.
+/// Returns the log lines, without their times, that report a failing disk or its recovery.
+/// Reminders of a failure that persists are omitted.
 fn disk_lines(log: &str) -> Vec<String> {
     let text = |line: &str| line.split_once(" llmlb: ").map(|(_, text)| text.to_owned());
     let is_about_the_disk = |line: &String| {
-        let is_reminder = line.contains("still, after ");
+        let is_reminder = line.contains("usage: problem persists");
         !is_reminder && (line.contains("input/output error") || line.contains(" again"))
     };
     log.lines()
@@ -168,7 +169,8 @@ fn failing_disk_is_logged_at_its_begin_and_end_and_shown_in_status_meanwhile() {
         until("status shows the error", || {
             error().is_some_and(|error| error.contains("input/output error"))
         });
-        // Further failures add no lines to the log.
+        // While the calls keep failing, further requests must add no lines to the log: a repeated
+        // error is logged once.
         for _ in 0..3 {
             post("meanwhile");
             std::thread::sleep(std::time::Duration::from_secs(1));

@@ -28,13 +28,15 @@ struct World {
 impl World {
     fn new(on_failure: &str) -> Self {
         let sandbox = testkit::sandbox!();
-        // The disk is so large that records alone never fill it: only the test fills it.
+        // The disk is so large that the records of the test do not fill it. Only the test decides
+        // when it is full.
         let disk = SmallDisk::mount(&sandbox, 64);
         let backend = counting_backend(Reports::IfAsked);
         let mut command = sandbox.command(&format!("serve -p 0 --backend {}", backend.mock.url()));
         command
             .env("LLMLB_USAGE_ON_FAILURE", on_failure)
-            // No consolidation runs during the test, so that none frees space.
+            // Disable consolidation during the test, because it would free space on the disk that
+            // the test has filled.
             .env("LLMLB_USAGE_EVERY", "24h");
         let server = sandbox.serve_with(&mut command);
         Self {
@@ -112,7 +114,8 @@ fn serves_on_a_full_disk() {
         }
         let safe: BTreeSet<_> = ids(&world.sandbox);
         world.disk.fill();
-        // The open entry may have space for a few more records.
+        // The open entry may have space for a few more records, so send requests until one is not
+        // recorded.
         until("a record is lost", || {
             let id = next(&world);
             !world.is_recorded(&id)
@@ -122,23 +125,25 @@ fn serves_on_a_full_disk() {
         }
         let status = world.server.status();
         assert!(status["usage"]["error"].is_string(), "{status:#}");
-        // Each loss is logged when it begins, not for every record.
+        // The loss of records must be logged when it begins, and not for every lost record,
+        // otherwise the log would fill a disk too.
         let log = world.server.process.stderr();
         let begins = log
             .lines()
             .filter(|line| line.contains("; records lost since the start"));
         let begins = begins
-            .filter(|line| !line.contains("usage: still,"))
+            .filter(|line| !line.contains("usage: problem persists"))
             .count() as u64;
         assert_eq!(begins, times, "{log}");
-        // Records staged earlier are still there.
+        // Records that were staged in front of the failure must survive the full disk.
         assert!(ids(&world.sandbox).is_superset(&safe));
         world.disk.empty();
         until("records are staged again", || {
             let id = next(&world);
             world.is_recorded(&id)
         });
-        // Records that were not on the disk yet when it was full are written again.
+        // Some records were accepted but not synced when the disk became full. They must be written
+        // again, and only then may `/status` report no error.
         until("status shows no error", || {
             world.server.status()["usage"]["error"].is_null()
         });
@@ -147,7 +152,8 @@ fn serves_on_a_full_disk() {
         let kept = ids(&world.sandbox).len() as u64;
         assert_eq!(kept + world.lost(), served_count(&world), "kept {kept}");
         assert!(ids(&world.sandbox).is_superset(&safe));
-        // The count of lost records outlives the server.
+        // The server writes the number of lost records to `lost.jsonl`, so that `usage verify` can
+        // report it when the server has ended.
         until("the loss is in lost.jsonl", || {
             world.lost_on_disk() == world.lost()
         });
@@ -159,11 +165,10 @@ fn serves_on_a_full_disk() {
     assert!(kept.is_subset(&served));
     let lost = world.lost();
     assert_eq!(kept.len() as u64 + lost, served.len() as u64);
-    // Recorded requests are delivered, and the books balance.
+    // After the full disk, every recorded request must be delivered, and the books must balance.
     assert_delivered(&world, &kept);
 }
 
-/// Number of requests that the server has served.
 fn served_count(world: &World) -> u64 {
     world.server.status()["requests"].as_u64().unwrap()
 }
@@ -174,8 +179,8 @@ fn ids(sandbox: &Sandbox) -> BTreeSet<String> {
     all.iter().map(id).collect()
 }
 
-/// Stops the server, delivers all records, staged or archived, and checks that the receiver gets exactly
-/// these, once.
+/// Stops the server and delivers all records, also those that it has archived. Asserts that the
+/// receiver gets exactly the expected ones, each once.
 fn assert_delivered(world: &World, expected: &BTreeSet<String>) {
     let sandbox = &world.sandbox;
     let stopped = sandbox.run(&format!("stop -p {}", world.server.port()));
@@ -228,7 +233,8 @@ fn serves_under_load_on_a_full_disk() {
             until("requests are served", || {
                 served.load(Ordering::SeqCst) > more
             });
-            // Records that are on the disk now must survive the full disk.
+            // Remember the records that are readable now: each must still exist after the disk was
+            // full.
             seen.lock().unwrap().extend(ids(&world.sandbox));
             let lost = world.lost();
             world.disk.fill();
@@ -291,7 +297,8 @@ fn refuses_on_a_full_disk() {
             lost <= recoveries,
             "lost {lost}, recovered {recoveries} times"
         );
-        // Pages that need no record are still served.
+        // Health checks and model lists need no record, so the server must still serve them while
+        // it refuses inference requests.
         assert_eq!(world.server.get("/healthz").status(), 200);
         assert_eq!(world.server.get("/v1/models").status(), 200);
         world.disk.empty();

@@ -64,7 +64,8 @@ fn client_receives_usage_only_if_it_asks_for_it() {
         assert_eq!(record["cached_tokens"], 4, "{record:#}");
         assert_eq!(record["tokens_from"], "reported", "{record:#}");
     }
-    // The backend was asked for usage each time.
+    // llmlb must ask the backend for usage in every request, also if the client did not, otherwise
+    // the tokens would only be estimated.
     for request in asked(&mock) {
         let body: Value = serde_json::from_slice(&request.body).unwrap();
         assert_eq!(body["stream_options"]["include_usage"], true);
@@ -111,8 +112,8 @@ fn request_and_response_are_unchanged_without_metering() {
     assert!(!sandbox.path("data").exists());
 }
 
-/// Without the option, llama.cpp sends the timings with the last delta: they must not be removed
-/// together with the usage.
+/// llama.cpp sends its timings in the event that has the usage. Removing the usage must keep the
+/// timings, as they are in a stream without the usage option.
 #[test]
 fn other_fields_of_a_usage_event_are_forwarded() {
     const TIMINGS: &str = "data: {\"choices\":[],\"id\":\"c\",\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":3},\"timings\":{\"prompt_n\":9}}\n\n";
@@ -145,7 +146,8 @@ fn other_fields_of_a_usage_event_are_forwarded() {
     }
 }
 
-/// Splits a stream in two at every byte, and checks that the client misses only the usage.
+/// Sends a stream many times, split in two at every byte. Asserts that the client receives
+/// everything but the usage, wherever the split is.
 fn at_every_byte(
     wire: &str,
     usage: &str,
@@ -162,7 +164,7 @@ fn at_every_byte(
         let text = wire.to_owned();
         scripted.next(move |_, stream| send_split(stream, &text, at));
         let id = format!("at-{at}");
-        // Every 16th client asks for usage itself.
+        // Every 16th client asks for usage itself. It must receive the stream unchanged.
         let (body, expected) = if at % 16 == 0 {
             (with_usage_option(request_body.clone()), wire)
         } else {
@@ -209,8 +211,8 @@ fn usage_event_is_found_wherever_a_segment_ends() {
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n";
         let length = format!("content-length: {}\r\n\r\n", text.len());
         let _ = stream.write_all([head, &length, &text[..at]].concat().as_bytes());
-        // After this pause llmlb has most likely read the first segment. If not, it reads the text in one
-        // piece, and this position is not tested.
+        // After this pause llmlb has probably read the first segment. Otherwise both parts arrive
+        // together, and this split position is not tested in this run.
         thread::sleep(Duration::from_millis(1));
         let _ = stream.write_all(&text.as_bytes()[at..]);
     });
@@ -315,7 +317,7 @@ fn text_that_cannot_become_usage_is_forwarded_at_once() {
     }
 }
 
-/// Only a stream from which usage may be removed loses its `Content-Length`.
+/// A response from which usage cannot be removed must keep its `Content-Length`.
 #[test]
 fn content_length_is_forwarded_if_nothing_can_be_removed() {
     let sandbox = testkit::sandbox!();
@@ -370,11 +372,12 @@ fn with_trailers(client: &mut Connection) -> (String, Vec<String>) {
     (String::from_utf8(body).unwrap(), fields)
 }
 
-/// The last event may be incomplete and trailers may follow it: the client receives both, in this
-/// order.
+/// llmlb holds back an incomplete last event, because it may contain usage. When trailers follow,
+/// the client must receive the held text first and then the trailers.
 #[test]
 fn text_held_back_is_forwarded_in_front_of_the_trailers() {
-    /// Beginning of an event that could become usage, and does not.
+    /// Beginning of an event that llmlb must hold back because usage may follow, although it never
+    /// does.
     const BEGUN: &str = "data: {\"id\":\"c\"";
     let half_usage = USAGE.trim_end();
     let sandbox = testkit::sandbox!();
@@ -413,7 +416,6 @@ fn text_held_back_is_forwarded_in_front_of_the_trailers() {
                 assert_eq!(answer.trailers.unwrap()["x-sum"], "42", "{id}");
             });
             let record = records::one(&sandbox, &id);
-            // A response that ends with an incomplete event is cut, unless that event has the usage.
             let (from, outcome) = match name {
                 "usage" => ("reported", "complete"),
                 _ => ("estimated", "cut"),

@@ -35,7 +35,7 @@ fn pausing(pieces: &[&str]) -> FakeLlm {
     })
 }
 
-/// Returns the lists of requests in flight in the data directory.
+/// Returns the files that list the requests in flight, in the directory `in-flight`.
 fn lists(sandbox: &Sandbox) -> Vec<PathBuf> {
     let Ok(files) = fs::read_dir(sandbox.data_dir().join("in-flight")) else {
         return Vec::new();
@@ -45,7 +45,6 @@ fn lists(sandbox: &Sandbox) -> Vec<PathBuf> {
     lists
 }
 
-/// Starts a request and reads the beginning of its stream.
 fn begin(server: &LlmlbServer, id: &str, text: &str) -> Connection {
     let mut client = Connection::open(server.address);
     send(&mut client, id, CHAT, &chat(text, true).to_string());
@@ -90,7 +89,8 @@ fn requests_in_flight_at_a_kill_are_recorded_at_the_next_start() {
 
     let other = pausing(&[]);
     let server = serve(&sandbox, &[&other], UNPROBED);
-    // The records exist before the first request is admitted.
+    // The restarted server must write the records of interrupted requests before it admits its
+    // first request.
     let found = records::all(&sandbox);
     assert_eq!(found.len(), 40, "{found:#?}");
     let ids: BTreeSet<_> = found
@@ -118,7 +118,8 @@ fn requests_in_flight_at_a_kill_are_recorded_at_the_next_start() {
         "only the list of the new server is left"
     );
 
-    // A request that waits for its response: the backend has read the prompt.
+    // This request waits for the head of its response when the server is killed. The backend has
+    // read the prompt, so its tokens are recorded.
     let mut client = Connection::open(server.address);
     send(
         &mut client,
@@ -148,7 +149,8 @@ fn usage_that_the_backend_reported_before_the_kill_is_recorded() {
     let backend = pausing(&[WORD, WORD, STOP, USAGE]);
     let server = serve(&sandbox, &[&backend], UNPROBED);
     let _client = begin(&server, "reported", "Hello");
-    // The usage event is hidden from the client, so its arrival is seen in the list.
+    // The usage event is hidden from the client, so the client cannot see that it arrived. The test
+    // reads it from the request's row in the list of requests in flight.
     let path = lists(&sandbox).remove(0);
     let reported = |bytes: &[u8]| bytes[ROW + 8 * 8..ROW + 9 * 8] == 12u64.to_ne_bytes();
     until("the usage has arrived", || {

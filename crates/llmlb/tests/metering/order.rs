@@ -1,5 +1,5 @@
-//! The record is written to its file before the client receives the last bytes, so that `kill -9` does
-//! not lose it.
+//! Order of the last bytes and the record: the record is written to its file before the client
+//! receives the last bytes of the response, so that `kill -9` loses no finished request.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -152,7 +152,8 @@ fn kill_nine_after_the_done_event_loses_no_record() {
     }
 }
 
-/// The server is killed as soon as a client has its whole response.
+/// Kills the server as soon as a client has received the last byte of its response. The record of
+/// the request must exist already.
 #[test]
 fn kill_nine_after_the_last_byte_loses_no_record() {
     const ROUNDS: usize = 25;
@@ -179,7 +180,6 @@ fn kill_nine_after_the_last_byte_loses_no_record() {
                 });
             }
             let _over = SetOnDrop(&is_over);
-            // The server is killed right after the last byte of this response.
             assert!(is_served(address, &format!("last-{round}"), round % 2 == 0));
             server.process.kill();
         });

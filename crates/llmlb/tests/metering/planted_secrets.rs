@@ -17,7 +17,8 @@ use testkit::{
 use crate::requests::{CHAT, chat, send_with};
 use crate::stream::{self, DONE, STOP, Scripted, USAGE, WORD};
 
-/// Secrets and texts, each of which exists nowhere but where it was planted.
+/// Texts that the test plants and then searches for. Each is unique, so that a match shows that
+/// llmlb stored or printed it.
 const CLIENT_KEY: &str = "planted-client-key-5b1f";
 const BACKEND_KEY: &str = "planted-backend-key-83c0";
 const RECEIVER_TOKEN: &str = "planted-receiver-token-2e77";
@@ -46,7 +47,8 @@ fn assert_none_in_files(secrets: &[&str], dir: &Path) {
         if path.is_dir() {
             assert_none_in_files(secrets, &path);
         } else if let Ok(bytes) = fs::read(&path) {
-            // A running server moves and removes files. All are read again after it was killed.
+            // A running server moves and removes files, so a file that cannot be read is skipped.
+            // All files are read again after the server was killed.
             assert_none(secrets, &path.display().to_string(), &bytes);
         }
     }
@@ -89,7 +91,8 @@ fn serve(sandbox: &Sandbox, backend: &Scripted, receiver: &UsageReceiver) -> Llm
 fn no_secret_is_in_logs_outputs_and_files() {
     let sandbox = testkit::sandbox!();
     let backend = Scripted::start();
-    // A receiver that repeats the token in its responses.
+    // This receiver repeats the token in its responses, so that llmlb would leak it if it logged a
+    // response.
     let receiver = UsageReceiver::judging(|request| {
         let repeated = request
             .head
@@ -113,7 +116,8 @@ fn no_secret_is_in_logs_outputs_and_files() {
         );
     });
     assert_eq!(request(&server, "whole", true).answer().status(), 200);
-    // Backends that repeat the key and the prompt in errors: as a status, in garbage, in a cut stream.
+    // Backends repeat the key and the prompt in error statuses, in garbage and in a cut stream, so
+    // that llmlb would leak them if it logged or stored an error.
     for status in [400, 401, 403, 429, 500, 503] {
         let text = format!("{BACKEND_KEY} {PROMPT} {RESPONSE}");
         let body = json!({ "error": { "message": text } }).to_string();
@@ -135,7 +139,8 @@ fn no_secret_is_in_logs_outputs_and_files() {
         close(stream);
     });
     let _ = request(&server, "timeout", false).answer();
-    // A request in flight has a row in the data directory.
+    // Leave a request in flight: its row is a file in the data directory, which must not contain a
+    // secret either.
     let begun = word.clone();
     backend.next(move |_, stream| {
         wire::begin_stream(stream);
@@ -166,7 +171,8 @@ fn no_secret_is_in_logs_outputs_and_files() {
     server.process.kill();
     assert_no_secret("the log", server.process.output().as_bytes());
     assert_no_secret_in_files(&sandbox.data_dir());
-    // The next start turns the open request into a record.
+    // The next start makes a record of the request that was in flight. That record must not contain
+    // a secret.
     let server = serve(&sandbox, &backend, &receiver);
     server.process.kill();
     assert_no_secret_in_files(&sandbox.data_dir());
@@ -174,24 +180,25 @@ fn no_secret_is_in_logs_outputs_and_files() {
     drop(open);
 }
 
-/// Secret of a key in `llmlb.toml`, which has its SHA-256.
+/// Secret of a key that `llmlb.toml` contains only as its SHA-256.
 const HASHED: &str = "planted-hashed-key-71aa";
 const SHA_256: &str = "166605e53932a16eef24721d4e6a1fef59379d2fb42093e7cd8f4b469ff79d43";
-/// Secret of a key in `llmlb.toml`, which names its variable.
+/// Secret of a key that `llmlb.toml` reads from an environment variable (`key_env`).
 const IN_VARIABLE: &str = "planted-variable-key-40d2";
-/// A secret that was written in place of its SHA-256.
+/// Secret that the operator wrote into `llmlb.toml` by mistake, where its SHA-256 belongs. The
+/// error must not repeat it.
 const MISPLACED: &str = "planted-misplaced-key-e1c9";
-/// A secret that is not valid.
+/// Secret of no key. Rejecting it must not log it.
 const WRONG: &str = "planted-wrong-key-0b33";
 
-/// Creates or rotates a key, and returns its secret.
 fn secret_of(sandbox: &Sandbox, words: &str) -> String {
     let done = sandbox.run(&format!("key {words}"));
     done.assert_code(0);
     done.stdout.trim_end().to_owned()
 }
 
-/// Sends a request with a key, and returns the status, which is the same in all fields.
+/// Sends a request with a key in each field in which clients send keys. Asserts that the status is
+/// the same for all fields, and returns it.
 fn ask(server: &LlmlbServer, secret: &str, request: &str) -> u16 {
     let mut statuses = statuses(server, secret, request);
     statuses.dedup();
@@ -271,7 +278,8 @@ fn no_api_key_is_in_logs_outputs_files_and_requests_to_backends() {
         assert_eq!(opened, status);
     }
     assert_eq!(ask(&server, &admin, "GET /status"), 200);
-    // Changes of keys while the server runs, by command and by file.
+    // Change keys while the server runs, by command and by file, because messages about the changes
+    // could contain a secret.
     let rotated = secret_of(&sandbox, "rotate user --grace 1h");
     until("the new secret works", || {
         statuses(&server, &rotated, &post) == [200; 3]
@@ -336,7 +344,8 @@ fn crash_of_the_server_leaves_no_core_dump() {
     #[expect(unsafe_code, reason = "code between `fork` and `exec`")]
     unsafe {
         command.pre_exec(move || {
-            // Without the right to raise the hard limit, the soft limit is what it was.
+            // Raise the limit, so that the server must lower it itself. Without the right to do so,
+            // the call fails and the limit stays as it was.
             let _ = setrlimit(Resource::Core, unlimited);
             Ok(())
         });

@@ -15,7 +15,6 @@ pub(crate) fn in_dir(data: &Path) -> Vec<Value> {
     testkit::records::all(data).unwrap()
 }
 
-/// Returns the records of the request with this id.
 pub(crate) fn of_request(sandbox: &Sandbox, request_id: &str) -> Vec<Value> {
     testkit::records::of_request(&sandbox.data_dir(), request_id).unwrap()
 }

@@ -1,4 +1,4 @@
-//! Requests that llmlb refuses itself are recorded, too.
+//! Requests that llmlb refuses itself, such as for an unknown model, have a usage record too.
 
 use serde_json::{Value, json};
 
@@ -76,7 +76,8 @@ fn request_is_recorded_as_failed_when_all_backends_are_down() {
     let record = records::one(&sandbox, "a");
     assert_refused(&record, 503, "failed");
     assert_eq!(record["attempts"][0]["backend"], mock.address.to_string());
-    // The backend is known to be down now: there is no attempt.
+    // The failure has marked the backend down, so this request is not tried at any backend and must
+    // be recorded all the same.
     let answer = post(&server, "b", CHAT, &chat("Hello", false));
     assert_eq!(answer.status(), 503, "{answer:?}");
     assert_refused(&records::one(&sandbox, "b"), 503, "failed");
@@ -99,7 +100,8 @@ fn request_is_recorded_as_failed_when_the_backend_times_out() {
     assert_eq!(record["status"], 504, "{record:#}");
     assert_eq!(record["outcome"], "failed", "{record:#}");
     assert_eq!(record["backend"], Value::Null, "{record:#}");
-    // The backend has received the prompt and may be processing it, so the prompt is counted.
+    // The backend has received the prompt and may be processing it, so the prompt's estimated
+    // tokens are recorded.
     assert!(record["prompt_tokens"].as_u64() > Some(0), "{record:#}");
     assert_eq!(record["completion_tokens"], 0, "{record:#}");
     assert_eq!(record["tokens_from"], "estimated", "{record:#}");

@@ -22,7 +22,8 @@ fn has_option(request: &Received) -> bool {
     request.text().contains("include_usage")
 }
 
-/// Responds with a stream, which has usage if the request asks for it.
+/// Responds with a stream. The stream has usage only if the request has the option
+/// `stream_options`.
 fn answer(request: &Received, stream: &mut TcpStream) {
     let usage = if has_option(request) { USAGE } else { "" };
     send(
@@ -32,7 +33,6 @@ fn answer(request: &Received, stream: &mut TcpStream) {
     );
 }
 
-/// Rejects requests with the option `stream_options` and serves all others.
 fn reject_option(request: &Received, stream: &mut TcpStream) {
     if has_option(request) {
         wire::json(stream, 400, REJECTION);
@@ -87,14 +87,16 @@ fn rejection_for_another_reason_is_forwarded_without_a_retry() {
             assert_eq!(record["bytes"], body.len(), "{record:#}");
         }
     }
-    // These rejections must not keep llmlb from asking the backend for usage in later requests.
+    // Rejections for another reason must not keep llmlb from asking this backend for usage in later
+    // requests.
     scripted.next(answer);
     let answer = post(&server, "good", CHAT, &chat("Hello", true));
     assert_eq!(answer.text(), [WORD, STOP, DONE].concat());
     assert_eq!(records::one(&sandbox, "good")["tokens_from"], "reported");
 }
 
-/// The name of the option may be split across chunks.
+/// Splits the name of the option across two chunks of the error. llmlb must still detect that the
+/// backend rejects the option.
 #[test]
 fn rejection_of_the_option_is_detected_in_any_chunks() {
     let (front, end) = REJECTION.split_at(REJECTION.len() - 8);
@@ -119,7 +121,8 @@ fn rejection_of_the_option_is_detected_in_any_chunks() {
     }
 }
 
-/// The part of a rejection that was received is forwarded.
+/// The backend closes the connection within its rejection. The client must receive the part that
+/// arrived, and see that the response was cut.
 #[test]
 fn rejection_cut_by_the_backend_is_cut_for_the_client() {
     let sandbox = testkit::sandbox!();

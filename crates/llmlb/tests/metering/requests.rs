@@ -35,14 +35,12 @@ pub(crate) fn send_with(
     ));
 }
 
-/// Sends a POST on a new connection and returns the response.
 pub(crate) fn post(server: &LlmlbServer, id: &str, path: &str, body: &Value) -> Answer {
     let mut connection = Connection::open(server.address);
     send(&mut connection, id, path, &body.to_string());
     connection.answer()
 }
 
-/// Returns the body of a chat request.
 pub(crate) fn chat(text: &str, is_stream: bool) -> Value {
     serde_json::json!({
         "model": "m",

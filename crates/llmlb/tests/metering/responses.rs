@@ -93,7 +93,8 @@ fn response_of_every_api_is_recorded_with_the_tokens_the_backend_counted() {
             let record = records::one(&sandbox, &id);
             let made = produced(&backend, &id);
             assert_agree(&record, &made);
-            // Embeddings have no field for cached tokens.
+            // The embeddings API has no field for cached tokens, so the record has none although
+            // the backend counted some.
             let cached = if api == "embeddings" { 0 } else { made.cached };
             assert_eq!(record["cached_tokens"], cached, "{record:#}");
             assert_eq!(record["outcome"], "complete");
@@ -128,7 +129,8 @@ fn record_has_the_time_at_which_the_request_arrived() {
     assert!((before..=after).contains(&time.as_millisecond()), "{time}");
 }
 
-/// A backend may send the head of a response long before the body.
+/// A backend may send the head of a response long before the body, so the time to the first byte
+/// must be that of the body.
 #[test]
 fn first_byte_time_is_that_of_the_body_not_of_the_head() {
     const PAUSE: Duration = Duration::from_millis(300);
@@ -147,7 +149,8 @@ fn first_byte_time_is_that_of_the_body_not_of_the_head() {
     assert!(Some(first) <= record["ms"].as_u64(), "{record:#}");
 }
 
-/// The outcome is about delivery: the client received the whole response, even if it is an error.
+/// A response that the client received completely has the outcome `complete`, even if its content
+/// is an error.
 #[test]
 fn complete_response_with_an_error_is_recorded_as_complete() {
     let sandbox = testkit::sandbox!();
@@ -285,7 +288,7 @@ fn servers_that_share_a_data_directory_record_every_request() {
     assert_eq!(records::all(&sandbox).len(), 20);
 }
 
-/// Starts a server with 8 streams that do not end by themselves.
+/// Starts a server with 8 streams that are still open when the test stops the server.
 fn streaming(sandbox: &Sandbox, drain_timeout: &str) -> (Backend, LlmlbServer, Vec<Connection>) {
     let (backend, server) = world_with(sandbox, Reports::IfAsked, drain_timeout);
     let mut clients = Vec::new();

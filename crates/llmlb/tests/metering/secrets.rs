@@ -129,7 +129,7 @@ fn text_of_requests_and_responses_is_never_stored() {
         });
         send_both(&format!("garbage-{number}"));
     }
-    // Errors about invalid requests must not quote them either.
+    // Errors about invalid requests must not quote the request.
     for (number, body) in [
         format!("{{\"model\":\"m\",\"messages\":\"{ASKED}"),
         format!("{{\"model\":\"m\",\"{ASKED}\" 7}}"),
@@ -145,7 +145,8 @@ fn text_of_requests_and_responses_is_never_stored() {
         records::eventually(&sandbox, &id);
         count += 1;
     }
-    // The record of a client that disconnects within the response must not contain the text either.
+    // The record and the log of a client that disconnects within the response must not contain its
+    // text.
     let event = word.clone();
     scripted.next(move |_, stream| {
         wire::begin_stream(stream);

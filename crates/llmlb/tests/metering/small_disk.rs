@@ -27,7 +27,6 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts a disk of this size in MiB.
     pub(crate) fn mount(sandbox: &Sandbox, size: u32) -> Self {
         let data = sandbox.path("data");
         fs::create_dir(&data).unwrap();
@@ -47,7 +46,6 @@ impl SmallDisk {
         }
     }
 
-    /// Fills the disk to the last byte.
     pub(crate) fn fill(&self) {
         let mut options = OpenOptions::new();
         let mut file = options
@@ -60,7 +58,6 @@ impl SmallDisk {
         }
     }
 
-    /// Frees the space that [`SmallDisk::fill`] took.
     pub(crate) fn empty(&self) {
         fs::remove_file(&self.filler).unwrap();
     }

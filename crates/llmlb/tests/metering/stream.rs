@@ -76,7 +76,7 @@ pub(crate) fn send(stream: &mut TcpStream, fields: &str, body: &[u8]) {
     let _ = stream.write_all(&[head.as_bytes(), body].concat());
 }
 
-/// Reads this number of bytes of a streamed response, in any chunks.
+/// Reads this number of bytes of a streamed response, whatever the size of its chunks.
 pub(crate) fn read(connection: &mut Connection, length: usize) -> Vec<u8> {
     let mut found = Vec::new();
     while found.len() < length {

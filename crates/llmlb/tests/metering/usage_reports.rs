@@ -45,7 +45,8 @@ fn rejected_usage_option_is_retried_without_it_and_remembered() {
         let answer = post(&server, id, CHAT, &chat("[tokens 20] [say a b ]", true));
         assert_eq!(answer.status(), 200, "{answer:?}");
         assert!(answer.text().ends_with(DONE), "{answer:?}");
-        // Only the first request is sent with the option.
+        // The backend rejects the usage option. Only the first request may be sent with it,
+        // otherwise every request would need two attempts.
         let sent = asked(&backend.mock);
         assert_eq!(sent.len(), number + 2);
         let with_option = |body: &Value| body.get("stream_options").is_some();
@@ -62,7 +63,8 @@ fn rejected_usage_option_is_retried_without_it_and_remembered() {
         let completion = record["completion_tokens"].as_u64().unwrap();
         assert!(completion.abs_diff(20) <= 5, "{record:#}");
     }
-    // Plain responses report usage without the option.
+    // A response that is not streamed has usage although the option was not sent, so its tokens
+    // must be the reported ones.
     post(&server, "plain", CHAT, &chat("Hello", false));
     assert_agree(
         &records::one(&sandbox, "plain"),
@@ -86,7 +88,8 @@ fn rejection_of_a_clients_own_usage_option_is_forwarded() {
         (&record["status"], &record["tokens"]),
         (&json!(400), &json!(0))
     );
-    // The option was the client's own: its rejection does not stop llmlb from sending the option.
+    // The client itself asked for usage, so the rejection does not show if the backend would reject
+    // the option that llmlb adds. llmlb must still add it.
     post(&server, "b", CHAT, &chat("Hello", true));
     post(&server, "c", CHAT, &chat("Hello", true));
     assert_eq!(asked(&backend.mock).len(), 4);
@@ -183,7 +186,8 @@ fn error_within_a_stream_counts_the_text_received_so_far() {
     assert_eq!(record["outcome"], "cut", "{record:#}");
     assert_eq!(record["completion_tokens"], 2, "{record:#}");
     assert_estimated(&record);
-    // Without any text there is nothing to estimate.
+    // A stream with an error and no text has nothing to estimate, so its record must have no
+    // tokens.
     let record = of_stream(&[ERROR, DONE]);
     assert_eq!(record["tokens_from"], "none", "{record:#}");
     assert_eq!(record["tokens"], 0, "{record:#}");
@@ -192,7 +196,8 @@ fn error_within_a_stream_counts_the_text_received_so_far() {
 #[test]
 fn stream_with_an_error_after_its_first_words_is_not_complete() {
     const ERROR: &str = "data: {\"error\":{\"message\":\"out of memory\",\"code\":500}}\n\n";
-    // If generation fails, vLLM sends an error event and then `[DONE]`.
+    // If generation fails, vLLM sends an error event and then `[DONE]`. Such a stream must not be
+    // recorded as complete.
     let record = of_stream(&[WORD, WORD, ERROR, DONE]);
     assert_ne!(record["outcome"], "complete", "{record:#}");
     assert_eq!(record["completion_tokens"], 2, "{record:#}");
@@ -260,7 +265,8 @@ fn compressed_response_is_forwarded_and_estimated() {
         assert_estimated(&record);
         assert!(record["completion_tokens"].as_u64() > Some(0), "{record:#}");
     }
-    // Usage cannot be removed from a compressed stream, so that this backend is not asked for it again.
+    // llmlb cannot remove usage from a compressed stream. It must not ask this backend for usage
+    // again, because the client would receive it unasked.
     let plain = gzip(&[WORD, WORD, WORD, STOP, DONE].concat());
     let bytes = plain.clone();
     scripted.next(move |request, stream| {
@@ -273,7 +279,8 @@ fn compressed_response_is_forwarded_and_estimated() {
     assert_estimated(&records::one(&sandbox, "again"));
 }
 
-/// System prompts, tools and documents are part of the prompt.
+/// System prompts, tools and documents are part of the prompt. Without them the estimate of a
+/// request could be far too small.
 #[test]
 fn estimate_counts_all_text_that_the_model_reads() {
     let sandbox = testkit::sandbox!();
@@ -307,7 +314,8 @@ fn estimate_counts_all_text_that_the_model_reads() {
     }
 }
 
-/// Some backends accept other values than `true` for `stream` and `include_usage`.
+/// Some backends accept other values than `true` for `stream` and `include_usage`, such as 1. These
+/// requests must be metered as streams too.
 #[test]
 fn stream_requested_with_other_values_than_true_reports_usage() {
     let sandbox = testkit::sandbox!();
@@ -352,7 +360,6 @@ fn stream_requested_with_other_values_than_true_reports_usage() {
     }
 }
 
-/// Returns a chat completion that reports this number of completion tokens.
 fn completion(tokens: u64) -> String {
     json!({
         "choices": [{ "index": 0, "message": { "content": "Hi" }, "finish_reason": "stop" }],

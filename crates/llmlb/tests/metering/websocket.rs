@@ -39,7 +39,8 @@ fn websocket_has_one_record_when_it_ends() {
     assert_eq!(records::all(&sandbox).len(), 1);
 }
 
-/// Starts a backend that accepts the handshake, echoes five bytes and then runs `then`.
+/// Starts a backend that accepts the WebSocket handshake, echoes five bytes and then runs `then`,
+/// in which a test closes or holds the connection.
 fn echoing(then: impl Fn(&mut BufReader<TcpStream>) + Send + Sync + 'static) -> Raw {
     raw::heads(move |_, reader| {
         reader
@@ -100,8 +101,8 @@ fn websocket_is_recorded_before_the_client_sees_its_end() {
     let mut client = connect_and_echo(&server);
     client.send("x");
     assert!(client.is_closed());
-    // The client has seen the end of the backend's bytes and has not closed its own side yet. The
-    // record must exist already, and must not wait for the client.
+    // The backend has closed its side and the client has not closed its own. The record must
+    // already exist and must not wait for the client.
     let record = records::one(&sandbox, "a");
     assert_record(&sandbox, "complete");
     drop(client);
@@ -114,7 +115,8 @@ fn websocket_reset_by_the_backend_is_recorded_before_the_client_sees_it() {
     for _ in 0..10 {
         let sandbox = testkit::sandbox!();
         let raw = echoing(|reader| {
-            // Wait until the client has received everything.
+            // The backend waits until the client has received the echo. A reset discards bytes that
+            // the client has not received.
             let _ = reader.read(&mut [0]);
             raw::reset(reader.get_ref());
         });
@@ -151,7 +153,7 @@ fn websocket_closed_by_one_side_is_closed_after_the_idle_timeout() {
             if !is_client {
                 reader.get_mut().shutdown(Shutdown::Write).unwrap();
             }
-            // Wait until llmlb closes the connection.
+            // The backend stays silent until llmlb closes the connection after the idle timeout.
             let _ = reader.read_to_end(&mut Vec::new());
             let _ = reader.get_ref().peek(&mut [0]);
             std::thread::park();
@@ -181,7 +183,8 @@ fn silent_tunnel_is_closed_and_its_record_names_the_limit() {
     let record = assert_record(&sandbox, "cancelled");
     assert_eq!(record["reason"], "tunnel_idle", "{record:#}");
     server.until_in_flight(0);
-    // The slot of the backend is released after the record is written.
+    // The record is written first, so wait until the backend's slot is released: a closed tunnel
+    // must not occupy it.
     testkit::until("the slot is released", || {
         server.status()["backends"][0]["in_flight"] == 0
     });
@@ -189,7 +192,8 @@ fn silent_tunnel_is_closed_and_its_record_names_the_limit() {
     server.process.until_output(line);
 }
 
-/// Runs a tunnel in which only the client, or only the backend, sends single bytes for longer than `tunnel_idle`.
+/// Runs a tunnel for longer than `tunnel_idle` in which one side sends single bytes. Asserts that
+/// it stays open: any byte of either side ends the silence.
 fn assert_tunnel_stays_open(is_client: bool) {
     const BYTES: usize = 60;
     let pause = std::time::Duration::from_millis(100);
@@ -248,7 +252,8 @@ fn tunnel_open_on_both_sides_may_be_silent_longer_than_the_idle_timeout() {
     assert_eq!(&reply, b"later");
 }
 
-/// Returns a frame with this first byte. The payload must have less than 64 KiB.
+/// Returns a WebSocket frame. `first` is its first byte, with the type; the payload must have less
+/// than 64 KiB.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let length = u16::try_from(payload.len()).unwrap();
     let [high, low] = length.to_be_bytes();
@@ -365,11 +370,13 @@ fn masked_frames_of_a_backend_pass_and_are_not_metered() {
 fn session_with_implausible_numbers_is_recorded_as_estimated() {
     let huge = DONE.replace(":20,", ":99999999999999999999,");
     let record = session(vec![text(DONE), text(&huge)]);
-    // The prompt of the second response follows from its total.
+    // The second report is implausible, so its prompt tokens are estimated from the total that it
+    // states.
     assert_tokens(&record, [40, 20, 12, 60], "estimated");
 }
 
-/// The first response is complete, and the client disconnects during the second one.
+/// The client disconnects during the second response. The record must have the usage of the first
+/// one, which is complete.
 #[test]
 fn session_cancelled_during_a_response_has_the_usage_so_far() {
     let sandbox = testkit::sandbox!();

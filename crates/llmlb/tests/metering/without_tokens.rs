@@ -68,7 +68,8 @@ fn uploads_audio_and_images_are_recorded() {
         send_with(&mut client, "POST", id, path, fields, form);
         assert_eq!(client.answer().status(), 200);
         let record = assert_no_tokens(&sandbox, id, path);
-        // Uploaded files are streamed unread.
+        // The model of an upload to `/v1/files` is not known, because llmlb streams the file
+        // unread. Only the form for audio has a model.
         let model = (id == "sound").then_some("m");
         assert_eq!(record["model"].as_str(), model, "{record:#}");
         assert_eq!(record["outcome"], "complete", "{record:#}");
@@ -77,7 +78,7 @@ fn uploads_audio_and_images_are_recorded() {
     let answer = post(&server, "speech", "/v1/audio/speech", &request_body);
     assert_eq!(answer.status(), 200);
     assert_no_tokens(&sandbox, "speech", "/v1/audio/speech");
-    // The usage of an image response is recorded if the backend reports it.
+    // Images use no tokens of text, but if the backend reports usage, the record must have it.
     let path = "/v1/images/generations";
     let answer = post(&server, "picture", path, &request_body).json();
     let record = records::one(&sandbox, "picture");
@@ -117,7 +118,8 @@ fn token_count_request_has_no_tokens() {
     assert_no_tokens(&sandbox, "a", "/v1/messages/count_tokens");
 }
 
-/// A transcription may begin like a field of an event stream.
+/// A transcription in plain text may begin like a field of an event stream. It must not count as a
+/// stream that was cut.
 #[test]
 fn plain_text_that_begins_like_an_event_is_complete_without_tokens() {
     let sandbox = testkit::sandbox!();
@@ -147,7 +149,8 @@ fn plain_text_that_begins_like_an_event_is_complete_without_tokens() {
     }
 }
 
-/// The response object only says that the response is queued: its text is not generated text.
+/// The response object only reports that generation is queued or in progress. Its text must not be
+/// counted as generated text.
 #[test]
 fn background_response_counts_only_its_prompt() {
     let sandbox = testkit::sandbox!();

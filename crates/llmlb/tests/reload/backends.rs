@@ -7,7 +7,7 @@ use testkit::{Connection, FakeLlm, eventually, read_chunk, until, wire};
 
 use crate::server::{ReloadingServer, table, tables};
 
-/// Returns a backend whose streams begin and end when the test sends a byte through the returned gates.
+/// Returns a backend with streams that stay open, and the gate by which the test ends them.
 fn streaming() -> (FakeLlm, testkit::Gate) {
     let gate = testkit::Gate::new();
     let opened = gate.clone();
@@ -84,8 +84,8 @@ fn removed_backend_gets_no_more_probes() {
     let both = tables(&[("a", a.address), ("b", b.address)], "");
     let running = ReloadingServer::start(testkit::sandbox!(), &format!("{often}{both}"));
     running.reload(&format!("{often}{}", table("b", &b, "")));
-    // One probe that had begun may still arrive at the removed backend, and no further one while the other
-    // backend gets many.
+    // A probe that had begun before the reload may still arrive at the removed backend. After it,
+    // the other backend must get many probes and the removed one none.
     let probes = |backend: &FakeLlm| backend.probes().len();
     let (mut of_a, of_b) = (probes(&a), probes(&b));
     let mut last = of_b;
@@ -116,7 +116,8 @@ fn backend_that_is_added_again_keeps_its_counters() {
     assert_eq!(before, Some(count(&a) as u64));
     running.reload(&table("b", &b, ""));
     assert_eq!(requests("a"), None);
-    // Another order and another name: the URL is what counts.
+    // The backend is added again with another name and at another position. Its URL identifies it,
+    // so its counters must continue.
     running.reload(&tables(&[("b", b.address), ("again", a.address)], ""));
     assert_eq!(running.backends(), ["b", "again"]);
     assert_eq!(requests("again"), before);

@@ -98,6 +98,7 @@ fn server_without_a_file_reads_one_that_appears() {
     let text = format!("[server]\nqueue = 7\n{}", table("b", &b, ""));
     running.reload(&text);
     assert_eq!(running.config()["path"], "llmlb.toml");
-    // The backends of the command line override those of the file, also after a reload.
+    // `--backend` takes precedence over the `[[backend]]` tables of a file, also if the file
+    // appears after the start.
     assert_eq!(running.backends(), [a.address.to_string()]);
 }

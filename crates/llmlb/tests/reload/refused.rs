@@ -29,7 +29,7 @@ fn bad_file_is_refused_with_all_problems_by_line() {
     }
     assert_eq!(running.server.post(CHAT, ASK).status(), 200);
     assert_eq!(running.reloads(), 0);
-    // The correction is taken, and ends the report of the refused file.
+    // The corrected file must be loaded, and `/status` must report no refused file any more.
     running.reload(&format!("[server]\nqueue = 1\n{}", table("a", &a, "")));
     assert!(running.config()["refused"].is_null());
 }

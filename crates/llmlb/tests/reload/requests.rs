@@ -5,7 +5,8 @@ use testkit::{Connection, until};
 
 use crate::server::{ReloadingServer, table};
 
-/// The body of a request arrives after a reload: alias, backend and headers are those of the new configuration.
+/// The body of a request arrives after a reload. Alias, backend and forwarded headers must all be
+/// those of the new configuration, never a mixture.
 #[test]
 fn request_whose_body_arrives_after_a_reload_is_routed_by_the_new_configuration() {
     let (a, b) = (backend(ok), backend(ok));

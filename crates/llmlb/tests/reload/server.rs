@@ -14,7 +14,6 @@ pub(crate) struct ReloadingServer {
 }
 
 impl ReloadingServer {
-    /// Starts a server with this file.
     #[track_caller]
     pub(crate) fn start(sandbox: Sandbox, text: &str) -> Self {
         sandbox.file("llmlb.toml", text);
@@ -59,7 +58,8 @@ impl ReloadingServer {
         });
     }
 
-    /// Waits until the server has refused a file, and returns the object `refused`.
+    /// Waits until the server has refused a file. Returns the object `refused` of `/status`, which
+    /// describes the problems.
     #[track_caller]
     pub(crate) fn until_refused(&self) -> Value {
         eventually("the file is refused", || {
@@ -78,7 +78,8 @@ impl ReloadingServer {
     }
 }
 
-/// Returns `[[backend]]` tables with these names. `more` is appended to each.
+/// Returns the `[[backend]]` tables of backends with these names and addresses. `more` is appended
+/// to each table.
 pub(crate) fn tables(backends: &[(&str, SocketAddr)], more: &str) -> String {
     let mut text = String::new();
     for (name, address) in backends {

@@ -36,7 +36,8 @@ fn unknown_endpoints_and_access_log_change() {
     assert_eq!(code(&answer), "unknown_endpoint");
     running.reload(&table("a", &a, ""));
     assert_eq!(running.server.post("/v1/new-thing-3", "{}").status(), 200);
-    // Lines of the access log are written in order: the last request is logged, the one before is not.
+    // Lines of the access log are written in order. So once the line of the last request is there,
+    // the missing line of the request before shows that logging was off.
     until("the last request is logged", || {
         running.server.process.stderr().contains("/v1/new-thing-3")
     });
@@ -90,8 +91,8 @@ fn settings_that_need_a_restart_are_named_and_keep_their_value() {
         shown.contains("llmlb.toml") && shown.contains("1 reload"),
         "{shown}"
     );
-    // The warning stays, because the new value is compared with the running one and not with the one that was
-    // read last.
+    // Another reload must not end the warning: the file's value still differs from the running
+    // value, which only a restart changes.
     running.reload(&format!("{}{}", text.replace('9', "8"), table("a", &a, "")));
     assert_eq!(running.config()["after_restart"], waiting);
 }

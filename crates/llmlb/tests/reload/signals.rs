@@ -15,7 +15,8 @@ fn sighup_reloads_and_is_answered_in_the_log() {
     let sandbox = testkit::sandbox!();
     sandbox.file("llmlb.toml", table("a", &a, ""));
     let llmlb = sandbox.llmlb().to_owned();
-    // Without a controlling terminal, also if the tests run on one.
+    // `setsid` starts the server without a controlling terminal even if the tests have one. With a
+    // terminal, SIGHUP would end the server.
     let words = [llmlb.to_str().unwrap(), "serve", "-p", "0"];
     let server = sandbox.serve_with(&mut sandbox.command_of("setsid", &words));
     let running = ReloadingServer { sandbox, server };
@@ -28,7 +29,8 @@ fn sighup_reloads_and_is_answered_in_the_log() {
     running.server.process.signal(Signal::HUP).unwrap();
     running.until_reloads(1);
     assert_eq!(running.backends(), ["b"]);
-    // On request a bad file is reported again, although its content was reported before.
+    // The content of this bad file was reported already. SIGHUP is an explicit request, so the
+    // error must be logged again.
     running.replace("nonsense");
     running.until_refused();
     let words = "configuration not reloaded";

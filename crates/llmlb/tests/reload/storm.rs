@@ -27,7 +27,8 @@ fn no_request_fails_while_backends_come_and_go() {
     };
     let backends = [0, 1, 2].map(|_| backend(serve));
     let text = |round: usize| {
-        // Each round has two of the three backends, with other settings and in another order.
+        // Each reload configures two of the three backends with another weight, so that backends
+        // are added and removed under load.
         let named = [("a", round), ("b", round + 1)];
         let named = named.map(|(name, at)| (name, backends[at % 3].address));
         let weight = format!("weight = {}\nmax_concurrent = 64\n", round % 5 + 1);

@@ -115,7 +115,7 @@ fn assert_passes_over_https(script: Option<Command>) {
 
 fn assert_passes_in(sandbox: &Sandbox, world: &World<'_>, mut script: Command) {
     script.arg(world.description().to_string());
-    // Filter for debugging: only checks whose names contain this text run.
+    // For debugging, the variable `ONLY_CHECKS` selects the checks whose names contain its text.
     script.args(std::env::var_os("ONLY_CHECKS"));
     let outcome = sandbox.start(&mut script).finish();
     let (output, log) = (

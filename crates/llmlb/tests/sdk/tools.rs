@@ -37,7 +37,8 @@ fn missing<T>(tool: &str) -> Option<T> {
     None
 }
 
-/// Returns a command without the environment variables that clients read: proxies, keys, addresses.
+/// Returns a command with an empty environment except `PATH`. Variables of the machine, such as
+/// proxies or keys, would change the clients' behaviour.
 fn command(program: &Path, script: &[&str]) -> Command {
     let mut command = Command::new(program);
     command

@@ -12,7 +12,7 @@ use testkit::{
 };
 
 /// Two backends that share a model, and five that report usage in unusual ways. The first backend
-/// requires a key, which clients do not have.
+/// requires a key that only llmlb has.
 const SORTS: [Sort; 7] = [
     Sort {
         name: "first",

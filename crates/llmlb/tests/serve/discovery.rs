@@ -8,7 +8,7 @@ use crate::network::run_in_network_namespace;
 use testkit::backends::{CHAT, ok};
 use testkit::{FakeLlm, Head, until, wire};
 
-/// Starts an LLM server on a default port.
+/// Starts an LLM server on this port of the loopback address, where llmlb searches for servers.
 fn server_at_port(port: u16, model: &str) -> FakeLlm {
     FakeLlm::builder(&[model]).at(local(port)).handle(ok)
 }
@@ -34,7 +34,8 @@ fn finds_servers_on_default_ports() {
             let list = r#"{"data":[{"id":"qwen","owned_by":"vllm"}]}"#;
             wire::json(stream, 200, list);
         });
-    // A web server on a default port that is not an LLM server must not be found.
+    // This web server listens on a default port but has no models. llmlb must not use it as a
+    // backend.
     let _web = FakeLlm::builder(&[])
         .without_models()
         .at(local(8080))
@@ -190,7 +191,7 @@ fn ignores_servers_of_other_users() {
     assert!(log.contains("found vllm at http://127.0.0.1:8000"), "{log}");
     assert_eq!(server.post(CHAT, r#"{"model":"own"}"#).status(), 200);
     assert_eq!(server.post(CHAT, r#"{"model":"stolen"}"#).status(), 404);
-    // The server is used while its socket belongs to a trusted user.
+    // Root is a trusted user: once the socket belongs to root, the server must be used.
     foreign.give_to(0);
     until("the server is found", || {
         server.post(CHAT, r#"{"model":"stolen"}"#).status() == 200
@@ -203,7 +204,8 @@ fn ignores_servers_of_other_users() {
     assert_eq!(server.post(CHAT, r#"{"model":"stolen"}"#).status(), 503);
     let log = server.process.stderr();
     assert_eq!(log.matches("not using the LLM server").count(), 1, "{log}");
-    // A server named with --backend is used whatever its owner.
+    // The check of the owner applies only to discovered servers. A server named with `--backend`
+    // was chosen by the operator and is used whoever owns it.
     let named = sandbox.serve("--backend http://127.0.0.1:11434");
     assert_eq!(named.post(CHAT, r#"{"model":"stolen"}"#).status(), 200);
 }

@@ -166,7 +166,8 @@ fn request_with_content_length_and_chunks_smuggles_no_request() {
     let mock = echo();
     let server = serve(&sandbox, &mock);
     let mut client = Connection::open(server.address);
-    // A parser that uses the length finds a second request in the body.
+    // A backend that used the Content-Length would read the end of this body as a second request,
+    // which llmlb has not checked.
     client.send(
         "POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/octet-stream\r\n\
          content-length: 4\r\ntransfer-encoding: chunked\r\n\r\n\
@@ -263,7 +264,8 @@ fn body_beyond_the_limit_is_refused_with_the_setting() {
             .contains("server.max_body")
     );
 
-    // The limit holds without a Content-Length, too.
+    // Without a Content-Length the size is not known in advance. The limit must then apply to the
+    // bytes that arrive.
     let mut client = Connection::open(server.address);
     client.send(format!(
         "POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
@@ -413,7 +415,8 @@ fn http_1_0_response_is_forwarded_as_http_1_1() {
     let server = serve(&sandbox, &mock);
     let answer = server.post(CHAT, r#"{"model":"m"}"#);
     assert_eq!(answer.head.line, "HTTP/1.1 200 OK");
-    // The response is framed, so that the client can tell a cut response from a complete one.
+    // The client cannot see if the backend closed the connection too early unless the response has
+    // chunks, so llmlb must add them.
     assert_eq!(
         answer.head.header("transfer-encoding").as_deref(),
         Some("chunked")
@@ -524,7 +527,8 @@ fn nagle_is_disabled_for_clients_and_backends() {
     };
     let before = nodelay_calls();
     assert_eq!(server.post(CHAT, r#"{"model":"m"}"#).status(), 200);
-    // Nagle's algorithm is disabled on the client's connection and on the backend's.
+    // Nagle's algorithm would delay small writes such as single tokens, so it must be disabled on
+    // the client's connection and on the backend's.
     assert!(
         nodelay_calls() >= before + 2,
         "{}",

@@ -10,7 +10,8 @@ fn clients_on_other_machines_may_use_a_public_server_but_not_its_status() {
     run_in_network_namespace("other_machines::serves_clients_but_not_status_on_other_machines");
 }
 
-/// Opens a connection from this address.
+/// Opens a connection to the server from this source address, so that the server counts it as
+/// another client.
 fn connect(from: &str, to: SocketAddr) -> Connection {
     let from = SocketAddr::new(from.parse().unwrap(), 0);
     let domain = socket2::Domain::for_address(from);
@@ -20,14 +21,12 @@ fn connect(from: &str, to: SocketAddr) -> Connection {
     Connection::over(socket.into())
 }
 
-/// Sends a GET from this address and returns the status.
 fn get(from: &str, to: SocketAddr, path: &str) -> u16 {
     let mut client = connect(from, to);
     client.send_get(path);
     client.answer().status()
 }
 
-/// Adds an address to the loopback interface.
 fn add_address(address: &str) {
     let ip = std::process::Command::new("ip")
         .args(["address", "add", address, "dev", "lo"])
@@ -107,15 +106,16 @@ fn limits_connections_per_address() {
 
     let (held, status) = until_rejected(&["10.9.9.2"], v4);
     assert_eq!((held.len(), status), (7, 429));
-    // Other addresses are not affected. The addresses of one /64 count as one client.
+    // A client at its limit must not affect other addresses. All IPv6 addresses of one /64 must
+    // count as one client.
     let (other, status) = until_rejected(&["10.9.9.3"], v4);
     assert_eq!((other.len(), status), (7, 429));
     let (prefix, status) = until_rejected(&["fd00::1", "fd00::2"], v6);
     assert_eq!((prefix.len(), status), (7, 429));
     assert_eq!(get("fd00:0:0:1::1", v6, "/healthz"), 200);
 
-    // Loopback clients have no limit per address. 4 connections beyond the limit of all clients are reserved
-    // for them.
+    // Loopback clients have no limit per address. Four connections above the limit of all clients
+    // are reserved for them, so that the operator can still reach the server.
     let loopback = SocketAddr::from(([127, 0, 0, 1], server.port()));
     let (local, status) = until_rejected(&["127.0.0.1"], loopback);
     assert_eq!((local.len(), status), (40 - 3 * 7 + 4, 503));

@@ -74,8 +74,8 @@ fn backends_with_the_same_model_share_its_requests() {
         assert_eq!(server.post(CHAT, &body_for("m")).status(), 200);
     }
     for mock in &mocks {
-        // Shares depend on chance and latency. The chance that a backend gets no request at all is
-        // one in ten billion.
+        // Shares depend on chance and latency. With this number of requests, a backend that works
+        // gets none with a chance of one in ten billion.
         assert!(mock.count() > 0);
     }
 }
@@ -84,7 +84,7 @@ fn backends_with_the_same_model_share_its_requests() {
 fn busy_backend_gets_no_request_while_another_is_idle() {
     let sandbox = testkit::sandbox!();
     let slow = FakeLlm::handling(&["m"], |_, stream| {
-        // The response begins and never ends.
+        // This response never ends, so the backend stays busy for the whole test.
         wire::begin_stream(stream);
         wire::chunk(stream, "1");
         let _ = std::io::Read::read(stream, &mut [0]);
@@ -133,7 +133,7 @@ fn unreachable_backend_fails_no_request() {
         a.url(),
         b.url()
     ));
-    // No probe runs during the test: only requests detect that the backend is down.
+    // No probe runs during the test, so only the failed requests can show that the backend is down.
     let server = sandbox.serve_with(command.env("LLMLB_PROBE_INTERVAL", "1h"));
     a.stop();
     for _ in 0..10 {
@@ -189,7 +189,8 @@ fn server_starts_while_its_backend_is_down() {
             .contains("is down: connection refused")
     );
     assert_eq!(server.get("/readyz").status(), 503);
-    // The models of this backend are not known yet, so that clients should retry.
+    // llmlb does not know the models of a backend that was never up. It must ask the client to
+    // retry instead of reporting an unknown model.
     let answer = server.post(CHAT, &body_for("m"));
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.head.header("retry-after").as_deref(), Some("1"));
@@ -235,7 +236,8 @@ fn paths_outside_of_v1_are_not_forwarded() {
         assert_eq!(answer.status(), 404, "{path}");
         assert_eq!(answer.json()["error"]["code"], "not_found");
     }
-    // Clients of Ollama's API expect errors in its format, even if no backend is Ollama.
+    // Clients of Ollama's API can only parse errors in its format, so llmlb must use it even if no
+    // backend is Ollama.
     for answer in [
         server.get("/api/tags"),
         server.post("/api/chat", &body_for("m")),
@@ -252,7 +254,8 @@ fn paths_outside_of_v1_are_not_forwarded() {
 fn request_in_a_loop_of_servers_is_rejected() {
     let sandbox = testkit::sandbox!();
     let ports = [free_port(), free_port()];
-    // Each server has the other one as its only backend.
+    // Each of two servers has the other one as its only backend. Without a check, a request would
+    // go back and forth forever.
     let serve = |own: usize| {
         let config = format!(
             "[[backend]]\nurl = \"http://127.0.0.1:{}\"\nmodels = [\"m\"]\n",
@@ -298,8 +301,8 @@ fn server_that_is_its_own_backend_does_not_start() {
 #[test]
 fn connection_closed_by_the_backend_fails_no_request() {
     let sandbox = testkit::sandbox!();
-    // The backend closes each connection after a response that allows reuse. The next request may be
-    // sent on a connection that is just being closed.
+    // The backend closes each connection after a response that allows reuse. A request that is sent
+    // on such a connection at this moment must be sent again and not fail.
     let mock = FakeLlm::handling(&["m"], |_, stream| {
         wire::json(stream, 200, "{}");
         let _ = stream.shutdown(std::net::Shutdown::Both);

@@ -116,7 +116,8 @@ fn config_file_in_a_directory_writable_by_others_is_refused() {
     set_mode(&directory, 0o777);
     let why = "open/llmlb.toml: every user may replace the file in ";
     assert_refused(&sandbox, words, why, "`chmod o-w ");
-    // Both the directory of a link and the directory of its target count.
+    // Both the directory of the link and the directory of its target must be checked: whoever may
+    // write either can replace the file.
     fs::create_dir(sandbox.path("closed")).unwrap();
     symlink("../open/llmlb.toml", sandbox.path("closed/to_open.toml")).unwrap();
     assert_refused(
@@ -134,7 +135,8 @@ fn config_file_in_a_directory_writable_by_others_is_refused() {
         "chmod o-w",
     );
     assert_accepted(&sandbox, "check --config closed/own.toml");
-    // With the sticky bit, as in /tmp, only the owner of a file may replace it.
+    // In a directory with the sticky bit, such as /tmp, only the owner of a file may replace it, so
+    // the file is accepted.
     set_mode(&directory, 0o1777);
     assert_accepted(&sandbox, words);
 }

@@ -18,7 +18,7 @@ fn sigterm_and_sigint_drain() {
         let sandbox = testkit::sandbox!();
         let streams = OpenStreams::new();
         let mut command = sandbox.command(&format!("serve -p 0 --backend {}", streams.mock.url()));
-        // The server must end because the streams do, not because of the drain timeout.
+        // The drain timeout is so long that the server can only end because its streams have ended.
         let server = sandbox.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
         let mut clients = streams.clients(&server, 2);
         signal(&server.process, drain_signal);
@@ -39,7 +39,8 @@ fn sigterm_and_sigint_drain() {
 fn server_without_requests_ends_at_once_on_a_signal() {
     let sandbox = testkit::sandbox!();
     let mut command = sandbox.command("serve --demo -p 0");
-    // A server that waited for its drain timeout would never end within this test.
+    // The drain timeout is so long that the test would time out if the server waited for it without
+    // having requests.
     let server = sandbox.serve_with(command.env("LLMLB_DRAIN_TIMEOUT", "24h"));
     let mut idle = Connection::open(server.address);
     idle.send_get("/healthz");
@@ -146,7 +147,8 @@ fn client_that_connected_before_the_signal_is_served() {
     assert_eq!(server.process.finish().code, Some(0));
 }
 
-/// A demo reads no file. Signals of servers with a file are tested in `tests/reload/`.
+/// A demo reads no configuration file, so SIGHUP has nothing to reload and must be ignored. Servers
+/// with a file are tested in `tests/reload/`.
 #[cfg(target_os = "linux")]
 #[test]
 fn sighup_does_not_end_a_server_without_a_terminal() {
@@ -164,7 +166,8 @@ fn sighup_does_not_end_a_server_without_a_terminal() {
 #[test]
 fn signal_during_the_start_ends_the_server_and_leaves_no_lock_file() {
     let sandbox = testkit::sandbox!();
-    // The start waits for a backend that accepts connections and sends nothing.
+    // This backend accepts connections and never responds, so the start of the server lasts until
+    // its probe times out.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let process = sandbox.start(&mut sandbox.command(&format!("serve -p 0 --backend {url}")));
@@ -253,7 +256,6 @@ fn serve_with_piped_stderr(sandbox: &Sandbox) -> (Child, SocketAddr) {
     (child, ([127, 0, 0, 1], port).into())
 }
 
-/// Checks that the server ends on SIGTERM and leaves no lock file.
 fn assert_drains(mut server: Child, sandbox: &Sandbox) {
     let pid = Pid::from_raw(server.id().cast_signed()).unwrap();
     kill_process(pid, Signal::TERM).unwrap();
@@ -265,7 +267,8 @@ fn assert_drains(mut server: Child, sandbox: &Sandbox) {
 fn closed_stderr_does_not_end_the_server() {
     let sandbox = testkit::sandbox!();
     let (mut child, address) = serve_with_piped_stderr(&sandbox);
-    // The read end of the server's stderr is closed.
+    // Close the read end of the server's stderr, as when the program that reads its log ends.
+    // Writing to the log fails from now on.
     drop(child.stderr.take());
     until("the server accepts connections", || {
         TcpStream::connect(address).is_ok()
@@ -287,7 +290,8 @@ fn request_on_an_open_connection_is_served_during_the_drain() {
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.head.header("connection"), None);
     }
-    // The requests are sent before the clients can know that the server drains.
+    // The server is suspended while the clients send their requests and it gets SIGTERM. It must
+    // serve these requests: the clients could not know of the drain.
     signal(&server.process, Signal::STOP);
     for client in &mut clients {
         client.send_get("/v1/models");
@@ -305,7 +309,8 @@ fn request_on_an_open_connection_is_served_during_the_drain() {
 fn blocked_stderr_does_not_delay_requests_or_the_end() {
     let sandbox = testkit::sandbox!();
     let (mut child, address) = serve_with_piped_stderr(&sandbox);
-    // The test never reads the server's stderr, so that this pipe is soon full and blocks writers.
+    // The test never reads the server's stderr. The pipe is soon full and blocks writers, which
+    // must not block requests.
     let _unread = child.stderr.take();
     until("the server accepts connections", || {
         TcpStream::connect(address).is_ok()
@@ -359,7 +364,8 @@ fn descriptor_shortage_does_not_mark_a_backend_down() {
     };
     let pid = Pid::from_raw(server.process.pid().cast_signed());
     rustix::process::prlimit(pid, rustix::process::Resource::Nofile, limits).unwrap();
-    // Each request needs two descriptors: there are not enough for all clients.
+    // Each request needs two descriptors, one for the client and one for the backend, so there are
+    // not enough for all clients.
     let mut clients: Vec<_> = (0..50)
         .map(|_| {
             let mut client = Connection::open(server.address);

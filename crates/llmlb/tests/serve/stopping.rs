@@ -59,7 +59,8 @@ fn stop_waits_for_every_stream_and_leaves_no_lock_file() {
         "{status}"
     );
     assert_eq!(status["in_flight"], 200);
-    // The streams are still open, so that the server and `stop` wait for them.
+    // While the streams are open, `stop` must wait and report the number of requests for which it
+    // waits.
     stop.until_output("draining: 200 requests are in flight; waiting for at most 35 s");
     streams.finish();
     for client in &mut clients {

@@ -10,8 +10,8 @@ use crate::support::{UsageSandbox, record_at};
 
 const PAGE: &str = include_str!("../../../../docs/billing.md");
 
-/// Returns the shell commands of the page between the comment `<!-- tested: NAME -->` and the end of
-/// the block that follows it.
+/// Returns the block of shell commands on the page that follows the comment `<!-- tested: NAME
+/// -->`.
 fn commands(name: &str) -> String {
     let page = PAGE.replace("\r\n", "\n");
     let mark = format!("<!-- tested: {name} -->\n```sh\n");
@@ -32,7 +32,8 @@ fn bill_per_team_is_made_with_the_commands_of_the_page() {
     };
     let llama = |team, prompt| fields(team, "llama3:8b", "", prompt, 0);
     let lines = [
-        // 2026-10-31 in Berlin: not on the bill of November.
+        // In Berlin this is still 31 October 2026, so the bill of November must not contain this
+        // record.
         record_at("2026-10-31T22:59:59Z", &llama("\"search\"", 1_000_000)),
         record_at("2026-10-31T23:00:00Z", &llama("\"search\"", 2_000_000)),
         record_at(
@@ -66,7 +67,8 @@ fn bill_per_team_is_made_with_the_commands_of_the_page() {
     command.current_dir(sandbox.data().parent().unwrap());
     let ran = Finished::run(&mut command);
     assert_eq!(ran.code, Some(0), "{ran:?}");
-    // 2 million prompt tokens at 0.20 and half a million completion tokens at 1.20; 10 million at 0.20.
+    // `search` used 2 million prompt tokens at 0.20 and half a million completion tokens at 1.20
+    // per million; `chat` used 10 million at 0.20.
     assert!(ran.stdout.contains("chat 2.00\n"), "{ran:?}");
     assert!(ran.stdout.contains("search 1.00\n"), "{ran:?}");
     let table = fs::read_to_string(sandbox.data().with_file_name("november.csv")).unwrap();

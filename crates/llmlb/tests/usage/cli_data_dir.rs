@@ -46,7 +46,8 @@ fn verbs_use_the_data_directory_of_the_file() {
     usage(&sandbox, &["pending"]).assert_code(0);
     usage(&sandbox, &["verify"]).assert_code(0);
 
-    // The variable overrides the file, and the flag overrides both.
+    // `LLMLB_DATA_DIR` overrides the directory of the configuration file, and `--data` overrides
+    // both.
     let ran = sandbox.usage(&["verify"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("data does not exist"), "{ran:?}");
@@ -75,12 +76,13 @@ fn serve_and_deliver_use_directory_and_receiver_of_the_file() {
     );
     own(&sandbox, &text);
     usage_with(&sandbox, &["stage"], "{\"n\":1}\n{\"n\":2}\n").assert_code(0);
-    // The file names a variable for the token, so a delivery without it is refused.
+    // The configuration file names a variable for the receiver's token. Without the variable a
+    // delivery must fail instead of sending no token.
     let ran = usage(&sandbox, &["deliver"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let problem = "llmlb.toml:5: usage.token_env: the variable BILLING is not set, or empty";
     assert!(ran.stderr.contains(problem), "{ran:?}");
-    // Verbs that send nothing need no token.
+    // `consolidate` sends nothing, so it must work without the receiver's token.
     usage(&sandbox, &["consolidate"]).assert_code(0);
 
     let mut command = sandbox.command(&["deliver"]);
@@ -116,7 +118,7 @@ fn problems_of_other_sections_do_not_stop_usage_verbs() {
         ),
         (
             "[usage]\ndata_dir = \"~/x\"\n",
-            "llmlb.toml:2: usage.data_dir: \"~/x\": ~ is not replaced",
+            "llmlb.toml:2: usage.data_dir: \"~/x\" begins with ~, which llmlb does not replace",
         ),
         (
             "[usage]\ndata_dirs = \"x\"\n",
@@ -136,10 +138,12 @@ fn problems_of_other_sections_do_not_stop_usage_verbs() {
         let ran = usage(&sandbox, &["verify"]);
         assert_eq!((ran.code, &*ran.stdout), (Some(1), ""), "{text}: {ran:?}");
         assert!(ran.stderr.contains(problem), "{text}: {ran:?}");
-        // The hint works: the directory is named, so the file is not read.
+        // The command in the hint must work: with `--data` the invalid file is not needed and not
+        // read.
         assert!(ran.stderr.contains("`--data DIR`"), "{ran:?}");
         usage(&sandbox, &["verify", "--data", "own"]).assert_code(0);
-        // A delivery needs the file.
+        // A delivery needs the settings of the file, so `--data` does not make the file unnecessary
+        // and its errors must be reported.
         let ran = usage(&sandbox, &["deliver", "--archive", "--data", "own"]);
         assert!(
             ran.code == Some(1) && ran.stderr.contains(problem),

@@ -55,7 +55,7 @@ fn receiver_and_token_can_be_set_in_the_environment() {
     let request = receiver.batches().remove(0);
     assert_eq!(request.head.field("authorization"), Some("Bearer s3cret"));
 
-    // Flags take precedence over the environment.
+    // `--to` and `--token-file` take precedence over the variables.
     let other = UsageReceiver::always(200);
     let file = sandbox.file("token", "another\n");
     sandbox.stage(1);
@@ -76,7 +76,8 @@ fn receiver_and_token_can_be_set_in_the_environment() {
 fn batches_are_archived_without_a_receiver_and_can_be_resent() {
     let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(200));
     sandbox.stage(2);
-    // Without a receiver and without --archive the command fails: the receiver may have been forgotten.
+    // Without a receiver and without `--archive` the command must fail: the user may have forgotten
+    // the receiver, and archived records are not sent to any.
     let ran = sandbox.usage(&["deliver"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
     assert!(ran.stderr.contains("no receiver is configured"), "{ran:?}");
@@ -140,7 +141,8 @@ fn batches_stay_pending_while_the_receiver_is_down() {
     assert_eq!(sandbox.books()["pending"], 1);
 }
 
-/// A command without the flags would fail, or would deliver elsewhere.
+/// The command in the hint must repeat the flags of the failed delivery. Without them it would
+/// fail, or deliver to another receiver.
 #[test]
 fn hint_to_retry_has_the_flags_of_the_delivery() {
     let (sandbox, receiver) = (UsageSandbox::new(), UsageReceiver::always(401));
@@ -335,7 +337,8 @@ fn first_signal_waits_for_the_current_batch_and_the_second_does_not() {
     terminate(run.pid());
     assert_eq!(run.end(), Some(1), "{}", run.output());
     drop(held.respond);
-    // The batch whose response was not awaited is sent again with the same bytes.
+    // The second signal ended the run before the response to a batch arrived. The next run must
+    // send this batch again with the same bytes.
     assert_eq!(
         sandbox
             .usage(&["deliver", "--now", "--to", &held.receiver.url])
@@ -347,7 +350,8 @@ fn first_signal_waits_for_the_current_batch_and_the_second_does_not() {
     assert_eq!(sandbox.books()["delivered"], 150);
 }
 
-/// `deliver` applies the limits of `archive/`, too: there may be no server that does.
+/// `usage deliver --archive` must apply the limits of `archive/` itself, because a server that does
+/// may not be running.
 #[test]
 fn deliver_applies_the_limits_of_the_archive() {
     let sandbox = UsageSandbox::new();

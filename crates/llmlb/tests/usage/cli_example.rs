@@ -50,11 +50,12 @@ fn example_receiver_stores_each_record_once() {
     assert_eq!(ran.code, Some(1), "{ran:?}");
     let ran = deliver("s3cret", "json");
     assert_eq!(ran.code, Some(0), "{ran:?} {}", receiver.output());
-    // The example accepts CloudEvents, too.
+    // The example receiver must also accept batches in the format CloudEvents.
     sandbox.stage(30);
     let ran = deliver("s3cret", "cloudevents");
     assert_eq!(ran.code, Some(0), "{ran:?} {}", receiver.output());
-    // The same batch is sent again, as after a response that was lost.
+    // Send the same batch twice, as a sender does whose response was lost. The receiver must store
+    // its record once.
     let send_twice = "import sys, json, urllib.request as u\n\
         body = json.dumps({'records': [{'id': 'a', 'n': 1}]}).encode()\n\
         head = {'Authorization': 'Bearer s3cret', 'Idempotency-Key': 'k'}\n\
@@ -68,7 +69,7 @@ fn example_receiver_stores_each_record_once() {
     assert_eq!(ran.stdout.trim(), "281", "{ran:?}");
 }
 
-/// The commands of the example need GNU tools.
+/// Linux only: the commands of the example need GNU tools.
 #[cfg(target_os = "linux")]
 #[test]
 fn file_is_staged_with_the_documented_commands() {

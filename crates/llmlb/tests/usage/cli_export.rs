@@ -45,7 +45,7 @@ fn every_record_is_exported_once_wherever_it_is() {
     stage(&sandbox, &["\"n\":3", "\"n\":4"]);
     sandbox.usage(&["consolidate"]).assert_code(0);
     stage(&sandbox, &["\"n\":5"]);
-    // A record that was already consolidated is staged once more.
+    // Stage a record that is already consolidated. The export must contain it once and not twice.
     let again = json_lines(&export(&sandbox, &["--format", "jsonl"]));
     let again = format!("{}\n", again[0]);
     sandbox.usage_with(&["stage"], again).assert_code(0);
@@ -57,7 +57,8 @@ fn every_record_is_exported_once_wherever_it_is() {
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(ran.stdout.lines().count(), 6, "{ran:?}");
 
-    // Rejected batches in failed/ are records, too.
+    // Rejected batches in `failed/` contain records that were used, so the export must contain
+    // these too.
     let receiver = UsageReceiver::always(422);
     for _ in 0..3 {
         let words = ["deliver", "--now", "--to", &*receiver.url];
@@ -98,7 +99,8 @@ fn delivered_records_are_reported_as_missing() {
         let lines = if format == "csv" { 2 } else { 1 };
         assert_eq!(ran.stdout.lines().count(), lines, "{ran:?}");
     }
-    // All records of this hour are on disk, so the export of the hour succeeds.
+    // The delivered records are older than this hour. All records of the hour are on disk, so its
+    // export must succeed.
     let since = format!("{day}T13:00Z");
     let ran = export(&sandbox, &["--since", &since]);
     assert_eq!(
@@ -106,7 +108,8 @@ fn delivered_records_are_reported_as_missing() {
         (Some(0), 1),
         "{ran:?}"
     );
-    // A filter does not hide that records are missing: they may have had the team.
+    // The team of a missing record is not known, so an export with a filter must report missing
+    // records too.
     let ran = export(&sandbox, &["--team", "search"]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
 }
@@ -178,7 +181,8 @@ fn csv_is_quoted_and_disarms_formulas() {
     );
     let rest = "\"a, \"\"b\"\"\\u000d\\u000a\\u202e\",'=1+2,'@x,,gr\u{fc}\u{df},,'+1,true,200,";
     assert!(lines[1].contains(&format!(",'-a,{rest}")), "{ran:?}");
-    // JSON lines keep the meaning of every text.
+    // In JSON lines the text must keep its meaning: escapes are allowed, but not the changes that
+    // disarm formulas in CSV.
     let ran = export(&sandbox, &["--format", "jsonl"]);
     assert_eq!(json_lines(&ran)[0]["team"], "a, \"b\"\r\n\u{202e}");
     assert!(!ran.stdout.contains('\u{202e}'), "{ran:?}");
@@ -194,7 +198,8 @@ fn file_is_written_when_the_export_is_complete() {
     assert_eq!((ran.code, &*ran.stdout), (Some(0), ""), "{ran:?}");
     assert!(ran.stderr.contains("wrote 2 records to "), "{ran:?}");
     assert_eq!(fs::read_to_string(&file).unwrap().lines().count(), 3);
-    // A device is written in place, and a directory is refused.
+    // A device such as /dev/null must be written in place, because a rename would replace it. A
+    // directory must be refused.
     #[cfg(unix)]
     export(&sandbox, &["-o", "/dev/null"]).assert_code(0);
     let ran = export(&sandbox, &["-o", "data"]);

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::support::{UsageSandbox, numbers};
 use testkit::{Reply, UsageReceiver};
 
-/// Starts a receiver that rejects every batch with record 7 while the flag is set.
+/// Starts a receiver that rejects every batch with record 7, and returns a flag; the receiver
+/// accepts the record once the test clears the flag.
 fn strict() -> (UsageReceiver, Arc<AtomicBool>) {
     let is_strict = Arc::new(AtomicBool::new(true));
     let strict = Arc::clone(&is_strict);
@@ -94,7 +95,7 @@ fn rejected_record_is_isolated_and_can_be_resent() {
     );
     assert_eq!(sandbox.books()["failed"], 1);
 
-    // The receiver accepts the record now.
+    // Let the receiver accept the record. After `resend`, the next delivery must deliver it.
     is_strict.store(false, Ordering::SeqCst);
     assert_eq!(sandbox.usage(&["resend", "--all"]).code, Some(0));
     let ran = sandbox.usage(&["deliver", "--to", &receiver.url]);
@@ -172,7 +173,7 @@ fn resend_fails_while_a_delivery_runs() {
     let message = format!("pid {} is using this data directory", std::process::id());
     assert!(ran.stderr.contains(&message), "{ran:?}");
     assert!(ran.stderr.contains("hint: no batch was moved"), "{ran:?}");
-    // A dry run needs no lock.
+    // A dry run changes nothing, so it must succeed while a delivery holds the lock.
     let ran = sandbox.usage(&["resend", "--dry-run", &name]);
     assert_eq!(
         (ran.code, ran.stdout.as_str()),

@@ -26,7 +26,8 @@ fn stage(sandbox: &UsageSandbox, lines: &str) {
     assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
-/// Stages one record of each kind: reported, estimated, without a key, without tokens.
+/// Stages records of each kind that a report must distinguish: reported, estimated, without a key,
+/// without tokens.
 fn fill(sandbox: &UsageSandbox) {
     let lines = [
         record(
@@ -211,7 +212,8 @@ fn days_are_sorted_and_since_and_until_bound_the_report() {
         sorted.sort_unstable();
         sorted.dedup();
         assert_eq!(days, sorted);
-        // The report of one day has the count of that day's row.
+        // The report of the oldest day must count the same requests as the row of that day in the
+        // report of all days.
         let oldest = rows[0]["day"].as_str().unwrap();
         let count = rows[0]["requests"].as_u64().unwrap();
         assert_eq!(
@@ -247,7 +249,7 @@ fn report_without_records_hints_how_to_record_usage() {
     );
     assert_eq!(report(&sandbox, &["--csv"]).stdout.lines().count(), 1);
     assert!(!sandbox.data().exists(), "a report creates no directory");
-    // A missing directory that --data names is an error: the name may be misspelt.
+    // A missing data directory is an error only if `--data` names it: the name may be misspelt.
     let ran = sandbox.usage(&["--data", "gone"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
 }

@@ -8,7 +8,7 @@ use testkit::{Finished, Reply, UsageReceiver};
 
 const TOKEN: &str = "s3cret-token";
 
-/// Returns the files below a directory that contain the token.
+/// Returns the files below a directory that contain the receiver's token.
 fn leaks(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for file in fs::read_dir(dir).unwrap().map(Result::unwrap) {

@@ -42,7 +42,8 @@ fn days_are_cut_in_the_zone_for_staged_and_consolidated_records() {
         &sandbox,
         &[
             record_at(&format!("{day}T12:00:00Z"), &tokens(1)),
-            // It is the next day in Berlin, whatever the season.
+            // At this time in UTC the next day has begun in Berlin, in summer and in winter, so the
+            // report must count the record there.
             record_at(&format!("{day}T23:30:00Z"), &tokens(20)),
             record_at(&format!("{next}T12:00:00Z"), &tokens(300)),
         ],
@@ -55,7 +56,8 @@ fn days_are_cut_in_the_zone_for_staged_and_consolidated_records() {
             csv(&sandbox, &["--by", "day,team"]),
             [format!("{day},t,21"), format!("{next},t,300")]
         );
-        // The start and the end of the period are days of the zone, too.
+        // `--since` and `--until` must mean days of the time zone too, otherwise records near
+        // midnight would be on the wrong side.
         let only = ["--since", &*next, "--until", &*next];
         for by in ["team", "day,team"] {
             let words = [&only[..], &["--tz", "Europe/Berlin", "--by", by]].concat();
@@ -78,7 +80,8 @@ fn days_are_cut_in_the_zone_for_staged_and_consolidated_records() {
     check();
     sandbox.usage(&["deliver", "--archive"]).assert_code(0);
     check();
-    // The totals suffice: no record needs to be on disk.
+    // Without the archived records, the report must have the same days, because the totals by hour
+    // are enough.
     fs::remove_dir_all(sandbox.data().join("archive")).unwrap();
     check();
 }

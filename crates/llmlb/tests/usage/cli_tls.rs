@@ -86,11 +86,13 @@ fn records_are_sent_only_to_a_receiver_with_a_trusted_certificate() {
     let ran = deliver(&other, "localhost");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("certificate"), "{ran:?}");
-    // The certificate is for another name.
+    // The system trusts the certificate, but its name is `localhost` and the URL has 127.0.0.1. The
+    // name must be checked too.
     let ran = deliver(&cert, "127.0.0.1");
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.stderr.contains("certificate"), "{ran:?}");
-    // No byte of a batch was sent, so that its outcome is known.
+    // TLS failed before any byte of the batch was sent, so the receiver cannot have it and the
+    // outcome is known.
     let document = sandbox.usage(&["pending", "--json"]).json();
     assert_eq!(
         document["batches"][0]["outcome_unknown"], false,

@@ -20,7 +20,8 @@ fn serve_refused(sandbox: &UsageSandbox, settings: &[(&str, &str)]) -> Finished 
 #[test]
 fn records_staged_for_a_receiver_are_neither_archived_nor_sent_to_another() {
     let (sandbox, other) = (UsageSandbox::new(), UsageReceiver::always(200));
-    // The records are for a receiver that is down, and their server has ended.
+    // Stage records for a receiver that is down. They stay in the directory after the server has
+    // ended.
     let down = UsageReceiver::always(503);
     let server = sandbox.serve(&[("LLMLB_USAGE_URL", &down.url)]);
     server.until("the first run has ended", |usage| {
@@ -64,7 +65,8 @@ fn changed_destination_receives_the_pending_batches() {
     assert_eq!(new.numbers().len(), 150);
     assert_eq!(sandbox.usage(&["deliver", "--to", &old.url]).code, Some(1));
     assert_eq!(sandbox.usage(&["deliver", "--to", &new.url]).code, Some(0));
-    // The destination can be changed back to the archive.
+    // Changing the destination from a receiver to the archive must be possible too, if the user
+    // says so.
     sandbox.stage(1);
     let ran = sandbox.usage(&["deliver", "--archive", "--change-destination"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");

@@ -10,7 +10,7 @@
 mod support;
 
 mod cli_arguments;
-// The commands of the page are those of a Unix shell.
+// Unix only: the tested commands of the page are those of a Unix shell.
 #[cfg(unix)]
 mod cli_bill;
 mod cli_cloudevents;

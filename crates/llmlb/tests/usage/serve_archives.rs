@@ -116,7 +116,7 @@ fn unusable_data_directory_is_logged_once_and_the_server_recovers() {
         .process
         .until_output("usage: the data directory is usable again, after ");
     let begins = log.lines().filter(|line| line.contains("warning: usage: "));
-    let begins = begins.filter(|line| !line.contains("usage: still,"));
+    let begins = begins.filter(|line| !line.contains("usage: problem persists"));
     assert_eq!(begins.count(), 1, "{log}");
 }
 
@@ -174,7 +174,8 @@ fn demo_has_a_data_directory_of_its_own_in_the_home() {
     let file = "[usage]\nurl = \"http://127.0.0.1:9/\"\n";
     std::fs::write(dir.join("llmlb.toml"), file).unwrap();
     let with_home = [
-        // The demo does not search for a configuration file, so that the file must be named.
+        // The demo does not search for a configuration file, so name the file. Its data directory
+        // must not apply to the demo.
         ("LLMLB_CONFIG", "llmlb.toml"),
         ("LLMLB_DATA_DIR", ""),
         ("XDG_DATA_HOME", ""),

@@ -10,13 +10,16 @@ use serde_json::Value;
 use crate::support::{HeldReceiver, Server, UsageSandbox};
 use testkit::{DEADLINE, Reply, UsageReceiver, eventually};
 
-/// Interval with which deliveries run only at the start and at the end of the server.
+/// Interval of scheduled deliveries. It is so long that deliveries run only at the start and at the
+/// end of the server.
 const HOUR: (&str, &str) = ("LLMLB_USAGE_EVERY", "1h");
 
 /// Returns the number of log lines at which a problem begins, without its reminders.
 fn problems(log: &str) -> usize {
     let lines = log.lines().filter(|line| line.contains("warning: usage: "));
-    lines.filter(|line| !line.contains("usage: still,")).count()
+    lines
+        .filter(|line| !line.contains("usage: problem persists"))
+        .count()
 }
 
 fn serve(sandbox: &UsageSandbox, url: &str, settings: &[(&str, &str)]) -> Server {
@@ -88,7 +91,8 @@ fn receiver_that_is_down_is_logged_once_and_gets_every_record_when_it_is_up() {
     let is_down = Arc::new(AtomicBool::new(true));
     let down = Arc::clone(&is_down);
     let receiver = UsageReceiver::judging(move |_| {
-        // `retry-after: 0` makes the server retry at its next run.
+        // `retry-after: 0` permits a retry at the next scheduled run. Without it the server would
+        // wait longer after each failure.
         if down.load(Ordering::SeqCst) {
             Reply::response(503, &[("retry-after", "0")], "")
         } else {
@@ -176,7 +180,8 @@ fn receiver_that_does_not_respond_does_not_prevent_the_end_and_loses_no_record()
     sandbox.stage(2);
     server.process.terminate().unwrap();
     held.requests.recv_timeout(DEADLINE).unwrap();
-    // The server ends although the receiver has not responded.
+    // The receiver never responds to the delivery at the end. The server must exit all the same and
+    // keep the records for its next start.
     assert_eq!(server.process.end(), Some(0), "{}", server.log());
     assert!(server.log().contains("are delivered after the next start"));
     drop(held.respond);
@@ -226,7 +231,7 @@ fn servers_that_share_a_data_directory_deliver_each_record_once() {
             (receiver.batches().len() == count).then_some(())
         });
     }
-    // Both servers have records to deliver when they end.
+    // Stage records that both servers try to deliver at their end. Each must be delivered once.
     sandbox.stage(200);
     for server in &servers {
         server.process.terminate().unwrap();

@@ -44,12 +44,10 @@ impl UsageSandbox {
         self.sandbox.command_of(self.sandbox.llmlb(), &words)
     }
 
-    /// Returns an llmlb command with these words, separated by spaces.
     pub(crate) fn llmlb(&self, words: &str) -> Command {
         self.sandbox.command(words)
     }
 
-    /// Starts a command with its output in files of the sandbox.
     pub(crate) fn start(&self, command: &mut Command) -> Process {
         self.sandbox.start(command)
     }
@@ -76,13 +74,11 @@ impl UsageSandbox {
         Server(self.sandbox.serve_with(command))
     }
 
-    /// Runs `llmlb status` for a server.
     pub(crate) fn status(&self, server: &Server, words: &str) -> Finished {
         self.sandbox
             .run(&format!("status -p {} {words}", server.port()))
     }
 
-    /// Runs `llmlb usage` with these words.
     pub(crate) fn usage(&self, words: &[&str]) -> Finished {
         self.usage_with(words, "")
     }
@@ -144,7 +140,6 @@ impl Deref for Server {
 }
 
 impl Server {
-    /// Returns the field `usage` of `/status`.
     pub(crate) fn usage(&self) -> Value {
         self.0.status()["usage"].take()
     }

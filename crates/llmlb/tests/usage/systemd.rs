@@ -48,7 +48,8 @@ fn settings(unit: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Dynamic users with different names could not use each other's files.
+/// Both services must have the same user and directory. Dynamic users with different names could
+/// not use each other's files.
 #[test]
 fn both_services_have_the_same_user_and_directory() {
     let (serve, deliver) = (settings("llmlb.service"), settings("llmlb-usage.service"));
@@ -66,7 +67,7 @@ fn both_services_have_the_same_user_and_directory() {
     }
 }
 
-/// The commands of the units must parse.
+/// The commands of the units must be valid, otherwise the service would fail at its first start.
 #[test]
 fn commands_of_the_units_are_valid() {
     for unit in ["llmlb.service", "llmlb-usage.service"] {

@@ -12,7 +12,8 @@ use testkit::{Finished, UsageReceiver};
 
 const SERVICE: u32 = 65534;
 
-/// Every verb with its arguments. `URL` stands for a receiver.
+/// Verbs of `llmlb usage` with arguments; the empty one is the report. `URL` stands for the URL of
+/// a receiver.
 const VERBS: [&str; 12] = [
     "",
     "stage ../record.json",
@@ -28,7 +29,7 @@ const VERBS: [&str; 12] = [
     "resend --archived --all",
 ];
 
-/// Verbs that only read.
+/// Verbs that must not change the data directory.
 const READERS: [&str; 7] = [
     "",
     "pending",
@@ -162,7 +163,8 @@ fn foreign_files(dir: &Path) -> Vec<PathBuf> {
     foreign.map(|(path, ..)| path).collect()
 }
 
-/// A file that cannot be read, as on a disk with errors, does not delay other records. (promise S9)
+/// A file that cannot be read, as on a damaged disk, must be reported and must not delay other
+/// records. (promise S9)
 #[test]
 fn unreadable_entry_or_batch_is_reported_and_delays_no_other() {
     let receiver = UsageReceiver::always(200);
@@ -207,7 +209,8 @@ fn unreadable_entry_or_batch_is_reported_and_delays_no_other() {
     }
 }
 
-/// After any verb of one user, the other user can run any verb, and the service starts.
+/// After any verb of one user, the other user must be able to run any verb and to start the
+/// service. Files of root would prevent this.
 #[test]
 fn every_verb_of_root_leaves_a_data_directory_that_its_owner_can_use() {
     let receiver = UsageReceiver::always(200);
@@ -258,7 +261,8 @@ fn reading_verbs_change_no_file_as_either_user() {
     }
 }
 
-/// The command is killed at each system call that could change a file.
+/// Kills a reading command of root at each system call that could change a file. The data directory
+/// must be unchanged each time.
 #[test]
 fn reading_verbs_of_root_change_no_file_when_killed() {
     let receiver = UsageReceiver::always(200);
@@ -296,7 +300,7 @@ fn reading_verbs_of_root_change_no_file_when_killed() {
     world.assert_serves("after the kills", &receiver);
 }
 
-/// Batches that can be read are archived.
+/// One batch cannot be read. The batches that can be read must still be archived.
 #[test]
 fn unreadable_batch_does_not_stop_archiving() {
     let receiver = UsageReceiver::always(200);

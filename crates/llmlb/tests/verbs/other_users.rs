@@ -14,7 +14,8 @@ const NOBODY: [&str; 4] = [
     "--clear-groups",
 ];
 
-/// Copies a program to a directory that the other user can read, and returns its path.
+/// Copies a program to a directory that the other user can read, because that user cannot run it
+/// from the build directory.
 fn copy(lock_dir: &LockDir, program: &str, name: &str) -> String {
     let copy = lock_dir.path().join(name);
     fs::set_permissions(lock_dir.path(), Permissions::from_mode(0o755)).expect("readable");

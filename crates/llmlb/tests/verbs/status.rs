@@ -31,7 +31,7 @@ fn status_without_servers_succeeds() {
 #[test]
 fn server_that_does_not_respond_is_running_without_health() {
     let lock_dir = LockDir::new();
-    // The stand-in holds the lock and does not listen.
+    // The stand-in holds the lock of the port and listens nowhere, like a server that hangs.
     let server = lock_dir.stand_in(2, "end");
     let ran = lock_dir.llmlb(&["status", "-p", "2"]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
@@ -55,7 +55,7 @@ fn response_of_another_process_is_reported_as_wrong_process() {
     assert_eq!(entry["pid"], server.pid());
     assert_eq!(entry["health"], "wrong_process");
     if cfg!(target_os = "linux") {
-        // The listener belongs to this test process.
+        // The test process itself listens on the port, so `llmlb status` must name its pid.
         assert_eq!(entry["port_in_use_by"]["pid"], std::process::id());
     }
     let ran = lock_dir.llmlb(&["status", "-p", &port]);

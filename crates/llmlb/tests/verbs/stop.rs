@@ -92,7 +92,8 @@ fn lock_file_of_a_zombie_is_stale() {
     let lock_dir = LockDir::new();
     let server = lock_dir.stand_in(6, "ignore");
     let pid = server.pid();
-    // The process stays a zombie: `StandIn::kill` would wait for it.
+    // Kill the process without waiting for it, so that it stays a zombie. A zombie holds no lock,
+    // so its lock file is stale.
     let mut kill = std::process::Command::new("kill");
     let killed = kill.args(["-9", &pid.to_string()]).status();
     assert!(killed.expect("kill").success());

@@ -94,7 +94,6 @@ impl LockDir {
     }
 }
 
-/// Returns the path of this test program.
 pub(crate) fn this_test() -> String {
     let path = std::env::current_exe().expect("a path");
     path.into_os_string()

@@ -27,9 +27,9 @@ const FILE: &str = ".left-out.json";
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct ExcludedEntries {
     version: u32,
-    /// Ranges of lines (first and last) that later snapshots must skip, because batches already
-    /// have them. Keyed by the name of the entry, and by the id of the snapshot that has these
-    /// batches and from which the entry was excluded.
+    /// Ranges of line numbers (first and last) by entry name and by the id of the snapshot whose
+    /// batches have these lines. A snapshot with another id must skip them, otherwise their records
+    /// would be delivered twice.
     entries: BTreeMap<String, BTreeMap<Uuid, Vec<[u64; 2]>>>,
 }
 

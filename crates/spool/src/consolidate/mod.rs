@@ -48,11 +48,12 @@ use crate::unreadable::UnreadableEntries;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Name of this machine or pod in the lock record.
+    /// Name of this machine or pod. The lock record shows it to processes that are refused.
     pub pod_name: String,
     /// Number of records in a batch. A batch has fewer if they would exceed 1 MiB.
     pub batch_size: usize,
-    /// Maximum number of entries in a snapshot.
+    /// Maximum number of entries in a snapshot. A longer backlog is consolidated in several
+    /// snapshots.
     pub max_entries: usize,
     /// Maximum total length in bytes of the entries in a snapshot. A snapshot of a single entry may
     /// exceed it.
@@ -88,7 +89,8 @@ pub struct Consolidated {
     /// Number of records of the consolidated entries that are in batches, including batches that
     /// were written before a crash.
     pub records: usize,
-    /// Number of batches that were written now, not before a crash.
+    /// Number of batches that this call wrote. Batches that existed from before a crash do not
+    /// count.
     pub batches: usize,
     /// Number of records that were skipped, because they had been consolidated before.
     pub repeated: usize,
@@ -145,12 +147,12 @@ pub(crate) struct ConsolidatorState {
     pub(crate) journal: Option<EntryJournal>,
     pub(crate) backlog: Backlog,
     pub(crate) unreadable: UnreadableEntries,
-    /// Error of a file of the totals that could not be read when the totals were last written.
+    /// Error of a totals file that could not be read when the totals were last written. It is
+    /// logged when it begins and when it ends.
     pub(crate) unreadable_totals: Option<Error>,
 }
 
 impl ConsolidatorState {
-    /// Lists the staged entries, and returns their number.
     pub(crate) fn list(&mut self, data: &DataDir) -> Result<usize, Error> {
         self.unreadable
             .begin(|path| data.disk.exists(path).unwrap_or(true));
@@ -233,8 +235,9 @@ pub(crate) fn consolidate_on(
     let entries = run.choose_entries(options).map_err(LockError::Disk)?;
     if !entries.is_empty() {
         lock.freeze(entries, options.batch_size)?;
-        // If a damaged snapshot was found, its entries are unknown, but some of its batches may
-        // exist. The new snapshot must find and reuse these batches.
+        // A damaged lock record does not show which entries its snapshot had, but some of its
+        // batches may exist. The new snapshot must find and reuse these batches, otherwise their
+        // records would be delivered twice.
         let is_resumed = lock.has_lost_snapshot();
         run.finish(&mut lock, is_resumed)?;
     }
@@ -242,7 +245,7 @@ pub(crate) fn consolidate_on(
     Ok(run.done)
 }
 
-/// One run under the lock of the staging directory.
+/// State of one consolidation while it owns the lock of the staging directory.
 struct ConsolidationRun<'a> {
     disk: &'a Arc<dyn Disk>,
     data: &'a DataDir,
@@ -270,7 +273,8 @@ impl SnapshotLimits {
         let reserve = Reserve::new(&data.staging);
         let (ids, is_reserve_in_use) = HeldIds::room(disk, &reserve)?;
         let batches = HeldOutcomes::max_batches_per_snapshot(disk, &reserve)?;
-        // Lower the size limit of the snapshot while the disk is full: see [`MAX_BYTES_IF_FULL`].
+        // A full disk makes large snapshots expensive, so a smaller limit applies: see
+        // [`MAX_BYTES_IF_FULL`].
         let bytes = if is_reserve_in_use {
             options.max_bytes.min(MAX_BYTES_IF_FULL)
         } else {
@@ -370,7 +374,8 @@ impl ConsolidationRun<'_> {
             let Some(name) = self.seal_if_open(listed, &mut full) else {
                 continue;
             };
-            // A listing may have both names of an entry that is renamed meanwhile. Choose it once.
+            // A listing may have both names of an entry that is renamed meanwhile. Choose the entry
+            // once, otherwise the snapshot would have it twice.
             if chosen.last() == Some(&name) {
                 continue;
             }
@@ -477,7 +482,8 @@ impl ConsolidationRun<'_> {
                 return Ok(false);
             }
             match journal.already_journaled(file) {
-                // All records of the entry are in batches, so that it need not be read.
+                // All records of the entry are in batches already, so the entry that cannot be read
+                // is not needed.
                 Some(consolidated) if earlier.has_all(place, consolidated) => {}
                 None if earlier.has_ids_of(place) => {
                     let lines = earlier.exclude(place);

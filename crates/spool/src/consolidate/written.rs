@@ -42,7 +42,6 @@ pub(super) struct SnapshotProgress {
     /// Parts of the current batch: the entries that its records come from, with the numbers of the
     /// records in each entry.
     parts: Vec<Part>,
-    /// Records of the current batch.
     records: Vec<Record>,
     /// Total length in bytes of the records in the current batch. It must not exceed
     /// [`batch::MAX_BYTES`] unless the batch has a single record.
@@ -91,7 +90,6 @@ impl SnapshotProgress {
         self.records.is_empty() || self.bytes + record.json().len() <= batch::MAX_BYTES
     }
 
-    /// Adds a record to the current batch.
     fn add(&mut self, name: &str, number: u64, record: Record) {
         match self.parts.last_mut() {
             Some(part) if part.name == name && part.to + 1 == number => part.to = number,

@@ -13,7 +13,8 @@ use crate::manager::{DeliveryState, LoadedBatch, Pause, Standing};
 /// Consecutive failures after which the run waits between batches: the destination is likely at
 /// fault, not the batches.
 const FAILURES_TO_SLOW_DOWN: u32 = 3;
-/// Consecutive failures after which the run ends.
+/// Consecutive failures after which the run ends: the destination is likely down. Later runs try
+/// again.
 const FAILURES_TO_STOP: u32 = 6;
 /// Lower limit of the pause that a destination requests with `Retry-After`, before jitter subtracts
 /// up to half of the limit. Without the limit, `Retry-After: 0` would cause retries in a tight
@@ -123,8 +124,8 @@ impl Courier<'_> {
             ..state.clone()
         };
         state.begin(now);
-        // Check the fence here too: a lost fence that is found only after the attempt is stored
-        // leaves the batch marked as one that the destination may have.
+        // Check the fence before the attempt is stored. A lost fence that is found only afterwards
+        // would leave the batch marked as one that the destination may have.
         self.store.check_fence()?;
         if let Err(error) = self.store.set_state(name, &state) {
             self.clear_in_flight(name, &before);

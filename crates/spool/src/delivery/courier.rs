@@ -11,7 +11,8 @@ use super::{Clock, Delivered, DeliveryOptions, Progress, Sink, Watch};
 use crate::error::Error;
 use crate::manager::{LoadedBatch, Pause, SpoolManager, Standing};
 
-/// Maximum number of batch names in memory.
+/// Maximum number of batch names in memory, so that memory is bounded for any number of pending
+/// batches.
 const PAGE: usize = if cfg!(test) { 512 } else { 16 * 1024 };
 /// Maximum time for which a run waits for the end of a pause or for the next attempt at a batch.
 /// Batches that are due later are left for the next run.
@@ -127,16 +128,14 @@ pub(super) struct Courier<'a> {
     pub(super) trusted_origin: Option<String>,
     /// True if a pause is stored. The next accepted batch ends the pause.
     pub(super) is_paused: bool,
-    /// Number of batches that could not be read.
     unreadable: u64,
     pub(super) done: Delivered,
 }
 
 /// Next step of a delivery run after an attempt to deliver a batch.
 pub(super) enum NextStep {
-    /// Send the next batch.
     Continue,
-    /// Send the next batch, and this one again after the duration.
+    /// Send the next batch, and after this duration the batch whose attempt has failed.
     RetryIn(Duration),
     /// Send these pieces of the batch before other batches. Their results show early what the
     /// destination accepts, so that fewer batches are split in vain.

@@ -15,7 +15,8 @@ const FILE: &str = ".delivery.lock";
 /// Verb in lock records of earlier versions whose owner only reads the data directory. A run waits
 /// for such an owner instead of failing at once.
 const READ_VERB: &str = "verify";
-/// Maximum time for which a run waits for readers of the data directory.
+/// Maximum time for which a run waits for readers of the data directory. After it, the run fails
+/// with [`RunError::Busy`].
 const READER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Exclusive right to deliver from a data directory and to change the state of its batches.

@@ -65,7 +65,7 @@ pub struct Delivered {
     pub ambiguous: u64,
     /// Number of damaged batches, which moved to `failed/`.
     pub damaged: u64,
-    /// Number of pending batches.
+    /// Number of batches that are still pending when the run ends.
     pub waiting: u64,
     /// Pause of delivery, if one is in effect.
     pub paused: Option<Pause>,

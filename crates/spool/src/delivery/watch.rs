@@ -43,7 +43,7 @@ pub enum Progress {
 pub struct Watch<'a> {
     /// Cancels the operation.
     pub cancel: Cancel,
-    /// Called with every progress report.
+    /// Function that receives every progress report.
     pub progress: &'a (dyn Fn(Progress) + 'a),
 }
 

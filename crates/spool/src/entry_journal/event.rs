@@ -16,9 +16,9 @@ use crate::totals;
 /// `repeated`, `aside`, `lost`, `later` and the `records` in batches.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ConsolidatedEntry {
-    /// Id of the snapshot that the entry was in.
+    /// Id of the snapshot that the entry was in. After a crash, it shows which events belong to the
+    /// unfinished snapshot.
     pub(crate) snapshot: Uuid,
-    /// File name of the entry.
     pub(crate) entry: String,
     /// Number of lines with records, which are numbered from 1.
     pub(crate) lines: u64,

@@ -108,9 +108,11 @@ pub(crate) struct EntryJournal {
     /// Entries of this snapshot that were in the journal before a crash, by name. They are read
     /// again, and until then their ids do not count as known.
     already_journaled: HashMap<String, ConsolidatedEntry>,
-    /// Names of the entries of this snapshot that were read so far.
+    /// Names of the entries of this snapshot that were read so far. Ids that the journal has of its
+    /// other entries do not count as known.
     read_entries: HashSet<String>,
-    /// Entries that were read, but whose records are not all in batches yet.
+    /// Entries that were read, but whose records are not all in batches yet. Until then the journal
+    /// must not have them.
     pending: Vec<ConsolidatedEntry>,
     /// Entries whose records are in batches, but that could not be written to the journal because
     /// the disk is full.
@@ -129,11 +131,11 @@ pub(crate) struct EntryJournal {
 /// Result of looking a record up among the consolidated records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordMatch {
-    /// No record with this id is known.
+    /// No record with this id is known, so the record goes into a batch.
     New,
-    /// The same record was consolidated before.
+    /// The same record was consolidated before, so it is skipped.
     Same,
-    /// A different record with this id was consolidated before.
+    /// A different record with this id was consolidated before, so the record goes to `failed/`.
     Conflict,
 }
 
@@ -270,7 +272,8 @@ impl EntryJournal {
         })
     }
 
-    /// Loads all known ids and their checksums from the journal and the reserve.
+    /// Loads the ids and checksums of all consolidated records from the journal and the reserve,
+    /// because a filter may wrongly report a new id as known.
     fn load_exact(&self, data: &DataDir) -> Result<HashMap<Uuid, u32>, Error> {
         let mut exact = HashMap::new();
         JournalKind::Entries.read::<EntrySums>(data, &mut |_, read| {

@@ -2,7 +2,6 @@
 
 use super::token::Token;
 
-/// Maximum length of an excerpt in characters.
 const MAX_LENGTH: usize = 300;
 /// Minimum length in bytes of a piece of a secret that an excerpt must not show.
 const PIECE: usize = 8;
@@ -71,7 +70,8 @@ fn unescape(text: &str) -> String {
     unescaped + rest
 }
 
-/// True for characters that hide text or reverse its direction.
+/// True for characters that hide text or reverse its direction. An excerpt must not contain them,
+/// because a hostile receiver could disguise its response.
 fn is_invisible(char: char) -> bool {
     matches!(char, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }

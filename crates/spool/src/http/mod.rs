@@ -198,7 +198,6 @@ impl Http {
         }
     }
 
-    /// Formats a network error for people.
     fn describe(&self, error: &ureq::Error) -> String {
         match error {
             ureq::Error::Timeout(Timeout::Connect | Timeout::Resolve) => {

@@ -28,7 +28,6 @@ fn large_batch() -> Batch {
     Batch::new(Vec::new(), (0..16).map(record).collect())
 }
 
-/// Reads a request. Returns its head and its body.
 fn read_request(stream: &mut TcpStream) -> io::Result<(String, String)> {
     let mut bytes = Vec::new();
     let mut buffer = [0; 4096];
@@ -97,7 +96,6 @@ fn send(url: &str) -> Answer {
     Http::new(url, options()).unwrap().send(&batch())
 }
 
-/// Closes a connection with a reset.
 fn reset(stream: TcpStream) {
     // The kernel resets a connection that is closed with unread data.
     let mut byte = [0];
@@ -422,7 +420,8 @@ fn response_before_the_end_of_the_request_is_read() {
     let send = |url: &str| Http::new(url, options()).unwrap().send(&large_batch());
     let refusal = send(&early_receiver("413 Payload Too Large"));
     assert_eq!(refusal, Answer::too_large("413 Payload Too Large: so"));
-    // A receiver that did not read the whole batch cannot have accepted it.
+    // The receiver responded 200 before it had read the whole batch. The batch must not count as
+    // delivered.
     let answer = send(&early_receiver("200 OK"));
     let message = "200 OK: so, but the receiver did not read the whole batch, so the batch does \
                    not count as delivered";

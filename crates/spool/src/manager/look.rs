@@ -131,7 +131,6 @@ impl SpoolManager {
         names.into_iter().map(describe).collect()
     }
 
-    /// Reads the first line of a batch.
     fn head(&self, path: &Path) -> Result<BatchHead, Error> {
         let failed = |error| Error::read(path, error);
         if let Some(bytes) = files::held(&*self.disk, path).map_err(failed)? {

@@ -42,7 +42,7 @@ use ledger::Ledger;
 /// Result of loading a batch for delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LoadedBatch {
-    /// The batch is pending.
+    /// The batch is pending and intact, so it can be sent.
     Batch(Batch),
     /// The batch does not exist any more, or its outcome is in the journal.
     Gone,
@@ -318,7 +318,8 @@ impl SpoolManager {
         }
     }
 
-    /// Calls `each` with the name of every pending batch, in no order. Other files are skipped.
+    /// Calls `each` with the name of every pending batch, in no particular order. Other files are
+    /// skipped.
     fn each_pending(&self, mut each: impl FnMut(&str)) -> Result<(), Error> {
         for_each_file(&*self.disk, &self.data.spool, |name| {
             if batch::is_batch_name(name) {
@@ -404,7 +405,8 @@ impl SpoolManager {
                 .and_then(|name| name.strip_suffix(".tmp"));
             let is_temporary =
                 unhidden.is_some_and(|name| is_state_name(name) || name == PAUSE_FILE);
-            // A state file stays if it is unknown whether its batch exists.
+            // Keep a state file if it is unknown whether its batch exists. Otherwise the attempts
+            // at an existing batch could be forgotten, and the batch sent again in another form.
             let has_no_batch = || !self.exists(&dir.join(batch_of(name))).unwrap_or(true);
             let is_orphan = is_state_name(name) && has_no_batch();
             if done.is_ok() && (is_orphan || is_temporary) {
@@ -623,7 +625,6 @@ pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<Batch, String> {
     }
 }
 
-/// True if the name is that of a state file.
 pub(crate) fn is_state_name(name: &str) -> bool {
     let stem = name.strip_suffix(".state.json");
     stem.is_some_and(|stem| batch::is_batch_name(&format!("{stem}.json")))
@@ -637,7 +638,6 @@ pub(crate) fn batch_of(state: &str) -> String {
     )
 }
 
-/// Returns the name of the state file of a batch.
 pub(crate) fn state_name(batch: &str) -> String {
     format!(
         "{}.state.json",

@@ -153,7 +153,6 @@ pub(super) fn set(disk: &dyn Disk, data: &DataDir, pause: &Pause) -> Result<(), 
     write(disk, data, file)
 }
 
-/// Removes the pause of a destination.
 pub(super) fn end(disk: &dyn Disk, data: &DataDir, to: &str) -> Result<(), Error> {
     let mut file = read(data)?;
     let count = file.pauses.len();

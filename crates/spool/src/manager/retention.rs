@@ -19,7 +19,7 @@ const PAGE: usize = if cfg!(test) { 2 } else { 10_000 };
 /// A directory whose files stay until a limit is set, or a person deletes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeptIn {
-    /// `archive/`: batches without a destination.
+    /// `archive/`: batches that were archived because no destination is configured.
     Archive,
     /// `failed/`: batches that could not be delivered, and damaged files.
     Failed,
@@ -53,7 +53,6 @@ struct Candidate {
     bytes: u64,
 }
 
-/// Result of deleting a file.
 enum Deletion {
     Done,
     Refused,

@@ -28,7 +28,6 @@ pub(crate) use contents::ReserveContents;
 pub(crate) use create::{BYTES, remove_old};
 pub(crate) use ids::IdRange;
 
-/// Name of the reserve file in the staging directory.
 pub(crate) const FILE: &str = ".reserve";
 const STAGING: &str = "_staging";
 const PAGE: u64 = 4096;

@@ -215,7 +215,8 @@ impl Staging {
 
     /// Stages a record. When this returns, the record has the requested durability.
     ///
-    /// After an error the record may or may not be staged. Stage it again.
+    /// After an error the record may or may not be staged. Stage the same record again: its id
+    /// prevents double counting.
     pub fn stage(&self, record: &Record, durability: Durability) -> Result<(), Error> {
         self.stage_all(std::slice::from_ref(record), durability)
     }
@@ -223,7 +224,8 @@ impl Staging {
     /// Stages many records with one sync. When this returns, all of them have the requested
     /// durability.
     ///
-    /// After an error any of the records may or may not be staged. Stage all of them again.
+    /// After an error any of the records may or may not be staged. Stage all of them again: their
+    /// ids prevent double counting.
     ///
     /// ```
     /// use spool::{Durability, Record, Staging};

@@ -172,7 +172,6 @@ impl OpenEntry {
             .collect()
     }
 
-    /// True if all lines are written to the file.
     pub(super) fn is_written(&self) -> bool {
         self.unwritten.is_empty()
     }
@@ -199,8 +198,6 @@ impl OpenEntry {
         };
     }
 
-    /// Writes the added lines to the file.
-    ///
     /// The file grows in steps, ahead of its lines. While its length and its blocks stay the same,
     /// a sync writes only data and takes half the time.
     pub(super) fn write(&mut self, disk: &dyn Disk) -> Result<(), Error> {

@@ -118,7 +118,8 @@ fn entries(dir: &Path) -> BTreeMap<EntryName, Vec<Line>> {
             .collect();
         match found {
             Ok(found) => return found,
-            // The entry was sealed meanwhile and has another name now.
+            // An entry may be sealed, and thereby renamed, after the directory was listed. List the
+            // directory again then.
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
         }
     }

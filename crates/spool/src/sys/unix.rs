@@ -90,7 +90,6 @@ pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes all bytes at an offset of a file.
 pub(crate) fn write_at(file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, at)
 }

@@ -37,7 +37,6 @@ pub(crate) fn open(path: &Path, to_write: bool) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes all bytes at an offset of a file.
 pub(crate) fn write_at(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         let written = file.seek_write(bytes, at)?;

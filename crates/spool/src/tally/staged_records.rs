@@ -25,7 +25,6 @@ use crate::totals::{self, Grouping, Groups};
 /// meanwhile, so the directory is listed until no new entry appears.
 const MAX_LISTINGS: usize = 3;
 
-/// Groups by day, or by hour.
 type Rows = BTreeMap<String, Groups>;
 
 /// Adds staged records to the totals of consolidated ones, each record once.

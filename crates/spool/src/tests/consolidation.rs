@@ -333,7 +333,8 @@ fn books_balance_after_a_file_name_is_used_again() {
     let data = test_dir.data();
     let name = format!("{}.json", uuid::Uuid::now_v7());
     let other = record();
-    // The file name is used again for the same record, for another record and for a malformed file.
+    // Other programs may use a file name again, for the same record, for another record or for a
+    // malformed file. The books must balance each time.
     let contents = [r#"{"t":1}"#, r#"{"t":1}"#, other.json(), "bad"];
     for content in contents {
         fs::write(data.staging.join(&name), content).unwrap();

@@ -36,7 +36,7 @@ pub(super) fn crash(test_dir: &TestDataDir, crash: Crash, at: usize) -> bool {
     disk.has_crashed()
 }
 
-/// Consolidates until no entry is left, and checks that each record is in exactly one batch.
+/// Consolidates until no entry is left. Panics unless each record is in exactly one batch.
 fn recover(test_dir: &TestDataDir, expected: &BTreeSet<Uuid>, case: &str) {
     while consolidate(test_dir.path(), &batches_of(4))
         .unwrap()
@@ -118,7 +118,8 @@ fn recovery_does_not_repeat_batches_that_are_already_delivered() {
             let mut expected = fill(&test_dir);
             let has_crashed = crash(&test_dir, kind, at);
             test_dir.deliver_all();
-            // Entries staged after the crash belong to a later snapshot.
+            // Stage an entry after the crash. It belongs to a later snapshot and must not change
+            // the batches of the unfinished one.
             expected.extend(test_dir.entry(5, true).iter().map(Record::id));
             recover(
                 &test_dir,

@@ -138,7 +138,6 @@ struct State {
     events: Vec<(usize, Event)>,
     /// Kind of the operations that all fail, and the error number that they return.
     failing: Option<(Operation, i32)>,
-    /// Kinds of all operations so far.
     operations: Vec<Operation>,
     /// Path of a file that the disk refuses to open for reading, to simulate an unreadable file.
     unreadable: Option<PathBuf>,
@@ -161,7 +160,8 @@ struct State {
 /// Bytes of a file that are on the disk, and changes that only the kernel has.
 #[derive(Debug)]
 struct Content {
-    /// A separate handle: a clone would keep the lock of the handle under test after its close.
+    /// Handle for reading the content, opened separately: a clone of the handle under test would
+    /// keep the file locked after that handle is closed.
     file: File,
     durable: Vec<u8>,
     changes: Vec<(usize, Change)>,
@@ -217,17 +217,14 @@ impl CrashingDisk {
         std::mem::take(&mut state.has_lost_power)
     }
 
-    /// Makes all later operations of this kind fail.
     pub(super) fn fail_all(&self, kind: Operation, number: i32) {
         self.state.lock().unwrap().failing = Some((kind, number));
     }
 
-    /// Makes later attempts to open this file for reading fail.
     pub(super) fn fail_open(&self, path: &Path) {
         self.state.lock().unwrap().unreadable = Some(path.to_owned());
     }
 
-    /// Removes all crashes and faults.
     pub(super) fn clear_faults(&self) {
         let mut state = self.state.lock().unwrap();
         state.events.clear();
@@ -235,7 +232,6 @@ impl CrashingDisk {
         state.unreadable = None;
     }
 
-    /// Kinds of all operations so far.
     pub(super) fn operations(&self) -> Vec<Operation> {
         self.state.lock().unwrap().operations.clone()
     }

@@ -111,7 +111,8 @@ fn pending_records(test_dir: &TestDataDir) -> BTreeSet<Uuid> {
 
 #[test]
 fn delivery_pauses_and_no_batch_fails_while_a_destination_rejects_every_batch() {
-    // Numbers of records that give one batch, two batches and many batches.
+    // Record counts that give one, two and many batches of four. Delivery must pause in each case
+    // without a batch in `failed/`.
     for records in [1, 4, 8, 400] {
         let (test_dir, ids) = filled(records);
         let all: BTreeSet<_> = ids.iter().copied().collect();
@@ -247,7 +248,8 @@ fn delivery_ends_although_the_state_files_of_many_batches_are_unreadable() {
     let mut batches = names(&test_dir.data().spool);
     let good = batches.pop().unwrap();
     for name in &batches {
-        // A directory cannot be read as a file, not even by root.
+        // Put a directory in place of each state file: a directory cannot be read as a file, not
+        // even by root.
         let state = test_dir.data().spool.join(crate::manager::state_name(name));
         fs::create_dir(state).unwrap();
     }
@@ -286,8 +288,8 @@ fn half_of_a_split_batch_is_delivered_once_although_many_events_follow_the_crash
         let is_splitting = spool(&test_dir).state(&whole).unwrap().splitting;
         if is_splitting && disk.has_crashed() {
             crashed += 1;
-            // These events are enough for the journal to drop the generation with the events of the
-            // halves.
+            // Deliver so many other batches that the journal drops the generation with the events
+            // of the halves.
             for _ in 0..3 {
                 deliver_others(&test_dir, most);
             }
@@ -383,7 +385,7 @@ fn batch_of_rejected_records_blocks_no_other_batch() {
     test_dir.deliver_all();
     assert_eq!(spool(&test_dir).failed().unwrap().len(), 0);
     assert_eq!(pending_records(&test_dir).len(), 8);
-    // Each accepted record lets one rejected batch be split.
+    // Each record that the receiver accepts lets one rejected batch be split.
     for _ in 0..12 {
         test_dir.entry(1, true);
         consolidate(test_dir.path(), &Options::default()).unwrap();
@@ -563,7 +565,8 @@ fn batch_with_an_unreadable_state_file_blocks_no_other_batch() {
         .data()
         .spool
         .join(&names(&test_dir.data().spool)[0]);
-    // A directory cannot be read as a file, not even by root.
+    // Put a directory in place of the state file: a directory cannot be read as a file, not even by
+    // root.
     let state = path.with_extension("state.json");
     fs::create_dir(&state).unwrap();
     let done = test_dir.deliver(&real_disk()).unwrap();

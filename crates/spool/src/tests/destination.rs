@@ -33,7 +33,8 @@ fn destination_file_of_a_newer_version_is_refused_and_left_alone() {
     assert!(destination(data.path()).is_err());
 }
 
-/// The old destination is not known any more, but it may have the batch.
+/// The damaged file does not show the old destination, which may have the batch. Sending the batch
+/// to another one could bill it twice.
 #[test]
 fn batch_of_unknown_outcome_fails_if_a_damaged_destination_file_is_removed() {
     let data = TestDataDir::new();

@@ -225,7 +225,6 @@ impl Scenario {
         let _ = verify_in(&data, &Watch::silent());
     }
 
-    /// Runs every step once.
     fn run_steps(&mut self) {
         for durability in [Durability::Power, Durability::Process, Durability::Power] {
             self.stage(durability);
@@ -589,7 +588,8 @@ fn each_record_is_kept_once_if_any_two_operations_fail() {
     run_cases("drawn pairs", &cases, run_only);
 }
 
-/// A write to a full disk goes to the reserve, and removing the partial file fails at first.
+/// A write fails because the disk is full, and so does the removal of the partial file. The content
+/// goes to the reserve, and the partial file must be removed later.
 #[test]
 fn partial_file_left_by_a_full_disk_is_removed() {
     let operations = run(Vec::new()).into_iter().enumerate();

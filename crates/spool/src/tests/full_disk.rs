@@ -106,7 +106,7 @@ fn dir_with_reserve_of(reserve_bytes: usize) -> (TestDataDir, BTreeSet<Uuid>) {
     // The first run creates the journals and the lock files, which a full disk could not create.
     run(&test_dir, &real_disk()).unwrap();
     let mut expected = fill(&test_dir);
-    // Open entries are removed: sealing them needs a new name, which a full disk refuses.
+    // Remove the open entries: sealing them needs a new name, which a full disk refuses.
     for name in names(&test_dir.data().staging) {
         let path = test_dir.data().staging.join(name);
         if path.extension().is_some_and(|ending| ending == "open") {
@@ -178,7 +178,8 @@ fn full_disk_is_drained_although_deleted_files_free_no_space() {
     assert!(test_dir.data().failed.read_dir().unwrap().count() > 0);
 }
 
-/// A producer stages its records again after an error on a full disk.
+/// A producer stages its records again after an error on a full disk. Their ids must be known
+/// although the journal has no space for them.
 #[test]
 fn records_staged_again_after_a_full_disk_are_not_billed_twice() {
     for is_still_full in [true, false] {
@@ -468,7 +469,7 @@ fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
     run(&test_dir, &real).unwrap();
     let mut bad = BTreeSet::new();
     for _ in 0..20 {
-        // Each batch of four has one record that is accepted.
+        // The receiver accepts one record of each batch of four, and rejects the others.
         bad.extend((0..3).map(|_| large_record(&test_dir, 200)));
         expected.insert(large_record(&test_dir, 200));
     }
@@ -476,8 +477,8 @@ fn rejected_records_that_fill_the_reserve_reach_failed_once_there_is_space() {
     let runs = |disk: &Arc<dyn Disk>, count: usize| {
         let mut good = BTreeSet::new();
         for _ in 0..count {
-            // In every run the receiver accepts this record. A receiver that accepts no batch is
-            // not trusted, and the records that it rejects stay pending.
+            // Stage a record that the receiver accepts, so that the receiver is trusted in every run.
+            // Otherwise the records that it rejects would stay pending.
             good.insert(test_dir.record_file().id());
             let store = SpoolManager::on(Arc::clone(disk), test_dir.path());
             if let Err(error) = store.flush_reserve() {

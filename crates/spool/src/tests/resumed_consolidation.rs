@@ -118,7 +118,8 @@ fn crash_and_damage(crash: Crash, at: usize, entry: usize, how: Damage, fate: Ba
     }
     let disk = Arc::new(CrashingDisk::with(Vec::new()));
     fate.apply(&test_dir, &(Arc::clone(&disk) as _));
-    // Records staged after the crash belong to a later snapshot.
+    // Stage records after the crash. They belong to a later snapshot and must be batched once
+    // although the unfinished snapshot has damage.
     let later = test_dir.entry(3, true);
     let done = consolidate_all(&test_dir, &disk);
     assert!(done.is_ok(), "{case}: {done:?}");

@@ -56,8 +56,8 @@ fn batches_and_malformed_files_exist_once_after_a_crash_at_any_operation_of_a_co
             assert_eq!(ids_in_batches(&test_dir.data().archive), good, "{case}");
             assert_eq!(names(&test_dir.data().spool), [""; 0], "{case}");
             let mut malformed = names(&test_dir.data().failed);
-            // A crash may also move the torn end of a journal to `failed/`, which does not count
-            // here.
+            // A crash may also move the torn end of a journal to `failed/`. Leave it out, so that
+            // only the malformed file is counted.
             malformed.retain(|name| !name.contains(".torn"));
             assert_eq!(
                 malformed.len(),

@@ -97,14 +97,16 @@ fn tally_is_exact_after_a_consolidation_crashes_at_any_operation() {
         for at in 0.. {
             let test_dir = TestDataDir::new();
             let count = fill(&test_dir).len() as u64;
-            // A record that is staged both before and after the crash counts once.
+            // A record that is staged before and after the crash is one record, which the tally
+            // must count once.
             let again = record();
             test_dir.stage(std::slice::from_ref(&again));
             let has_crashed = crash(&test_dir, kind, at);
             test_dir.stage(&[again]);
             let case = format!("{kind:?} at {at}");
             assert_eq!(count_all(&test_dir), count + 1, "{case}");
-            // A tally of the last hour reads the totals by hour instead of those by day.
+            // A tally of the last hour reads the totals by hour, so that these are tested as well
+            // as those by day.
             let since = SystemTime::now() - HOUR;
             let part = tally(test_dir.path(), Some(since), None).unwrap();
             assert_eq!(records(&part), count + 1, "{case}");
@@ -200,7 +202,8 @@ fn tally_rounds_a_span_to_full_hours_and_reports_its_start() {
     check();
     consolidate(test_dir.path(), &batches_of(100)).unwrap();
     check();
-    // Half of the records are staged, the other half is consolidated.
+    // Half of the records are staged and half are consolidated, so that the rounding of both is
+    // tested.
     let more: Vec<Record> = (0..60)
         .map(|hours| record_of(&ago(hours).to_string()))
         .collect();
@@ -395,7 +398,8 @@ fn rows_of_another_grouping_are_kept_by_day_and_by_hour() {
         ];
         assert_eq!(found, expected, "{from:?}");
     }
-    // The file of the day is rebuilt from the hours with all of the rows.
+    // Remove the file of the day. It must be rebuilt from the hours with the rows of every
+    // grouping.
     let before = count_with_problems(&test_dir);
     remove_totals(&test_dir, |period| !crate::totals::is_hour(period));
     test_dir.stage(&[record()]);

@@ -54,7 +54,8 @@ fn dir_with_every_kind() -> TestDataDir {
     let later = Answer::unknown("429", Some(std::time::Duration::from_secs(3600)));
     test_dir.receiver.push_reply(ScriptedReply::Refuse(later));
     test_dir.deliver_all();
-    // The next steps create a quarantined file, an archived batch and an unfinished snapshot.
+    // Create a quarantined file, an archived batch and an unfinished snapshot, so that `verify` is
+    // tested with every kind of file.
     fs::write(
         test_dir
             .data()

@@ -25,7 +25,8 @@ pub(crate) struct PeriodTotals {
     version: u32,
     /// The period: `2026-11-16` or `2026-11-16T13`.
     day: String,
-    /// The last snapshot that was added to the file.
+    /// Id of the last snapshot that was added to the file. After a crash, it shows that this
+    /// snapshot must not be added again.
     pub(crate) snapshot: Uuid,
     totals: Vec<TotalsRow>,
     /// Sums that do not depend on the maximum number of groups; absent in files of other programs.

@@ -87,7 +87,8 @@ impl<'de> Visitor<'de> for RowVisitor {
                     let value = match map.next_value()? {
                         Value::Null => None,
                         Value::String(text) => Some(text),
-                        // Group fields are text. A field of another type is ignored.
+                        // Group fields are texts. Ignore a field of another type, so that the rest
+                        // of the row is read.
                         _ => continue,
                     };
                     let field = name.strip_prefix(PREFIX).unwrap_or(&name);

@@ -162,7 +162,6 @@ impl Verification<'_> {
         Ok(halves)
     }
 
-    /// Reads the journal of batches.
     pub(super) fn read_batch_journal(&mut self) -> Result<(), Error> {
         let mut sums = OutcomeSums::default();
         let mut problems = Vec::new();

@@ -18,7 +18,6 @@ use crate::snapshot::Snapshot;
 use crate::time::Moment;
 
 impl Verification<'_> {
-    /// Reads the journal of consolidated entries.
     pub(super) fn read_entry_journal(&mut self) -> Result<(), Error> {
         let mut sums = EntrySums::default();
         let held = HeldIds::read(&*self.data.disk, &Reserve::new(&self.data.staging))?;

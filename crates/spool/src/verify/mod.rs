@@ -21,7 +21,8 @@ use crate::files::{for_each_file, read_bounded};
 use crate::staging_lock::{LockError, StagingLock};
 use coverage::Coverage;
 
-/// Maximum time to wait for another process that consolidates or delivers.
+/// Maximum time to wait for another process that consolidates or delivers. After it, the files are
+/// read without the lock, so that `verify` always ends.
 const WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of further passes if a pass finds problems while other processes may move files.
 const MAX_REPETITIONS: usize = 4;

@@ -100,7 +100,6 @@ pub(crate) fn run(args: &Run, quiet: bool) -> Result<i32, Failure> {
     }
 }
 
-/// Returns the refusal for a key that another process holds.
 fn held(error: &tenure::Error, args: &Run, stop: &str, place: &Place) -> Failure {
     // A stop command from a lock record is shown only for owners of this user: the text of another
     // user's record is not trusted. For a lease, the stop command with this user's own arguments is
@@ -175,8 +174,8 @@ fn run_on_lease(
         patience: (ttl / 20).clamp(MIN_PATIENCE, MAX_PATIENCE),
     };
     let ended = sys::supervise(&mut tenure, &relay, &leased);
-    // If the lease could not be renewed, the release fails too. Only the failed renewal is
-    // reported.
+    // If the lease could not be renewed, its release fails too. Only the failed renewal is
+    // reported, because the release failed for the same reason.
     if let Err(error) = tenure.release()
         && !matches!(ended, Ok(Ending::LeaseLost))
     {
@@ -214,7 +213,6 @@ fn run_on_lease(
     }
 }
 
-/// Returns the failure for a lease that was lost.
 fn lost(message: String, store: &str) -> Failure {
     Failure::new(exit::FAILED, message).hint(format!(
         "check that {store} is reachable from this host and keeps its data, and that this process \
@@ -222,7 +220,6 @@ fn lost(message: String, store: &str) -> Failure {
     ))
 }
 
-/// Returns the failure for a command that could not be started.
 fn not_started(program: &OsStr, error: &io::Error) -> Failure {
     let code = if error.kind() == ErrorKind::NotFound {
         exit::NOT_FOUND

@@ -8,9 +8,8 @@ use std::time::Duration;
 /// A command that may run only while a lease is valid.
 #[derive(Debug)]
 pub(crate) struct LeasedCommand<'a> {
-    /// The program and its arguments.
     pub(crate) words: &'a [OsString],
-    /// Fencing token that the command finds in its environment.
+    /// Fencing token that the command finds in its environment and can send with every write.
     pub(crate) token: u64,
     /// Time by which SIGTERM is sent to the command before the deadline of the lease.
     #[cfg_attr(

@@ -1,4 +1,4 @@
-//! Quoting for Unix shells.
+//! Quoting for Unix shells, so that commands in hints can be typed as printed.
 
 /// Quotes a word if a shell would otherwise split or expand it.
 pub(crate) fn quoted(text: &str) -> String {

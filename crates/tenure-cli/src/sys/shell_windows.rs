@@ -1,4 +1,4 @@
-//! Quoting for `cmd.exe`.
+//! Quoting for `cmd.exe`, so that commands in hints can be typed as printed.
 
 /// Quotes a word if `cmd.exe` would otherwise split it. A path on Windows cannot contain a quote.
 pub(crate) fn quoted(text: &str) -> String {

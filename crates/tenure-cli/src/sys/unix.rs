@@ -166,7 +166,8 @@ impl Relay {
         rare().for_each(catch);
     }
 
-    /// Waits for the command, forwards signals, and returns the exit code of the wrapper.
+    /// Waits for the command and returns the exit code of the wrapper. Signals that arrive
+    /// meanwhile are forwarded.
     pub(crate) fn wait(&self, child: &mut Child) -> io::Result<i32> {
         let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
         COMMAND.store(pid, Ordering::SeqCst);
@@ -332,7 +333,8 @@ unsafe fn stop_self() {
     replace(libc::SIGTSTP, handler());
 }
 
-/// Catches a signal for forwarding, unless it is ignored.
+/// Catches a signal, so that it can be forwarded to the command. An ignored signal stays ignored,
+/// for the command too.
 fn catch(signal: libc::c_int) {
     if replace(signal, handler()) == libc::SIG_IGN {
         replace(signal, libc::SIG_IGN);
@@ -343,7 +345,6 @@ fn handler() -> libc::sighandler_t {
     on_signal as *const () as libc::sighandler_t
 }
 
-/// Sets the action for a signal and returns the previous one.
 fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_t {
     // SAFETY: zeroed is a valid sigaction, and the handler makes only async-signal-safe calls.
     unsafe {
@@ -359,7 +360,8 @@ fn replace(signal: libc::c_int, action: libc::sighandler_t) -> libc::sighandler_
     }
 }
 
-/// Returns the handler that is set for a signal, or its default or ignoring action.
+/// Returns the handler that is set for a signal, or its default or ignoring action. The command
+/// must start with the same.
 fn current(signal: libc::c_int) -> libc::sighandler_t {
     // SAFETY: zeroed is a valid sigaction. It is unchanged for numbers that are no signal.
     unsafe {
@@ -400,7 +402,8 @@ pub(super) fn catch_child_exits(
     replace(libc::SIGCHLD, handler as *const () as libc::sighandler_t);
 }
 
-/// Runs a part of a signal handler, which must not change the error number of the interrupted code.
+/// Runs a part of a signal handler and restores the error number (`errno`) afterwards. The
+/// interrupted code could otherwise read an error of the handler as its own.
 pub(super) fn keep_errno(run: impl FnOnce()) {
     // SAFETY: the address is valid in every thread.
     unsafe {
@@ -411,12 +414,12 @@ pub(super) fn keep_errno(run: impl FnOnce()) {
     }
 }
 
-/// Bit of a signal in a set of 64 signals, which are numbered from 1 to 64.
 fn bit(signal: libc::c_int) -> u64 {
     1 << (signal - 1)
 }
 
-/// True if the kernel sent the signal, as it does for the terminal.
+/// True if the kernel sent the signal, as it does for keys pressed on the terminal. A signal from a
+/// process is always forwarded to the command.
 #[cfg(target_os = "linux")]
 fn is_from_terminal(info: &libc::siginfo_t) -> bool {
     info.si_code == libc::SI_KERNEL

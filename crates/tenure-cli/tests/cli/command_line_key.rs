@@ -1,4 +1,5 @@
-//! Without a name, the command line is the key.
+//! Tests of `tenure run` without a name: the command line is the key, so the same command does not
+//! run twice.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -10,7 +10,7 @@ fn code_of(command: &[String]) -> (Option<i32>, String) {
     (outcome.code, outcome.stderr)
 }
 
-// T6: release removes the lock file.
+// T6
 #[test]
 fn run_exits_with_0_if_the_command_succeeds() {
     assert_eq!(code_of(&exit_with(0)), (Some(0), String::new()));
@@ -48,7 +48,7 @@ fn unknown_command_exits_with_127_and_is_named() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// T2, T6: a key needs no cleaning up by hand after its release.
+// T2, T6
 #[test]
 fn key_can_be_acquired_again_at_once() {
     let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Tests on a full disk. They need root, which can mount a small file system.
+//! Tests of locks on a full disk. They need root, which can mount a small file system.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -81,7 +81,7 @@ fn owner_without_a_lock_record_refuses_others() {
     assert!(owner.is_running());
 }
 
-// T1, T8: an earlier owner keeps its key and can be stopped.
+// T1, T8: an owner that acquired its key before the disk was full keeps the key and can be stopped.
 #[test]
 fn owner_keeps_its_key_while_the_disk_is_full() {
     let Some(disk) = SmallDisk::new() else { return };

@@ -3,7 +3,7 @@
 use crate::process::{Process, until};
 use crate::support::{Owner, Sandbox, exit_with, sleeper, sleeper_with};
 
-// T1: the second command does not run.
+// T1
 #[test]
 fn second_run_is_refused_with_75_and_starts_nothing() {
     let sandbox = Sandbox::new();
@@ -13,7 +13,7 @@ fn second_run_is_refused_with_75_and_starts_nothing() {
     assert!(refused.stdout.is_empty(), "{refused:?}");
 }
 
-// T5: the refusal names the owner, its start time and the command that stops it.
+// T5
 #[test]
 fn refusal_names_the_owner_its_start_time_and_the_stop_command() {
     let sandbox = Sandbox::new();
@@ -54,7 +54,8 @@ fn hint_for_a_port_or_a_file_is_a_valid_command() {
     );
     let refused = sandbox.tenure("run --file").arg(&file).arg("--");
     let refused = refused.args(exit_with(0)).finish();
-    // The path is quoted for the shell of the operating system.
+    // The hint quotes the path for the shell of the operating system, so the expected quote differs
+    // on Windows.
     let quote = if cfg!(windows) { '"' } else { '\'' };
     let quoted = format!("tenure stop --file {quote}{}{quote}`", file.display());
     assert!(refused.stderr.contains(&quoted), "{refused:?}");

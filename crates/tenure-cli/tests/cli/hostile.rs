@@ -9,7 +9,8 @@ use crate::support::Sandbox;
 
 const PRECIOUS: &str = "do not touch";
 
-/// Sandbox with a lock directory and a file next to it that must not change.
+/// Sandbox with a lock directory, and a file beside it to which tests lead links. A refused attempt
+/// must not change that file.
 fn sandbox_with_precious_file() -> Sandbox {
     let sandbox = Sandbox::new();
     fs::create_dir_all(sandbox.locks()).expect("the lock directory");
@@ -105,7 +106,8 @@ fn lock_directory_that_every_user_may_write_is_refused() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// T9: the directory of a lock file that was given by its path is checked too.
+// T9: with `--file`, too, the directory is checked: a user who may write to it may replace the lock
+// file.
 #[test]
 fn file_in_a_directory_that_every_user_may_write_is_refused() {
     let sandbox = sandbox_with_precious_file();
@@ -135,7 +137,7 @@ fn temporary_directory_that_every_user_may_write_is_refused_unless_sticky() {
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
 }
 
-// T9: the lock directory itself must not be a link.
+// T9
 #[test]
 fn lock_directory_that_is_a_link_is_refused() {
     let sandbox = sandbox_with_precious_file();
@@ -158,7 +160,8 @@ fn file_in_a_sticky_directory_is_accepted() {
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
 }
 
-// The mode of a lock file is 0600 even with umask 0.
+// The mode of a lock file is 0600 even if the umask permits more, because its record is not meant
+// for other users.
 #[test]
 fn lock_file_is_accessible_to_its_owner_only() {
     let sandbox = sandbox_with_precious_file();

@@ -109,7 +109,8 @@ fn status_sanitizes_the_lock_record_of_another_user() {
     assert!(lock["record"]["stop"].is_null(), "{lock}");
 }
 
-// T6: the log line of a takeover contains the previous lock record.
+// T6: the log line of a takeover contains the previous lock record, whose text must be made safe to
+// print.
 #[test]
 fn takeover_log_sanitizes_the_lock_record_of_another_user() {
     let Some(shared_dir) = SharedDir::new() else {

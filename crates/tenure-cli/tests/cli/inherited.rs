@@ -7,7 +7,6 @@ use crate::process::{Process, until};
 use crate::support::{Owner, Sandbox};
 use crate::unix::{is_alive, send};
 
-/// Starts an owner and kills its wrapper; the command keeps running.
 fn orphaned(sandbox: &Sandbox) -> Owner {
     let mut owner = sandbox.hold("x");
     owner.process.kill();
@@ -71,7 +70,7 @@ fn key_is_free_as_soon_as_the_command_has_exited() {
     sandbox.assert_free();
 }
 
-// T6: a process that takes over from a crashed owner logs a warning.
+// T6
 #[test]
 fn takeover_from_a_crashed_owner_is_reported() {
     let sandbox = Sandbox::new();

@@ -219,7 +219,6 @@ fn signal_to_the_wrapper_reaches_a_command_on_a_lease_once() {
     }
 }
 
-// A signal that arrives while the watchdog is being started is neither lost nor fatal for it.
 #[test]
 fn signal_during_the_start_of_the_watchdog_is_not_lost() {
     let Some(sandbox) = LeaseSandbox::new() else {
@@ -235,8 +234,8 @@ fn signal_during_the_start_of_the_watchdog_is_not_lost() {
         }
         send(process.id(), libc::SIGTERM);
         process.finish();
-        // A signal may end the wrapper before its signal handlers are installed. The lease then
-        // stays until it expires.
+        // A signal that ends the wrapper before its handlers are installed leaves the lease until
+        // it expires. Wait for that before the next turn.
         let next = sandbox.tenure("run", "--wait --quiet --ttl 1 x -- true");
         assert_eq!(next.finish().code, Some(0), "turn {turn}");
     }

@@ -64,13 +64,15 @@ fn second_owner_is_refused_after_the_file_is_renamed() {
     assert_refused_naming(&second_run(rename));
 }
 
-// T1, T5: the pid in the new file is not trusted.
+// T1, T5: another program has written a new file with a pid, which must not be reported as the
+// owner.
 #[test]
 fn second_owner_is_refused_after_the_file_is_replaced() {
     assert_refused_naming(&second_run(replace));
 }
 
-// T1: deleting the whole lock directory deletes the lock file too.
+// T1: the lock file is deleted together with its directory, and a second owner must still be
+// refused.
 #[test]
 fn second_owner_is_refused_after_the_directory_is_deleted() {
     let (refused, _) = second_run(|sandbox| fs::remove_dir_all(sandbox.locks()).unwrap());

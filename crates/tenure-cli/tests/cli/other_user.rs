@@ -129,7 +129,7 @@ fn status_shows_that_another_user_holds_the_key() {
     assert!(table.text().contains("held (another user's)"), "{table:?}");
 }
 
-// T8: another user's process is not signalled.
+// T8
 #[test]
 fn stop_refuses_the_owner_of_another_user() {
     let Some(shared) = Shared::new() else { return };
@@ -158,7 +158,7 @@ fn root_kills_the_owner_of_another_user_with_force() {
     assert_eq!(next.text(), "in\n", "{next:?}");
 }
 
-// T8: root also removes the file of another user's crashed owner.
+// T8
 #[test]
 fn root_removes_the_stale_file_of_another_user() {
     let Some(shared) = Shared::new() else { return };
@@ -264,7 +264,7 @@ fn root_is_refused_while_the_user_of_the_first_directory_holds_the_key() {
     assert!(refused.stderr.contains(&named), "{refused:?}");
 }
 
-// T9: the lock directory belongs to another user.
+// T9: another user who owns the lock directory could replace lock files in it.
 #[test]
 fn tenure_dir_of_another_user_is_refused() {
     let Some(shared) = Shared::new() else { return };

@@ -23,13 +23,11 @@ fn inside(sandbox: &Sandbox) -> Option<Launch> {
     }
 }
 
-/// Runs a script in the namespace, with the command as `$TENURE`.
 fn script_inside(sandbox: &Sandbox, script: &str) -> Option<Outcome> {
     let launch = inside(sandbox)?.arg("sh").arg("-c").arg(script);
     Some(launch.env("TENURE", TENURE).finish())
 }
 
-/// Starts an owner in the namespace, whose wrapper is process 1 there.
 fn hold_inside(sandbox: &Sandbox) -> Option<Owner> {
     let launch = inside(sandbox)?.arg(TENURE);
     let owner = sandbox.hold_with("x", launch.words("run x -- sleep 300"));
@@ -48,7 +46,8 @@ fn outer_pid(unshare: &Process) -> u32 {
     children.trim().parse().expect("one child")
 }
 
-// T1, T5: the key is the same in both namespaces, and the refusal names the local pid.
+// T1, T5: the key is the same in both namespaces, and the refusal names the pid that the owner has
+// outside.
 #[test]
 fn owner_inside_a_namespace_refuses_claims_outside() {
     let sandbox = Sandbox::new();
@@ -61,7 +60,8 @@ fn owner_inside_a_namespace_refuses_claims_outside() {
     assert!(refused.stderr.contains(&named), "{named:?} in {refused:?}");
 }
 
-// T3: the kernel reports which process has the lock.
+// T3: the lock record has the pid of the inner namespace, so `status` must take the outer pid from
+// the kernel.
 #[test]
 fn status_outside_shows_the_outer_pid_of_an_owner_inside() {
     let sandbox = Sandbox::new();
@@ -118,7 +118,8 @@ fn status_inside_shows_that_an_owner_outside_is_not_visible() {
     );
 }
 
-// T8: inside, the recorded pid belongs to another process.
+// T8: inside the namespace, the pid in the lock record belongs to another process, which must not
+// be signalled.
 #[test]
 fn stop_inside_refuses_an_owner_outside() {
     let sandbox = Sandbox::new();
@@ -136,7 +137,8 @@ fn stop_inside_refuses_an_owner_outside() {
     assert!(owner.process.is_running() && is_alive(owner.command));
 }
 
-// T1, T5: inside, the kernel's lock table does not name a wrapper that has exited.
+// T1, T5: in the namespace, the kernel's lock table does not name a wrapper that has exited. The
+// command must be recognized as the holder by other means.
 #[test]
 fn command_inside_keeps_the_key_and_is_named_after_its_wrapper_was_killed() {
     let sandbox = Sandbox::new();
@@ -211,7 +213,7 @@ fn process_that_reuses_the_pid_of_a_dead_owner_is_not_signalled() {
         [ $unrelated = $wrapper ] || exit 9
         "$TENURE" stop --force x; echo "code $?"
         kill -0 $unrelated && echo alive"#;
-    // Another process inside may get the pid first, so several attempts are made.
+    // Another process in the namespace may get the pid first, so several attempts are made.
     let outcome = eventually("the pid is reused", || {
         match script_inside(&sandbox, script) {
             Some(outcome) if outcome.code == Some(9) => None,

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A program that is about to be started.
 pub(crate) struct Launch {
     pub(crate) command: Command,
     stdout: Option<Stdio>,
@@ -38,7 +37,7 @@ impl Launch {
         }
     }
 
-    /// Adds arguments that contain no spaces.
+    /// Adds arguments, separated by spaces.
     pub(crate) fn words(self, words: &str) -> Self {
         self.args(words.split_ascii_whitespace())
     }
@@ -53,7 +52,6 @@ impl Launch {
         self
     }
 
-    /// Redirects stdout, which is otherwise a file.
     pub(crate) fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
         self.stdout = Some(stdout.into());
         self
@@ -84,7 +82,6 @@ impl Launch {
         }
     }
 
-    /// Starts the program and waits until it has exited.
     pub(crate) fn finish(self) -> Outcome {
         self.start().finish()
     }
@@ -103,14 +100,12 @@ impl Launch {
         self
     }
 
-    /// Redirects stderr, which is otherwise a file.
     pub(crate) fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
         self.stderr = Some(stderr.into());
         self
     }
 }
 
-/// A running program, killed when dropped.
 pub(crate) struct Process {
     pub(crate) child: Child,
     out: PathBuf,
@@ -141,7 +136,6 @@ impl Process {
         self.wait()
     }
 
-    /// Waits until the process exits by itself.
     pub(crate) fn wait(&mut self) -> Outcome {
         drop(self.child.stdin.take());
         let ended = poll(|| self.child.try_wait().expect("the process is waited for"));
@@ -159,7 +153,6 @@ impl Process {
 /// Methods that only tests for Unix use.
 #[cfg(unix)]
 impl Process {
-    /// Writes a line to stdin of the process.
     pub(crate) fn write_line(&mut self, line: &str) {
         let input = self.child.stdin.as_mut().expect("stdin is a pipe");
         let line = format!("{line}\n");
@@ -170,14 +163,12 @@ impl Process {
         text(&self.out)
     }
 
-    /// Waits until stdout contains a text.
     pub(crate) fn until_stdout_has(&self, part: &str) {
         until(format!("stdout contains {part:?}"), || {
             self.stdout().contains(part)
         });
     }
 
-    /// Waits until stderr contains a text.
     pub(crate) fn until_stderr_has(&self, part: &str) {
         until(format!("stderr contains {part:?}"), || {
             self.stderr().contains(part)
@@ -194,7 +185,6 @@ impl Drop for Process {
     }
 }
 
-/// Exit code and output of a program.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Exit code; `None` if a signal ended the program.
@@ -209,12 +199,11 @@ impl Outcome {
     }
 }
 
-/// Waits until `find` returns a value.
+/// Waits until `find` returns a value. A test fails if that does not happen within [`TIMEOUT`].
 pub(crate) fn eventually<T>(what: impl Display, find: impl FnMut() -> Option<T>) -> T {
     poll(find).unwrap_or_else(|| panic!("timed out waiting until {what}"))
 }
 
-/// Waits until a condition is true.
 pub(crate) fn until(what: impl Display, mut holds: impl FnMut() -> bool) {
     eventually(what, || holds().then_some(()));
 }

@@ -16,14 +16,12 @@ pub(crate) fn start_in(dir: &Path) -> Option<RedisServer> {
     RedisServer::start_with(&[&kept[..], &["--dir", dir]].concat())
 }
 
-/// A test's directory with a Redis server in it.
 pub(crate) struct LeaseSandbox {
     pub(crate) sandbox: Sandbox,
     pub(crate) redis: RedisServer,
 }
 
 impl LeaseSandbox {
-    /// `None` if Redis is not installed: the test is skipped.
     pub(crate) fn new() -> Option<Self> {
         let sandbox = Sandbox::new();
         let redis = start_in(&sandbox.path(""))?;
@@ -40,7 +38,6 @@ impl LeaseSandbox {
             .words(words)
     }
 
-    /// Output of `status --json` for a name.
     pub(crate) fn status(&self, name: &str) -> Value {
         let outcome = self.tenure("status", "--json").arg(name).finish();
         json(&outcome)["locks"][0].clone()
@@ -57,7 +54,6 @@ impl LeaseSandbox {
         }
     }
 
-    /// Pids of the wrapper and the command that hold the key `x`.
     pub(crate) fn owner_of_x(&self) -> (u32, u32) {
         eventually("the lock record names the command", || {
             let record = &self.status("x")["record"];

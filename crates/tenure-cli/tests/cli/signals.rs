@@ -73,7 +73,8 @@ fn command_ended_by_a_forwarded_signal_exits_with_128_plus_its_number() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// Rarely used signals are caught only after the command has started, and are forwarded too.
+// Handlers for rarely used signals are installed only after the command has started. These signals
+// must be forwarded too.
 #[cfg(target_os = "linux")]
 #[test]
 fn rare_and_realtime_signals_reach_the_command() {
@@ -158,7 +159,8 @@ fn signal_masks(sandbox: &Sandbox, ignored: &str, prefix: &str) -> Vec<(String, 
     masks
 }
 
-// The caller decides which signals are blocked or ignored.
+// The caller of `tenure run` decides which signals its command blocks or ignores, so the wrapper
+// must not change them.
 #[cfg(target_os = "linux")]
 #[test]
 fn command_has_the_same_signal_masks_as_without_the_wrapper() {

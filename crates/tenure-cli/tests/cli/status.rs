@@ -65,7 +65,7 @@ fn status_lists_every_held_key() {
     assert_eq!(keys, ["one", "two", "port 8082"], "{text}");
 }
 
-// T4: `status` does not disturb owners.
+// T4
 #[test]
 fn repeated_status_does_not_refuse_a_run() {
     let sandbox = Sandbox::new();
@@ -79,7 +79,7 @@ fn repeated_status_does_not_refuse_a_run() {
     }
 }
 
-// The fields are documented in docs/status-json.md.
+// Scripts rely on the fields that docs/status-json.md documents.
 #[test]
 fn json_of_a_held_key_has_all_fields() {
     let sandbox = Sandbox::new();

@@ -8,7 +8,6 @@ use serde_json::Value;
 use crate::process::Outcome;
 use crate::support::Sandbox;
 
-/// Table row and JSON of the key `x`.
 fn row_and_json(sandbox: &Sandbox) -> (Outcome, Value) {
     (sandbox.tenure("status x").finish(), sandbox.status("x"))
 }
@@ -21,7 +20,8 @@ fn assert_row((table, status): &(Outcome, Value), state: &str, words: &str, why:
     assert_eq!(status["state"], state, "{status}");
 }
 
-// T7: a file without a lock never blocks a claim.
+// T7: a lock file without a lock never blocks a claim, so `status` shows it as stale and not as
+// held.
 #[test]
 fn lock_of_a_crashed_owner_is_stale() {
     let sandbox = Sandbox::new();
@@ -33,7 +33,7 @@ fn lock_of_a_crashed_owner_is_stale() {
     assert_eq!(seen.1["record"]["pid"], owner.wrapper);
 }
 
-// T7: a minimal lock record of another program is accepted.
+// T7: a lock record of another program is accepted, even if it has only the required fields.
 #[test]
 fn unheld_record_of_another_program_is_stale() {
     let sandbox = Sandbox::new();

@@ -5,7 +5,7 @@ use std::fs;
 use crate::support::{Owner, Sandbox};
 use crate::unix::is_alive;
 
-// T8, T6: the owner exits, and its lock file is removed.
+// T8, T6
 #[test]
 fn stop_ends_the_owner_and_frees_the_key() {
     let sandbox = Sandbox::new();
@@ -22,7 +22,7 @@ fn stop_ends_the_owner_and_frees_the_key() {
     assert_eq!(next.code, Some(0), "{next:?}");
 }
 
-// SIGTERM lets the owner exit cleanly.
+// `stop` must send SIGTERM, because SIGKILL gives the owner no time to clean up.
 #[test]
 fn stop_sends_sigterm_and_not_sigkill() {
     let sandbox = Sandbox::new();
@@ -45,7 +45,7 @@ fn stop_of_a_free_key_succeeds() {
     assert_eq!(outcome.stderr, "");
 }
 
-// T2, T6: the file of a crashed owner is removed.
+// T2, T6
 #[test]
 fn stop_removes_the_file_of_a_crashed_owner() {
     let sandbox = Sandbox::new();
@@ -74,7 +74,7 @@ fn stop_removes_a_torn_lock_record() {
     assert!(!sandbox.has_lock_file("x"));
 }
 
-// T7: a file that no owner wrote is not removed.
+// T7: a file that no owner wrote may contain data, so `stop` does not remove it.
 #[test]
 fn stop_keeps_a_file_that_is_not_a_lock_record() {
     let sandbox = Sandbox::new();

@@ -4,7 +4,6 @@ use crate::process::{Outcome, until};
 use crate::support::{Owner, Sandbox};
 use crate::unix::{is_alive, send, state_of};
 
-/// Starts an owner whose command ignores SIGTERM.
 fn stubborn(sandbox: &Sandbox) -> Owner {
     let script = "trap '' TERM; echo ready; while :; do sleep 0.02; done";
     let launch = sandbox.tenure("run x -- sh -c").arg(script);
@@ -13,7 +12,6 @@ fn stubborn(sandbox: &Sandbox) -> Owner {
     owner
 }
 
-/// Starts an owner and suspends its wrapper with SIGSTOP.
 fn suspended(sandbox: &Sandbox) -> Owner {
     let owner = sandbox.hold("x");
     send(owner.wrapper, libc::SIGSTOP);
@@ -111,7 +109,6 @@ fn suspended_owner_is_shown_and_keeps_the_key() {
     assert_eq!(refused.code, Some(75), "{refused:?}");
 }
 
-// The message names the reason and the command that resumes the owner.
 #[test]
 fn stop_of_a_suspended_owner_names_the_command_that_resumes_it() {
     let sandbox = Sandbox::new();

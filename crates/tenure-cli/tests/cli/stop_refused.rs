@@ -28,7 +28,8 @@ fn with_pid(record: &str, pid: u32) -> String {
     format!("{body},\"crc32\":\"{:08x}\"}}\n", crc32(body.as_bytes()))
 }
 
-/// CRC-32 as in zlib.
+/// CRC-32 as in zlib, the checksum of lock records. A record with a wrong checksum would be
+/// rejected as torn.
 fn crc32(bytes: &[u8]) -> u32 {
     let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
     !bytes
@@ -154,7 +155,7 @@ fn holder_without_a_lock_record_is_unknown_and_not_signalled() {
     }
 }
 
-// T9: an object that is not a lock file has no owner.
+// T9: an object that is not a lock file has no owner to stop, and `stop` must not remove it.
 #[test]
 fn stop_refuses_a_path_that_is_not_a_lock_file_and_keeps_it() {
     let sandbox = Sandbox::new();

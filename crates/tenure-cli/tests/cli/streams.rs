@@ -45,7 +45,7 @@ fn arguments_are_passed_unchanged() {
     assert_eq!(outcome.text(), expected);
 }
 
-// Arguments may be any bytes.
+// On Unix an argument may consist of any bytes, so the wrapper must not require valid UTF-8.
 #[test]
 fn argument_that_is_not_utf8_is_passed_unchanged() {
     let sandbox = Sandbox::new();

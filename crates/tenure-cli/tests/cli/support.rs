@@ -39,7 +39,6 @@ impl Sandbox {
         self.path("locks")
     }
 
-    /// Path of the lock file of a name.
     pub(crate) fn lock_file(&self, name: &str) -> PathBuf {
         self.locks().join(format!("name_{name}.lock"))
     }
@@ -60,7 +59,6 @@ impl Sandbox {
         read_record(&self.lock_file(name))
     }
 
-    /// Prepares a start of `tenure` with these arguments, which are separated by spaces.
     pub(crate) fn tenure(&self, words: &str) -> Launch {
         self.program(TENURE).words(words)
     }
@@ -104,7 +102,6 @@ impl Sandbox {
         holder
     }
 
-    /// Output of `status --json` for one name.
     pub(crate) fn status(&self, name: &str) -> Value {
         let outcome = self.tenure("status --json").arg(name).finish();
         json(&outcome)["locks"][0].clone()
@@ -118,7 +115,7 @@ impl Sandbox {
         assert_eq!(outcome, (Some(0), "in\n".to_owned()), "{next:?}");
     }
 
-    /// Starts a process that holds no lock.
+    /// Starts a process that holds no lock, so `stop` and `status` must never take it for an owner.
     #[cfg(unix)]
     pub(crate) fn unrelated_process(&self) -> Process {
         let [program, arguments @ ..] = &sleeper()[..] else {
@@ -128,7 +125,6 @@ impl Sandbox {
     }
 }
 
-/// A `tenure run` process that holds its key and runs its command.
 pub(crate) struct Owner {
     pub(crate) process: Process,
     pub(crate) wrapper: u32,
@@ -161,17 +157,14 @@ impl Owner {
     }
 }
 
-/// Parses a process id in a JSON document.
 pub(crate) fn pid_in(value: &Value) -> Option<u32> {
     value.as_u64()?.try_into().ok()
 }
 
-/// Lock record in a file, if it is readable now.
 pub(crate) fn read_record(file: &Path) -> Option<Value> {
     serde_json::from_slice(&fs::read(file).ok()?).ok()
 }
 
-/// Parses the JSON document that a program printed.
 pub(crate) fn json(outcome: &Outcome) -> Value {
     match serde_json::from_slice(&outcome.stdout) {
         Ok(value) => value,
@@ -200,7 +193,6 @@ pub(crate) fn sleeper_with(word: &str) -> Vec<String> {
     }
 }
 
-/// A command that exits with a code.
 pub(crate) fn exit_with(code: i32) -> Vec<String> {
     let [shell, option] = if cfg!(windows) {
         ["cmd", "/C"]

@@ -180,7 +180,7 @@ mod job_control {
         }
     }
 
-    // Job control works as it would without the wrapper.
+    // Ctrl-Z and `fg` must work as they would for the command without the wrapper.
     #[test]
     fn control_z_suspends_the_wrapper_and_the_command_and_fg_resumes_both() {
         let sandbox = Sandbox::new();

@@ -1,4 +1,4 @@
-//! Signals, process states and terminals.
+//! Helpers that send signals, read the states of processes and open terminals.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, OpenOptions};
@@ -27,7 +27,6 @@ const RESET: [libc::c_int; 8] = [
     libc::SIGTSTP,
 ];
 
-/// Lets a program start with no signal ignored.
 pub(crate) fn default_signals(command: &mut Command) {
     // SAFETY: `signal` may be called between fork and exec.
     unsafe {
@@ -40,7 +39,6 @@ pub(crate) fn default_signals(command: &mut Command) {
     }
 }
 
-/// Lets a program start with a signal ignored.
 pub(crate) fn ignoring(mut launch: Launch, signal: libc::c_int) -> Launch {
     // SAFETY: `signal` may be called between fork and exec.
     unsafe {
@@ -52,12 +50,10 @@ pub(crate) fn ignoring(mut launch: Launch, signal: libc::c_int) -> Launch {
     launch
 }
 
-/// Sends a signal to a process, which must exist.
 pub(crate) fn send(pid: u32, signal: libc::c_int) {
     assert_eq!(kill(raw(pid), signal), 0, "pid {pid} cannot be signalled");
 }
 
-/// Sends a signal to a process group, which must exist.
 #[cfg(target_os = "linux")]
 pub(crate) fn send_to_group(leader: u32, signal: libc::c_int) {
     assert_eq!(kill(-raw(leader), signal), 0, "group {leader}");
@@ -109,7 +105,6 @@ pub(crate) fn state_of(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Locks or unlocks a file that is not a lock file of tenure.
 #[cfg(target_os = "linux")]
 pub(crate) fn flock(file: &File, operation: libc::c_int) {
     // SAFETY: the descriptor is open.
@@ -117,7 +112,6 @@ pub(crate) fn flock(file: &File, operation: libc::c_int) {
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }
 
-/// True if this process runs as root.
 #[cfg(target_os = "linux")]
 pub(crate) fn is_root() -> bool {
     // SAFETY: the call has no preconditions.
@@ -145,7 +139,6 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a program on a new terminal.
     pub(crate) fn start(mut launch: Launch) -> Self {
         let (ours, theirs) = open_terminal().expect("a terminal");
         let copy = || theirs.try_clone().expect("a copy of the terminal");
@@ -159,7 +152,6 @@ impl Terminal {
         }
     }
 
-    /// Sends keys to the terminal.
     pub(crate) fn press(&mut self, keys: &str) {
         let keyboard = self.keyboard.as_mut().expect("a connected terminal");
         keyboard
@@ -167,7 +159,6 @@ impl Terminal {
             .expect("the terminal accepts keys");
     }
 
-    /// Everything that the terminal has shown so far.
     pub(crate) fn screen(&mut self) -> String {
         let mut chunk = [0; 4096];
         while let Some(Ok(count @ 1..)) = self.keyboard.as_mut().map(|end| end.read(&mut chunk)) {
@@ -176,7 +167,6 @@ impl Terminal {
         String::from_utf8_lossy(&self.screen).into_owned()
     }
 
-    /// Waits until the terminal has shown a text.
     pub(crate) fn until_shown(&mut self, part: &str) {
         until(format!("the terminal shows {part:?}"), || {
             self.screen().contains(part)
@@ -188,7 +178,6 @@ impl Terminal {
         self.keyboard = None;
     }
 
-    /// Waits until the program exits and returns its exit code.
     pub(crate) fn finish(&mut self) -> Option<i32> {
         let mut ended = None;
         until("the program on the terminal exits", || {

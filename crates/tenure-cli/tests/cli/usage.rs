@@ -1,4 +1,4 @@
-//! Wrong usage, help and completions.
+//! Tests of wrong usage, help and completions of `tenure`.
 
 use std::path::Path;
 
@@ -22,7 +22,6 @@ fn assert_names(outcome: &Outcome, part: &str) {
     assert!(outcome.stderr.contains(part), "{part:?} in {outcome:?}");
 }
 
-// Without a verb, help is printed and the exit code is 2.
 #[test]
 fn missing_verb_is_wrong_usage_and_prints_help() {
     let outcome = refused("");
@@ -32,7 +31,6 @@ fn missing_verb_is_wrong_usage_and_prints_help() {
     }
 }
 
-// `refused` asserts exit code 2, which means wrong usage.
 #[test]
 fn unknown_verb_is_wrong_usage() {
     assert_names(&refused("walk x"), "walk");
@@ -68,7 +66,6 @@ fn invalid_number_of_seconds_is_wrong_usage() {
     refused("stop --timeout later x");
 }
 
-// The command follows `--` and must not be empty.
 #[test]
 fn missing_dashes_or_command_is_wrong_usage() {
     refused("run x true");
@@ -87,7 +84,6 @@ fn stop_without_a_key_is_wrong_usage() {
     assert_names(&refused("stop"), "NAME");
 }
 
-// Help is printed on stdout and has examples.
 #[test]
 fn help_succeeds_and_has_examples() {
     let sandbox = Sandbox::new();
@@ -129,7 +125,7 @@ fn unknown_shell_is_wrong_usage() {
     assert!(outcome.stderr.contains("tcl"), "{outcome:?}");
 }
 
-// The most likely mistakes in a command line are answered with a hint.
+// The most likely mistakes in a command line are rejected with a hint that names the correct form.
 #[test]
 fn missing_separator_or_equals_sign_has_a_hint() {
     assert_names(&refused("run backup echo hi"), "comes after `--`");

@@ -7,7 +7,6 @@ use crate::process::{Launch, until};
 use crate::support::{Owner, Sandbox};
 use crate::unix::{is_alive, send};
 
-/// Starts an owner that exits when its stdin is closed.
 fn hold_until_input_ends(sandbox: &Sandbox, key: &str) -> Owner {
     let launch = sandbox.tenure(&format!("run {key} -- cat"));
     sandbox.hold_with(key, launch.stdin(Stdio::piped()))
@@ -31,7 +30,7 @@ fn waiting_run_starts_after_the_owner_has_exited() {
     assert_eq!((outcome.code, outcome.text().as_str()), (Some(0), "in\n"));
 }
 
-// T5: a waiting process names the owner that it waits for.
+// T5
 #[test]
 fn waiting_run_names_the_owner() {
     let sandbox = Sandbox::new();
@@ -54,7 +53,7 @@ fn quiet_waiting_run_prints_nothing() {
     drop(owner);
 }
 
-// T5: the exit code is 75 when the wait times out.
+// T5
 #[test]
 fn timed_out_wait_exits_with_75_and_names_the_owner() {
     let sandbox = Sandbox::new();

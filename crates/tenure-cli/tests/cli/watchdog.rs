@@ -94,7 +94,6 @@ impl Family {
         family
     }
 
-    /// Starts the next owner, which waits for the lease.
     fn next(&self) -> Process {
         Self::next_in(&self.sandbox.redis, &self.sandbox.sandbox)
     }
@@ -108,7 +107,6 @@ impl Family {
         next
     }
 
-    /// True if neither the command nor a descendant lives.
     fn are_all_gone(&self) -> bool {
         let file = File::open(Self::witness(&self.sandbox.sandbox)).expect("the witness");
         try_lock(&file)
@@ -151,7 +149,6 @@ impl Family {
     }
 }
 
-/// Pid of the parent of a process.
 fn parent_of(pid: u32) -> u32 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
     let fields = stat.rsplit_once(") ").expect("fields").1;
@@ -177,7 +174,6 @@ impl Drop for Family {
     }
 }
 
-/// Locks a file exclusively if no other process has it locked.
 #[expect(
     clippy::disallowed_methods,
     reason = "the file is a witness and not a lock file of tenure"
@@ -193,7 +189,7 @@ fn assert_alone(next: Process) {
     assert_eq!(outcome.code, Some(0), "{outcome:?}");
 }
 
-// T1: the wrapper is killed with kill -9.
+// T1
 #[test]
 fn descendants_of_a_killed_wrapper_end_before_the_next_owner_starts() {
     let Some(mut family) = Family::start() else {
@@ -345,7 +341,7 @@ fn command_is_killed_when_the_store_has_forgotten_the_lease() {
     );
 }
 
-// Job control works as it would without the wrapper while the lease is valid.
+// Ctrl-Z and `fg` must work as they would without the wrapper, while the lease is valid.
 #[test]
 fn control_z_and_fg_resume_a_command_on_a_lease() {
     let Some(sandbox) = LeaseSandbox::new() else {
@@ -474,7 +470,8 @@ fn no_descendant_outlives_a_wrapper_that_cannot_start_a_thread() {
     assert_eq!(codes.last(), Some(&Some(7)), "{codes:?}");
 }
 
-// The wrapper kills the stopped watchdog, and then the descendants.
+// A stopped watchdog cannot end the descendants. The wrapper must therefore kill it, and then the
+// descendants.
 #[test]
 fn descendants_of_a_stopped_watchdog_end_when_the_lease_is_lost() {
     let Some(mut family) = Family::start() else {

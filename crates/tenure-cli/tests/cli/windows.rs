@@ -1,4 +1,5 @@
-//! Differences on Windows: no signals, and a job that ends with the wrapper.
+//! Tests of `tenure` on Windows, which has no signals, and where the command runs in a job that
+//! ends with the wrapper.
 
 use std::io::Read;
 use std::sync::mpsc;
@@ -70,7 +71,7 @@ fn lock_file_can_be_read_while_held() {
     assert!(text.contains(&pid), "{text}");
 }
 
-// T1: a held file can be neither deleted nor renamed.
+// T1
 #[test]
 fn lock_file_can_be_neither_deleted_nor_renamed_while_held() {
     let sandbox = Sandbox::new();

@@ -88,7 +88,6 @@ fn huge_file_is_taken_over_without_being_read_whole() {
     drop(tenure);
 }
 
-/// Peak memory of this process, in KiB.
 #[cfg(target_os = "linux")]
 fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -114,8 +113,8 @@ fn unknown_fields_survive_a_rewrite() {
     let fixture = Fixture::new();
     let mut tenure = fixture.try_acquire().unwrap();
     let text = fs::read_to_string(fixture.file()).unwrap();
-    // A newer version of the owner has written a field that this version does not know. A record
-    // without a checksum is accepted.
+    // The file has a field that a newer version of the library wrote and this version does not
+    // know. The record has no checksum, which is accepted.
     let mut json: serde_json::Value = serde_json::from_str(&text).unwrap();
     json["from_the_future"] = serde_json::json!({"a": [1, "é", 12_345_678_901_234_567_890_u64]});
     for known in ["crc32", "version"] {

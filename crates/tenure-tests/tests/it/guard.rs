@@ -17,7 +17,6 @@ thread_local! {
     static CAPTURED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Calls `action` and returns its result with everything that this thread logged meanwhile.
 pub(crate) fn logged<T>(action: impl FnOnce() -> T) -> (T, String) {
     // One subscriber serves the whole process. Scoped subscribers miss events while other tests
     // install and remove theirs.

@@ -14,7 +14,6 @@ use tenure_tests::disk::SmallDisk;
 use crate::guard::logged;
 use crate::{Fixture, OWNER};
 
-/// Starts an owner that keeps its lock file on release.
 fn keeping(fixture: &Fixture) -> Owner {
     let mut command = Command::new(OWNER);
     command.arg("--keep-file");
@@ -39,7 +38,8 @@ fn kept_file_has_the_same_length_from_its_creation_to_the_next_owner() {
     assert!(matches!(fixture.status().state(), State::Stale(_)));
 }
 
-/// An earlier build wrote `released_at` but did not pad the file to 4 KiB.
+/// An earlier build wrote `released_at` but did not pad the file to 4 KiB. This build must take the
+/// file over and pad it.
 #[test]
 fn kept_file_of_an_earlier_build_is_taken_over_and_padded() {
     let fixture = Fixture::new();
@@ -67,7 +67,8 @@ fn kept_file_names_its_owner_on_a_full_disk() {
     claim().try_acquire().unwrap().release().unwrap();
     assert!(fs::metadata(fixture.file()).unwrap().blocks() >= 8);
     disk.fill();
-    // A lock record that is longer than the earlier ones still fits into the padded file.
+    // On a full disk, a lock record that is longer than the earlier ones still fits into the padded
+    // file.
     let tenure = claim().field("note", "x".repeat(2000)).try_acquire();
     let tenure = tenure.unwrap();
     assert!(tenure.record_error().is_none());
@@ -131,7 +132,8 @@ fn kept_file_is_locked_on_a_read_only_disk() {
     drop(claim().try_acquire().unwrap());
 }
 
-/// T5: the previous owner's lock record names a live process, which is not the owner.
+/// T5: the file still has the previous owner's lock record. It names a live process, which is not
+/// the owner and must not be named.
 #[cfg(target_os = "linux")]
 #[test]
 fn owner_is_unknown_to_others_if_its_lock_record_cannot_be_written() {
@@ -168,6 +170,7 @@ fn owner_is_unknown_to_others_if_its_lock_record_cannot_be_written() {
 }
 
 /// An owner that could not mark its lock record as released finds that record on its next acquire.
+/// No other owner has crashed, so no takeover is logged.
 #[test]
 fn process_that_finds_its_own_record_logs_no_takeover() {
     let fixture = Fixture::new();
@@ -213,7 +216,8 @@ fn file_that_root_creates_belongs_to_the_owner_of_the_directory() {
     let answer = user.answer();
     assert!(answer.starts_with("held "), "{answer}");
     user.kill();
-    // Root accepts a lock file that belongs to the owner of the directory.
+    // Root must accept a lock file that belongs to the owner of the directory, although that owner
+    // is another user.
     drop(Owner::holding(OWNER, fixture.dir(), key));
     drop(
         Store::in_dir(fixture.dir())

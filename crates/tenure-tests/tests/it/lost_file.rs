@@ -89,7 +89,7 @@ fn refusal_names_the_owner_when_its_connection_queue_is_full() {
     let owner = fixture.owner();
     fs::remove_file(fixture.file()).unwrap();
     // Every refusal leaves one connection in the queue of the deletion guard, which has room for
-    // 1024.
+    // 1024. The last refusals find the queue full.
     for attempt in 0..1100 {
         let error = fixture.try_acquire().unwrap_err();
         assert_eq!(
@@ -100,7 +100,8 @@ fn refusal_names_the_owner_when_its_connection_queue_is_full() {
     }
 }
 
-/// The owner is delayed between removing its file and releasing the deletion guard.
+/// The owner is delayed between removing its file and releasing the deletion guard. A claim in this
+/// time must not report the file as lost.
 #[cfg(target_os = "linux")]
 #[test]
 fn refusal_during_a_release_does_not_report_a_lost_file() {

@@ -77,7 +77,6 @@ impl Fixture {
         self.store.status(&self.key).unwrap()
     }
 
-    /// Starts another process that holds the key.
     fn owner(&self) -> Owner {
         Owner::holding(OWNER, self.dir(), "k")
     }
@@ -90,7 +89,6 @@ struct Orphan(rustix::process::Pid);
 
 #[cfg(unix)]
 impl Orphan {
-    /// Parses the response of an owner to `fork`.
     fn new(answer: &str) -> Self {
         Self(rustix::process::Pid::from_raw(answer.parse().unwrap()).unwrap())
     }
@@ -103,7 +101,8 @@ impl Drop for Orphan {
     }
 }
 
-/// A `sleep` process that owns no key; killed when dropped.
+/// A `sleep` process that owns no key, so it must never be named or signalled as an owner. It is
+/// killed when dropped.
 #[cfg(unix)]
 struct UnrelatedProcess(std::process::Child);
 
@@ -139,8 +138,6 @@ impl Drop for UnrelatedProcess {
     }
 }
 
-/// True if this test runs as root. Otherwise the test is reported as skipped, or fails if
-/// `REQUIRE_TEST_TOOLS` is set.
 #[cfg(unix)]
 fn root(purpose: &str) -> bool {
     let root = rustix::process::geteuid().is_root();

@@ -11,7 +11,6 @@ use tenure_tests::Owner;
 
 use crate::{Fixture, OWNER};
 
-/// Starts an owner of the key `k` in `dir/locks`.
 fn owner_below(dir: &std::path::Path) -> Owner {
     let locks = dir.join("locks");
     fs::create_dir_all(&locks).unwrap();
@@ -85,7 +84,8 @@ fn watch_reports_a_renamed_ancestor() {
     drop(watch);
 }
 
-/// An owner that may no longer search an ancestor has not lost its file.
+/// An owner that may no longer search an ancestor directory cannot resolve the path, but has not
+/// lost its file.
 #[cfg(target_os = "linux")]
 #[test]
 fn lost_returns_false_if_an_ancestor_can_no_longer_be_searched() {

@@ -8,7 +8,6 @@ use tenure_tests::run_as::RunAs;
 
 use crate::{Fixture, OWNER, root};
 
-/// Command that runs the owner program as the first process of a new PID namespace.
 fn inside() -> Command {
     RunAs::root().in_pid_namespace().command(OWNER)
 }
@@ -61,7 +60,8 @@ fn equal_pids_in_two_containers_are_different_processes() {
     let mut crashed = Owner::start(inside(), fixture.dir(), "k");
     assert!(crashed.answer().starts_with("held 1 "));
     crashed.kill();
-    // The stale lock record names pid 1, and the next owner has pid 1 too.
+    // The stale lock record names pid 1, and the next owner has pid 1 too. They are different
+    // processes, so the next owner must acquire the key.
     tenure_tests::eventually("the first container has exited", || {
         fixture.status().holder().is_none()
     });

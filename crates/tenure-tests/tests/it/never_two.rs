@@ -96,7 +96,7 @@ fn race_over_a_stale_lock_yields_two_owners_with_a_pid_file() {
 }
 
 /// The file that the starter created is locked, removed and replaced by other processes before the
-/// starter locks it.
+/// starter locks it. The starter must not remove the new file.
 #[cfg(target_os = "linux")]
 #[test]
 fn starter_delayed_before_locking_does_not_remove_the_owners_file() {

@@ -27,7 +27,8 @@ fn process_that_reuses_the_owners_pid_is_neither_named_nor_signalled() {
     let mut owner = fixture.owner();
     let pid = owner.pid();
     let heir = Orphan::new(&owner.request("fork"));
-    // Start times are counted in clock ticks, so the new process must start in a later one.
+    // Start times are counted in clock ticks, so the new process must start in a later tick.
+    // Otherwise it could not be distinguished from the owner.
     std::thread::sleep(std::time::Duration::from_millis(30));
     owner.kill();
     let mut unrelated = process_with(pid).expect("the pid is reused");

@@ -16,7 +16,8 @@ fn reader(fixture: &Fixture) -> Owner {
     Owner::start(command, fixture.dir(), "k")
 }
 
-/// Every file of the lock directory with its content.
+/// Every file of the lock directory with its content, with which tests check that a read lock
+/// changes nothing.
 fn content(fixture: &Fixture) -> BTreeMap<PathBuf, Vec<u8>> {
     let entries = fs::read_dir(fixture.dir()).unwrap();
     let paths = entries.map(|entry| entry.unwrap().path());

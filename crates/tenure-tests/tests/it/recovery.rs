@@ -78,7 +78,7 @@ fn takeover_of_the_own_lock_record_logs_no_warning() {
 }
 
 /// Lock files of an earlier build, which neither padded lock records nor marked those that it
-/// removed.
+/// removed. This build must be able to read them and to take over from their owners.
 const PREVIOUS_BUILD: [&str; 2] = [
     concat!(
         r#"{"pid":13208,"started_at":"2026-11-17T04:41:41.686Z","key":"k","host":"vm","user":"root","progr"#,

@@ -85,7 +85,8 @@ fn status_never_makes_a_claim_fail() {
     });
 }
 
-/// Another program has the lock, and the lock record is that of an earlier owner.
+/// Another program has the lock, and the lock record is that of an earlier owner, who must not be
+/// named as the holder.
 #[cfg(unix)]
 #[test]
 fn holder_is_unknown_if_the_lock_record_names_another_process() {
@@ -157,7 +158,8 @@ fn suspended_owner_keeps_the_key_and_is_reported_as_suspended() {
     assert!(error.to_string().contains("suspended"), "{error}");
 }
 
-/// A reader repeatedly holds a shared lock on a stale file for an instant.
+/// A reader repeatedly holds a shared lock on a stale file for an instant, as `status` does. A
+/// claim in that instant must be repeated and not refused.
 #[cfg(unix)]
 #[test]
 fn momentary_read_lock_does_not_refuse_a_claim() {
@@ -191,13 +193,15 @@ fn momentary_read_lock_does_not_refuse_a_claim() {
     });
 }
 
-/// The owner is delayed between acquiring the lock and writing its lock record.
+/// The owner is delayed between acquiring the lock and writing its lock record. A refusal waits a
+/// short time for that record. If it is not written by then, the refusal names no process.
 #[cfg(target_os = "linux")]
 #[test]
 fn owner_is_unknown_until_it_has_written_its_lock_record() {
     for (delay, named) in [("50ms", true), ("3s", false)] {
         let fixture = Fixture::new();
-        // The lock record of the earlier owner names a live process: this one.
+        // The lock record of the earlier owner names this process, which is alive, so a wrong
+        // refusal would name it.
         let stale = format!(
             "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
             std::process::id()

@@ -195,7 +195,8 @@ fn second_name_still_refuses_when_the_first_is_bound_by_another_process() {
     }
 }
 
-/// Every `socket` call of the owner fails, as in a sandbox that forbids sockets.
+/// Every `socket` call of the owner fails, as in a sandbox that forbids sockets. The lock must
+/// still be acquired, without a deletion guard.
 #[test]
 fn key_is_acquired_without_a_deletion_guard_where_sockets_are_forbidden() {
     let fixture = Fixture::new();

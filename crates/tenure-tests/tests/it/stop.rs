@@ -73,7 +73,7 @@ fn stop_keeps_a_file_that_is_not_a_lock_record() {
 }
 
 /// The owner releases the key when asked but keeps running, and another process acquires the key at
-/// once.
+/// once. `stop --force` must kill neither.
 #[cfg(unix)]
 #[test]
 fn stop_kills_neither_an_owner_that_released_the_key_nor_its_successor() {
@@ -104,7 +104,7 @@ fn stop_kills_neither_an_owner_that_released_the_key_nor_its_successor() {
 fn stop_does_not_signal_an_unrelated_process_named_by_a_stale_file() {
     let fixture = Fixture::new();
     let elsewhere = Fixture::new();
-    // The unrelated process runs the same program and owns another key.
+    // The process that the stale file names runs the same program, but owns another key.
     let mut unrelated = elsewhere.owner();
     let text = format!(
         "{{\"pid\":{},\"started_at\":\"2026-01-30T12:00:00Z\"}}",
@@ -120,7 +120,7 @@ fn stop_does_not_signal_an_unrelated_process_named_by_a_stale_file() {
     );
 }
 
-/// One process holds the lock, and the lock record names another one.
+/// One process holds the lock, and the lock record names another one, which must not be signalled.
 #[cfg(unix)]
 #[test]
 fn stop_does_not_signal_an_unrelated_process_named_by_a_held_file() {

@@ -22,7 +22,8 @@ fn each_acquisition_has_a_larger_token() {
     }
 }
 
-/// The lock record of a crashed owner was written when the clock was ahead.
+/// The lock file of a crashed owner has a token that is ahead of the clock. The tokens of later
+/// owners must be larger nevertheless.
 #[test]
 fn token_increases_after_the_clock_is_set_back() {
     let fixture = Fixture::new();

@@ -25,7 +25,6 @@ impl Users {
         })
     }
 
-    /// Starts an owner that tries to acquire a lock file by its path.
     fn start(&self, run_as: RunAs, file: &Path) -> Owner {
         Owner::start(
             run_as.command(&self.program),
@@ -34,7 +33,6 @@ impl Users {
         )
     }
 
-    /// Starts an owner of the key `k` of a program whose users share a temporary directory.
     fn start_shared(&self, run_as: RunAs, temp: &Path) -> Owner {
         let mut command = run_as.command(&self.program);
         command.env("TMPDIR", temp).arg("--shared");
@@ -116,7 +114,8 @@ fn refusal_names_the_other_user_where_its_locks_are_visible() {
     }
 }
 
-/// The lock table of a container does not list a lock whose acquirer has exited.
+/// The lock table of a container does not list a lock whose acquirer has exited, so an unlisted
+/// lock must not count as free there.
 #[test]
 fn user_in_a_container_is_refused_after_the_wrapper_was_killed() {
     let Some(users) = Users::new() else { return };
@@ -179,7 +178,8 @@ fn user_is_refused_while_it_may_not_search_the_first_directory() {
     assert_held(&mut users.start_shared(RunAs::user(USER), &temp));
 }
 
-/// Other users can see which locks are held, whatever the umask of the first user.
+/// Other users must be able to see which locks are held, whatever the umask of the user who created
+/// the directory.
 #[test]
 fn shared_directory_can_be_searched_by_all_users() {
     use std::os::unix::fs::PermissionsExt;

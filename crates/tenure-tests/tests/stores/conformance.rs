@@ -101,7 +101,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// T5: a refused claim names the owner.
+/// T5
 fn refusal_names_the_holder(store: &StoreUnderTest) {
     let owner = store.owner("refusal");
     let error = store.claim("refusal").try_acquire().unwrap_err();
@@ -165,7 +165,8 @@ fn racing_threads_never_own_the_key_together(store: &StoreUnderTest) {
     let acquired: u32 = thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|index| {
-                // Two threads share a connection, the others have their own.
+                // Two threads share a connection to the store and the other threads have their own,
+                // so that both cases are covered.
                 let store = if index < 2 {
                     shared.clone()
                 } else {

@@ -1,4 +1,4 @@
-//! A proxy that loses responses.
+//! Proxy that loses responses of a store, although the store has executed the requests.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

@@ -82,7 +82,7 @@ fn assert_clean(text: &str) {
     assert!(bad.is_none_or(|char| char == '\n'), "{text:?}");
 }
 
-/// Lock records of a hostile program.
+/// Lock records of a hostile program: garbage, misleading texts and very long ones.
 fn records() -> Vec<Vec<u8>> {
     let escapes = format!(
         r#"{{"pid":1,"started_at":"2026-01-30T12:00:00Z","host":{0},"user":{0},"program":{0},"verb":{0},"stop":{0},"x":{0}}}"#,
@@ -167,7 +167,6 @@ mod redis {
         format!("tenure:{{name_{key}}}:token")
     }
 
-    /// Sends one command whose words are any bytes.
     pub(super) fn command(server: &RedisServer, words: &[&[u8]]) {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {

@@ -55,7 +55,6 @@ impl StoreUnderTest {
         }
     }
 
-    /// URL of the store, or directory of its lock files.
     pub(crate) fn location(&self) -> String {
         match &self.server {
             Server::Files(dir) => dir.path().display().to_string(),
@@ -68,17 +67,14 @@ impl StoreUnderTest {
         }
     }
 
-    /// Opens the store as one process would.
     pub(crate) fn open(&self) -> Store {
         open_store(&self.location()).unwrap()
     }
 
-    /// Claim on a key, with the TTL of the checks.
     pub(crate) fn claim(&self, key: &str) -> Claim {
         self.open().claim(&name(key)).verb("test").ttl(TTL)
     }
 
-    /// Starts another process that owns the key.
     pub(crate) fn owner(&self, key: &str) -> Owner {
         let mut owner = self.start_owner(key, &[]);
         let answer = owner.answer();
@@ -86,7 +82,6 @@ impl StoreUnderTest {
         owner
     }
 
-    /// Starts another process that tries to acquire the key.
     pub(crate) fn start_owner(&self, key: &str, options: &[&str]) -> Owner {
         let mut program = Command::new(OWNER);
         program.arg(format!("--ttl={}", TTL.as_millis()));
@@ -105,7 +100,6 @@ impl StoreUnderTest {
         }
     }
 
-    /// True if the store has leases.
     pub(crate) fn has_leases(&self) -> bool {
         !matches!(self.server, Server::Files(_))
     }
@@ -123,7 +117,6 @@ impl StoreUnderTest {
         }
     }
 
-    /// Kills the server and starts it again.
     pub(crate) fn restart(&mut self) {
         match &mut self.server {
             Server::Files(_) => {}

@@ -11,8 +11,8 @@ use crate::record::Record;
 use crate::stop::Stopped;
 use crate::store_url;
 
-/// Value of the field `stop_event` in the lock record of an owner that honours stop requests in the
-/// store.
+/// Value of the field `stop_event` in the lock record of an owner that reads stop requests in its
+/// lease store. Owners without this value get none.
 pub(crate) const STOP_EVENT: &str = "lease";
 
 /// State of a lease. This build contains no lease store, so no value exists: enable one of the

@@ -18,8 +18,8 @@ use crate::sys::clock;
 
 /// Pause between two attempts to acquire a lease while its store is unreachable.
 const UNREACHABLE_PAUSE: Duration = Duration::from_millis(200);
-/// Maximum wait for the store's notification that a key was released. The claim then tries again,
-/// so a lost notification delays it by no more than this time.
+/// Maximum wait for the store's notification that a key was released. The claim then tries to
+/// acquire the key again, so a lost notification delays it by no more than this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
 /// Parameters of a claim on a lease store.
@@ -28,7 +28,8 @@ pub(crate) struct LeaseRequest<'a> {
     pub(crate) store: &'a LeaseStore,
     pub(crate) key: &'a Key,
     pub(crate) ttl: Option<Duration>,
-    /// Lock record without the token, which the store chooses.
+    /// Lock record that the store saves with the lease. It lacks the fencing token, which only the
+    /// store can choose.
     pub(crate) record: &'a Record,
 }
 
@@ -45,7 +46,6 @@ pub(crate) enum Patience<'a> {
     ),
 }
 
-/// Acquires the lease of a key. Returns the lease and its fencing token.
 pub(crate) fn acquire(
     request: &LeaseRequest<'_>,
     patience: &mut Patience<'_>,
@@ -78,9 +78,11 @@ struct Attempts<'a> {
     request: &'a LeaseRequest<'a>,
     record: Vec<u8>,
     id: Arc<LeaseId>,
-    /// True if an earlier request may have reached the store although it failed.
+    /// True if the last request to acquire failed without a clear response. The store may have
+    /// executed it, so the lease is released when the claim ends.
     contacted: bool,
-    /// Owner id that was last reported to the caller, so that each owner is reported once.
+    /// Owner id that was last reported to the caller of a waiting claim. It is compared with the
+    /// present owner, so that each owner is reported only once.
     reported: Option<String>,
     waiter: Option<Box<dyn super::backend::Waiter>>,
 }
@@ -99,8 +101,8 @@ impl Attempts<'_> {
                     if !state.is_lost() {
                         return self.start_lease(grant, state);
                     }
-                    // The response of the store took longer than the TTL, so another process may
-                    // have acquired the key already.
+                    // The response of the store took longer than the TTL, so the granted lease may
+                    // have passed to another process already. It is released and not used.
                     let _ = backend.release(&self.id, limit);
                     // A release request may reach the store late. A late release must not end a
                     // newer lease of this process, so the owner id of this attempt is never used
@@ -161,8 +163,8 @@ impl Attempts<'_> {
         }
     }
 
-    /// Returns the time for which the claim may still wait, or the error that ends the claim if no
-    /// time is left.
+    /// Returns the time for which the claim may still wait for the present owner, or the error that
+    /// ends the claim: its deadline has passed or it was cancelled.
     fn check_patience(
         &self,
         patience: &Patience<'_>,

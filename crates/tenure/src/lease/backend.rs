@@ -48,7 +48,7 @@ pub(crate) trait Backend: Send + Sync + Debug {
     /// Returns the current lease of a key, or `None` if the key is free.
     fn read(&self, key: &str, limit: Duration) -> Result<Option<Entry>, StoreError>;
 
-    /// Returns the current leases of all keys, at most [`MAX_LISTED`].
+    /// Returns the current leases of all keys, at most [`MAX_LISTED`], for `tenure status`.
     fn list(&self, limit: Duration) -> Result<Vec<(String, Entry)>, StoreError>;
 
     /// Stores a request to stop next to the lease of this owner, who reads it at the next renewal.
@@ -60,9 +60,10 @@ pub(crate) trait Backend: Send + Sync + Debug {
     fn waiter(&self, key: &str, limit: Duration) -> Result<Box<dyn Waiter>, StoreError>;
 }
 
-/// Waits for the release of a key.
+/// Subscription to the release of one key, so that a waiting claim need not poll the store.
 pub(crate) trait Waiter {
-    /// Returns after a notification that the key may be free, or after `limit`.
+    /// Returns after a notification that the key may be free, or after `limit`. In both cases the
+    /// caller must try to acquire the key, since another process may be faster.
     fn wait(&mut self, limit: Duration) -> Result<(), StoreError>;
 }
 
@@ -72,7 +73,6 @@ pub(crate) const MAX_LISTED: usize = 10_000;
 /// Identity of a lease: each acquisition has an owner id of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseId {
-    /// Name of the key in the store.
     pub(crate) key: String,
     /// Random id of this acquisition.
     pub(crate) owner: String,
@@ -80,7 +80,6 @@ pub(crate) struct LeaseId {
 }
 
 impl LeaseId {
-    /// Maximum time for one request about this lease.
     pub(crate) fn request_timeout(&self) -> Duration {
         (self.ttl / REQUESTS_PER_TTL).min(MAX_REQUEST)
     }
@@ -103,7 +102,7 @@ pub(crate) struct Grant {
 #[derive(Debug)]
 pub(crate) enum Attempt {
     Acquired(Grant),
-    /// Another owner has the lease.
+    /// Another owner has the lease, so the claim is refused or waits.
     Held(Entry),
     /// Another owner has the lease or has stopped renewing it, and the store does not show which
     /// (DynamoDB). The same attempt must be made again after `retry`, for at most one TTL, until

@@ -15,10 +15,10 @@ use super::backend::StoreError;
 /// Time for which the caller waits beyond the limit of a call, so that the runtime can report the
 /// timeout itself.
 const GRACE: Duration = Duration::from_millis(250);
-/// Maximum number of threads on which the runtime resolves host names.
+/// Maximum number of threads on which the runtime resolves host names. Its default would permit
+/// hundreds.
 const MAX_BLOCKING_THREADS: usize = 4;
 
-/// Runtime of the async client of one store.
 pub(super) struct Bridge {
     /// `None` only while the bridge is dropped: shutting a runtime down consumes it.
     runtime: Option<Runtime>,
@@ -43,7 +43,8 @@ impl Bridge {
         })
     }
 
-    /// True in a forked child of the process that started the runtime.
+    /// True in a forked child of the process that started the runtime. The child has no runtime
+    /// thread, so calls would wait forever and are refused instead.
     pub(super) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
@@ -55,7 +56,8 @@ impl Bridge {
         &self.handle
     }
 
-    /// Runs the future, for at most `limit`, and returns its result.
+    /// Runs a future of the async client on the runtime and blocks the calling thread until its
+    /// result is available, for at most `limit`.
     pub(super) fn call<T: Send + 'static>(
         &self,
         limit: Duration,

@@ -1,6 +1,7 @@
 //! Leases in a table of Amazon DynamoDB, or a server with the same API.
 //!
-//! A key is one item, which every write changes under a condition:
+//! A key is one item. Every write to it has a condition, so that a late or repeated request never
+//! changes the lease of another owner. Attributes of an item:
 //!
 //! | attribute | content |
 //! |---|---|
@@ -12,8 +13,8 @@
 //! | `record` | lock record |
 //! | `stop` | id of the owner that is asked to release the key; does not change the version |
 //!
-//! DynamoDB expires nothing by itself. See `observation`: a version that is unchanged for one TTL is
-//! expired, and the next owner replaces exactly that version.
+//! DynamoDB does not expire leases by itself. A lease whose `version` has not changed for one TTL
+//! is expired (see `observation`). The next owner replaces exactly that version.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -135,8 +136,8 @@ impl DynamoDb {
         self.bridge.call(limit, requests(Arc::clone(&self.table)))
     }
 
-    /// Changes the item of a key if this owner has it. Returns `None` if another owner or no owner
-    /// has it.
+    /// Changes the item of a key on the condition that this owner has the lease. Returns `None` if
+    /// another owner or no owner has it.
     fn update_if_owner(
         &self,
         key: &str,
@@ -305,8 +306,8 @@ struct Poll;
 
 impl Waiter for Poll {
     fn wait(&mut self, limit: Duration) -> Result<(), StoreError> {
-        // Random jitter: processes that wait for the same key must not all read its item at the
-        // same time.
+        // A random jitter shortens the pause: processes that wait for the same key must not all
+        // read its item at the same time.
         let jitter = Duration::from_millis(random() % 150);
         std::thread::sleep(limit.min(POLL.saturating_sub(jitter)));
         Ok(())
@@ -321,7 +322,6 @@ impl Table {
             .key("key", AttributeValue::S(key.to_owned()))
     }
 
-    /// Sends a conditional write. Returns `None` if the item does not meet the condition.
     async fn write(
         &self,
         request: UpdateItemFluentBuilder,
@@ -349,8 +349,9 @@ impl Table {
             .map_err(|error| self.to_store_error(&error))
     }
 
-    /// Reads the item of a key and writes it if the key is free, expired or already this owner's.
-    /// Returns `None` if another process changed the item between the read and the write.
+    /// Reads the item of a key, and makes this owner its owner if the key is free or the lease has
+    /// expired. Returns `None` if another process changed the item between the read and the write,
+    /// so the caller tries again.
     async fn acquire(&self, id: &LeaseId, record: &[u8]) -> Result<Option<Attempt>, StoreError> {
         let item = self.get(&id.key).await?.unwrap_or_default();
         let now = clock::boot_time();
@@ -484,8 +485,8 @@ impl Table {
     }
 }
 
-/// Finds the region and the credentials, and creates the client. Returns the client, the region and
-/// the endpoint; the latter two may come from the environment.
+/// Creates the client, with the region and the credentials that the URL or the environment gives.
+/// Also returns the region and the endpoint in use, which identify the store.
 async fn configure(
     region: Option<String>,
     endpoint: Option<String>,
@@ -614,7 +615,8 @@ fn ttl(item: &Item) -> Duration {
         .clamp(MIN_TTL, MAX_TTL)
 }
 
-/// Returns the time until the next read of a lease that may have expired.
+/// Returns the pause until the next read of a lease that may have expired: a tenth of its TTL,
+/// within bounds, so that a renewal by a living owner is noticed soon.
 fn retry(ttl: Duration, expires_in: Duration) -> Duration {
     (ttl / 10)
         .clamp(Duration::from_millis(50), Duration::from_millis(500))

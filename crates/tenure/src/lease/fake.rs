@@ -30,12 +30,13 @@ struct Inner {
     owner: Option<String>,
     token: u64,
     stop: bool,
-    /// Faults of the next requests to acquire and renew, in this order.
+    /// Faults of the next requests to acquire and renew, in this order. Requests without a fault
+    /// succeed.
     faults: VecDeque<Fault>,
     /// True if every request to acquire or renew fails once `faults` is empty.
     unreachable: bool,
     renewals: usize,
-    /// Owner ids of all requests to release.
+    /// Owner ids of all requests to release, with which tests check that no lease is left behind.
     released: Vec<String>,
 }
 
@@ -46,7 +47,6 @@ impl Fake {
         fake
     }
 
-    /// Adds faults for the next requests, one each.
     pub(super) fn add_faults(&self, faults: &[Fault]) {
         self.lock().faults.extend(faults);
     }
@@ -76,7 +76,6 @@ impl Fake {
         self.lock().owner.clone()
     }
 
-    /// Owner ids for which a release was requested.
     pub(super) fn released(&self) -> Vec<String> {
         self.lock().released.clone()
     }
@@ -92,7 +91,6 @@ impl Fake {
         self.lock().unreachable = unreachable;
     }
 
-    /// Waits until this many renewals were executed.
     pub(super) fn wait_for_renewals(&self, count: usize) {
         let mut inner = self.lock();
         while inner.renewals < count {
@@ -107,7 +105,6 @@ impl Fake {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Executes a request with the next fault.
     fn request<T>(&self, execute: impl FnOnce(&mut Inner) -> T) -> Result<T, StoreError> {
         let (outcome, fault) = {
             let mut inner = self.lock();

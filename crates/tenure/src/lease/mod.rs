@@ -63,7 +63,6 @@ const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum time for a request that is not bounded by a TTL, such as reading a status.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A connection to a store of leases. Clones share the connection.
 #[derive(Clone)]
 pub(crate) struct LeaseStore {
     backend: Arc<dyn Backend>,

@@ -20,9 +20,11 @@ pub(super) struct Observations(Mutex<HashMap<String, Seen>>);
 struct Seen {
     owner: String,
     version: String,
-    /// Time at which this process saw the current version of the lease for the first time.
+    /// Time at which this process saw the current version of the lease for the first time. The
+    /// lease expires one TTL later unless its version changes.
     first: Duration,
-    /// Time at which this process saw the current version of the lease for the last time.
+    /// Time at which this process saw the current version of the lease for the last time. If the
+    /// version changes, the owner has renewed the lease after this time.
     last: Duration,
     /// Time after which the owner has certainly renewed or acquired the lease: the time at which
     /// this process saw the previous version for the last time.
@@ -153,7 +155,8 @@ mod tests {
             leases.observe(&key.to_string(), "a", "1", TTL, seconds(key));
         }
         assert_eq!(leases.0.lock().unwrap().len(), MAX_OBSERVED);
-        // The keys that were observed last are kept.
+        // The keys that were observed last are kept: the lease of key 4999 counts as expired, which
+        // only an observed key can.
         let verdict = leases.observe("4999", "a", "1", TTL, seconds(6000));
         assert_eq!(verdict, Verdict::Expired);
     }

@@ -81,7 +81,6 @@ redis.pcall('PUBLISH', KEYS[1], 'released')
 return 1
 ";
 
-/// Lua script that reads the lease and the time until its expiry.
 const READ: &str = r"
 local held = redis.call('HMGET', KEYS[1], 'owner', 'token', 'record')
 if not held[1] then return {} end
@@ -91,12 +90,12 @@ return {held[1], held[2] or '0', held[3] or '', redis.call('PTTL', KEYS[1])}
 /// Maximum number of idle connections that are kept open for later requests.
 const MAX_IDLE: usize = 4;
 
-/// Client of one Redis server, with its connections.
 pub(super) struct Redis {
     client: Client,
     /// URL without credentials.
     shown: String,
-    /// True once this process has checked if the server's settings let it forget leases.
+    /// True once this process has checked whether the server's settings let it forget leases, so
+    /// that the warning is logged once.
     is_checked: AtomicBool,
     prefix: String,
     idle: Mutex<Idle>,
@@ -375,7 +374,8 @@ impl Backend for Redis {
 }
 
 impl Redis {
-    /// Sets a field of the lease, if this owner has it.
+    /// Sets a field of the lease, if this owner has it. Returns false if it has not: another
+    /// owner's lease must not be changed.
     fn set_field(
         &self,
         key: &str,
@@ -504,7 +504,6 @@ fn to_store_error(error: &RedisError, limit: Duration) -> StoreError {
     }
 }
 
-/// Message of an error, without text that controls a terminal.
 fn describe(error: &RedisError) -> String {
     crate::text::sanitize_name(error.to_string())
 }

@@ -13,14 +13,16 @@ use super::backend::{Backend, Grant, LeaseId, Renewed};
 use super::state::LeaseState;
 use crate::sys::clock;
 
-/// Number of renewals in one TTL.
+/// Number of renewals in one TTL. A renewal that fails can therefore be repeated before the lease
+/// ends.
 const RENEWALS_PER_TTL: u32 = 3;
 /// Pause after the first failed renewal of a lease. The pause doubles with each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
 /// Time for which a renewal thread without a lease waits for another lease before it ends.
 const IDLE_TIME: Duration = Duration::from_secs(1);
-/// Maximum number of renewal threads without a lease. Further ones end at once.
+/// Maximum number of renewal threads that are kept without a lease. Further ones end at once, so
+/// that a process which once had many leases does not keep their threads.
 const MAX_IDLE: usize = 4;
 
 /// Renewal threads without a lease. A lease is sent to such a thread only while this mutex is
@@ -140,7 +142,8 @@ fn wait_for_job() -> Option<Job> {
     jobs.try_recv().ok()
 }
 
-/// Lets an idle thread renew the lease. Returns the job if no thread is idle.
+/// Passes the lease to an idle renewal thread, which saves starting a new one. Returns the job if
+/// no thread is idle.
 fn send_to_idle_thread(job: Job) -> Option<Job> {
     // The mutex is not waited for: in a forked child it can stay locked forever. Starting a new
     // thread costs little more than waiting.
@@ -165,7 +168,7 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// Renews the lease until `pause` returns false or the lease is lost.
+    /// Renews the lease at regular intervals until the owner releases it or it is lost.
     fn run(&self, pause: impl Fn(Duration) -> bool) {
         let interval = self.id.ttl / RENEWALS_PER_TTL;
         let mut wait = interval;

@@ -34,7 +34,7 @@ struct Shared {
     deadline: AtomicU64,
     stop_requested: AtomicBool,
     /// Mutex without data, for the condition variable. `deadline` and `stop_requested` are changed
-    /// while the mutex is locked, so that a thread that is about to wait does not miss a change.
+    /// only while it is locked, so that a thread that is about to wait does not miss a change.
     changes: Mutex<()>,
     changed: Condvar,
 }

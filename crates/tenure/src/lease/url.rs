@@ -13,14 +13,13 @@ pub(super) struct StoreUrl {
     pub(super) scheme: String,
     pub(super) user: Option<String>,
     pub(super) password: Option<String>,
-    /// Hosts and ports, or the name of a table.
     pub(super) address: String,
-    /// Path of the URL, without its first slash.
     pub(super) path: String,
     pub(super) options: BTreeMap<String, String>,
 }
 
-/// Connects to the store that the URL names. Also returns the URL without credentials.
+/// Connects to the store that the URL names. Also returns the URL without credentials, for
+/// messages.
 pub(super) fn connect(url: &str) -> Result<(Arc<dyn Backend>, String), Error> {
     let parsed = StoreUrl::parse(url)?;
     let shown = parsed.shown();
@@ -136,7 +135,7 @@ fn bad_url(url: &str, why: &str) -> Error {
     })
 }
 
-/// Returns the URL without its credentials, which end at the last `@`, and without its options.
+/// Returns the URL without its credentials and without its options, for messages.
 fn without_credentials(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     // Credentials end at the last `@`, because a password may contain any other character.
@@ -162,7 +161,7 @@ pub(super) fn identity(shown: &str, scope: &[(&'static str, String)]) -> String 
             if byte.is_ascii_alphanumeric() || b"-_.:/[]".contains(&byte) {
                 identity.push(char::from(byte));
             } else {
-                // Writing to a `String` never fails.
+                // The result is ignored, because writing to a `String` never fails.
                 let _ = write!(identity, "%{byte:02X}");
             }
         }

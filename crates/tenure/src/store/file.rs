@@ -24,7 +24,8 @@ use crate::sys::types::{GuardAttempt, Opened};
 const RELEASE_GRACE: Duration = Duration::from_millis(4);
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum number of retries while other processes keep replacing the file.
+/// Maximum number of retries while other processes keep replacing the file. The attempt then fails,
+/// so that it ends in any case.
 const RETRIES: u32 = 10_000;
 /// Unit of the length of a lock file that is kept on release. The padding leaves room for later
 /// lock records, which then need no new blocks on a full disk.
@@ -205,7 +206,8 @@ fn acquired(target: LockTarget, file: LockFile, guard: DeletionGuard) -> Result<
     Ok(Attempt::Acquired(held, previous))
 }
 
-/// Check that a path still leads to the same lock file.
+/// Check that a path still leads to the same lock file. If it does not, another process may own the
+/// key, and the owner has lost it.
 #[derive(Debug)]
 pub(crate) struct LossCheck {
     directory: Directory,
@@ -248,7 +250,7 @@ impl Held {
     }
 
     /// True if the lock file is on a network file system, which other machines may share. The file
-    /// is then kept on release.
+    /// is then kept on release, because a removed file may still be open on another machine.
     pub(crate) fn is_on_network(&self) -> bool {
         self.network
     }
@@ -290,7 +292,6 @@ impl Held {
             .map_err(|error| Error::io("write the lock record to", &self.path, error))
     }
 
-    /// True if the path no longer leads to the locked file.
     pub(crate) fn is_lost(&self) -> bool {
         is_lost(&self.directory, &self.path, &self.name, self.file.id())
     }

@@ -30,8 +30,6 @@ pub(crate) enum Identified {
     NotYet(Option<Box<Holder>>),
 }
 
-/// Status of a key with its open lock file, which `stop` needs to prove that a process is the
-/// owner.
 pub(crate) struct Inspection {
     pub(crate) status: Status,
     /// Lock file, if it exists and can be read.

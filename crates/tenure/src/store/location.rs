@@ -166,8 +166,6 @@ impl LockTarget {
     }
 }
 
-/// Opens a directory, which may belong to another user who denies access. Returns `None` if it does
-/// not exist.
 fn open_or_denied(path: PathBuf) -> Result<Option<LockDirectory>, Error> {
     match Directory::open(&path) {
         Err(error) if is_denied(&error) => {

@@ -43,7 +43,7 @@ impl LockFile {
 #[derive(Debug)]
 pub(crate) enum GuardAttempt {
     Acquired(DeletionGuard),
-    /// A living owner has the guard.
+    /// A living owner has the deletion guard, so the key is held even if its lock file is free.
     #[cfg_attr(
         not(target_os = "linux"),
         expect(
@@ -54,7 +54,7 @@ pub(crate) enum GuardAttempt {
     Held(GuardOwner),
 }
 
-/// Kind of object at the path of a lock file.
+/// Kind of object at the path of a lock file: only some kinds can be used as a lock file.
 #[derive(Debug)]
 pub(crate) enum Opened {
     File(LockFile),
@@ -75,7 +75,6 @@ pub(crate) struct ForeignFile {
     pub(crate) file: Option<LockFile>,
 }
 
-/// A process that is proven to have a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProvenOwner {
     pub(crate) pid: u32,

@@ -52,7 +52,6 @@ impl<'a> Call<'a> {
         self.request.head.method()
     }
 
-    /// Path of the request, without its query.
     pub(super) fn path(&self) -> &'a str {
         self.request.path()
     }
@@ -61,12 +60,10 @@ impl<'a> Call<'a> {
         self.request.head.header(name)
     }
 
-    /// Body of the request as text.
     pub(super) fn text(&self) -> String {
         self.request.text()
     }
 
-    /// Body of the request as JSON; null if it is not JSON.
     pub(super) fn params(&self) -> Value {
         self.request.json()
     }
@@ -121,7 +118,8 @@ impl<'a> Call<'a> {
         self.json(status, &body);
     }
 
-    /// Sends a complete response. True if the connection accepted it.
+    /// Sends a complete response. Returns true if the connection accepted it, false if the client
+    /// has disconnected.
     pub(super) fn send(&mut self, status: u16, kind: &str, body: &[u8]) -> bool {
         let packed = self.gzip.as_mut().map(|gzip| {
             let mut bytes = gzip.pack(body);
@@ -157,14 +155,15 @@ impl<'a> Call<'a> {
     }
 
     /// Sends the head of a streamed response: its status line and header fields. The events follow
-    /// in chunks. True if the connection accepted the head.
+    /// in chunks. Returns true if the connection accepted the head.
     pub(super) fn begin(&mut self) -> bool {
         let kind = "text/event-stream; charset=utf-8";
         let head = self.head(200, kind, "transfer-encoding: chunked");
         self.stream.write_all(head.as_bytes()).is_ok()
     }
 
-    /// Sends a part of a stream. True if the connection accepted it.
+    /// Sends a part of a stream. Returns true if the connection accepted it, false if the client
+    /// has disconnected.
     pub(super) fn piece(&mut self, text: &str) -> bool {
         let packed = self.gzip.as_mut().map(|gzip| gzip.pack(text.as_bytes()));
         let bytes = packed.as_deref().unwrap_or(text.as_bytes());

@@ -102,7 +102,6 @@ impl Answer<'_> {
         whole
     }
 
-    /// Returns a chunk with one choice.
     fn chunk(&self, delta: &Value, reason: Option<&str>, count: u64) -> Value {
         let (object, choice) = match self.form {
             Form::Chat => (
@@ -124,13 +123,12 @@ impl Answer<'_> {
             chunk["usage"] = self.usage(count);
         } else if self.includes_usage && self.reports != Reports::Never {
             // If the request asks for usage, OpenAI sends `"usage": null` in every chunk but the
-            // last.
+            // last. Clients and proxies must not take it for a report of 0 tokens.
             chunk["usage"] = Value::Null;
         }
         chunk
     }
 
-    /// Sends the events after the last token.
     fn finish(&self, call: &mut Call<'_>) -> bool {
         let count = self.words.count();
         let nothing = match self.form {

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::form;
 
-/// A file that was uploaded.
 pub(super) struct Kept {
     about: Value,
     bytes: Vec<u8>,

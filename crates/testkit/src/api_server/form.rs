@@ -16,7 +16,8 @@ pub(super) fn read(call: &Call<'_>) -> Vec<Field> {
         return Vec::new();
     };
     let mark = format!("\r\n--{}", boundary.trim_matches('"'));
-    // A line end precedes every boundary but the first, so one is put in front of the body.
+    // A line end precedes every boundary of a form but the first. One is put in front of the body,
+    // so that all boundaries are found alike.
     let body = [b"\r\n", call.request.body.as_slice()].concat();
     split(&body, mark.as_bytes())
         .iter()

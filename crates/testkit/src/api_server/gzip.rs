@@ -70,12 +70,12 @@ impl Gzip {
 /// Bit string. The first bit of each byte is its lowest bit.
 struct Bits {
     bytes: Vec<u8>,
-    /// Number of unused bits in the last byte.
     free: u8,
 }
 
 impl Bits {
-    /// Adds the lowest bits of a code, the highest of them first.
+    /// Adds the lowest bits of a code to the bit string, the highest of them first, as gzip stores
+    /// its codes.
     fn push(&mut self, code: u16, count: u8) {
         for at in (0..count).rev() {
             if self.free == 0 {

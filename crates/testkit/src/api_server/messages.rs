@@ -37,7 +37,8 @@ fn message(id: &str, params: &Value, words: &Words) -> Value {
         "content": [{ "type": "text", "text": words.text() }],
         "stop_reason": if words.is_truncated { "max_tokens" } else { "end_turn" },
         "stop_sequence": null,
-        // Anthropic reports cached tokens separately from the other input tokens.
+        // Anthropic reports cached tokens separately from the other input tokens, so they are not
+        // included in `input_tokens`.
         "usage": {
             "input_tokens": words.prompt - words.cached,
             "cache_creation_input_tokens": 0,

@@ -19,7 +19,6 @@ fn string(block: &mut Vec<u8>, bytes: &[u8]) {
     block.extend_from_slice(bytes);
 }
 
-/// Appends an integer with a prefix of 7 bits.
 fn integer(block: &mut Vec<u8>, value: usize) {
     const PREFIX: usize = 0x7f;
     if value < PREFIX {
@@ -115,7 +114,7 @@ mod tests {
         assert_eq!(status(&[0x88]), Some(200));
         assert_eq!(status(&[0x20, 0x8d]), Some(404));
         assert_eq!(status(&[0x48, 3, b'4', b'2', b'9']), Some(429));
-        // "302" and "307" of RFC 7541, appendix C.6.
+        // Header blocks for the statuses 302 and 307 from RFC 7541, appendix C.6.
         assert_eq!(status(&[0x48, 0x82, 0x64, 0x02]), Some(302));
         assert_eq!(status(&[0x48, 0x83, 0x64, 0x0e, 0xff]), Some(307));
         assert_eq!(status(&[0x40]), None);

@@ -19,7 +19,8 @@ pub use frame::{Frame, FrameKind};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Maximum payload of a frame, unless the peer's settings allow a larger one.
 const FRAME_SIZE: usize = 16 << 10;
-/// Initial flow-control window of a connection, in bytes.
+/// Initial flow-control window of a connection, in bytes: the number of body bytes that may be sent
+/// before the first window update.
 const FIRST_WINDOW: u64 = 65_535;
 
 const SETTING_HEADER_TABLE_SIZE: u16 = 1;
@@ -33,7 +34,8 @@ pub struct Http2Options {
     pub initial_window: u32,
     /// True if pings of the server are acknowledged.
     pub answers_pings: bool,
-    /// Local address; `None` leaves the choice to the system.
+    /// Local address from which the client connects, so that it can appear as another machine;
+    /// `None` leaves the choice to the system.
     pub source: Option<IpAddr>,
 }
 
@@ -315,7 +317,8 @@ fn pseudo<'a>(method: &'a str, path: &'a str) -> [(&'a str, &'a str); 4] {
     ]
 }
 
-/// Collects frames until the connection ends.
+/// Reads the server's frames until the connection ends, and stores them for the test. Settings are
+/// acknowledged, and pings if the options permit it.
 fn read(stream: TcpStream, shared: &Shared, answers_pings: bool) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     while let Some(frame) = Frame::read(&mut reader)? {

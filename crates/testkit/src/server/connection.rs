@@ -13,7 +13,6 @@ use crate::framing::{self, Unframed};
 use crate::message::Head;
 use crate::wait::DEADLINE;
 
-/// Connection of which every received byte is logged.
 struct Connection<'a> {
     reader: BufReader<Logged<'a>>,
     writer: TcpStream,
@@ -84,7 +83,8 @@ pub(super) fn serve(
             shared.log().executed.push(Arc::clone(&received));
         }
         let reply = (shared.script)(&received, &mut connection.writer);
-        // Without a reply, the script itself decides when the connection ends.
+        // If the reply has no steps, the script has written its response itself. It then decides
+        // when the connection ends, even if the request has `Connection: close`.
         let is_last = !reply.steps.is_empty() && received.head.has_token("connection", "close");
         for step in reply.steps {
             if !connection.perform(step)? {

@@ -76,7 +76,6 @@ impl Received {
 pub(crate) type Script = dyn Fn(&Received, &mut TcpStream) -> Reply + Send + Sync;
 pub(crate) type BodyRule = dyn Fn(&Head) -> BodyHandling + Send + Sync;
 
-/// State that the threads of one server share.
 struct Shared {
     script: Box<Script>,
     body_rule: Box<BodyRule>,
@@ -88,7 +87,6 @@ struct Shared {
 #[derive(Default)]
 struct Log {
     executed: Vec<Arc<Received>>,
-    /// Bytes received per connection.
     bytes: Vec<Vec<u8>>,
     open: Vec<Option<TcpStream>>,
 }

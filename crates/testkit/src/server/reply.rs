@@ -13,7 +13,7 @@ pub enum Step {
     SendForever(Vec<u8>, Duration),
     /// Waits.
     Pause(Duration),
-    /// Waits until the gate is open.
+    /// Waits until the test opens the gate.
     WaitFor(Gate),
     /// Reads and logs bytes until the peer closes the connection.
     ReadToEnd,
@@ -99,7 +99,7 @@ impl Reply {
         self
     }
 
-    /// Delays the whole reply.
+    /// Delays the whole reply by this time.
     #[must_use]
     pub fn after(mut self, pause: Duration) -> Self {
         self.steps.insert(0, Step::Pause(pause));

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::ClientKey;
 
-/// The number of a waiting request, in the order of arrival.
+/// Number of a waiting request in the order of arrival, by which the newest request is found for an
+/// eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(u64);
 
@@ -29,11 +30,9 @@ pub(super) struct FairQueue<L, W> {
     by_count: Ranking,
     /// Highest turn that an address or credential has got. Lower turns are served first.
     turns: u64,
-    /// Ticket number of the request that joined last.
+    /// Ticket number of the request that joined the queue last. The next request gets a higher one.
     tickets: u64,
-    /// Number of waiting requests.
     waiting: usize,
-    /// Maximum number of waiting requests.
     max: usize,
 }
 
@@ -216,7 +215,6 @@ impl<L, W> FairQueue<L, W> {
         heads.min().map(|(_, index)| index)
     }
 
-    /// Returns the key of the lane with this index.
     pub(super) fn lane(&mut self, index: usize) -> &mut L {
         &mut self.lanes[index].lane
     }

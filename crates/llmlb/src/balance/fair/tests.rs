@@ -20,7 +20,6 @@ fn with_key(address: u64, credential: u64) -> ClientKey {
     }
 }
 
-/// Joins a queue that is not full.
 #[track_caller]
 fn join(fair: &mut Names, lane: &'static str, client: ClientKey, name: &str) -> Ticket {
     let (ticket, evicted) = fair.join(lane, client, name.to_owned()).unwrap();

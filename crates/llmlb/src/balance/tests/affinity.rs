@@ -30,7 +30,6 @@ fn prompt_is_sent_to_the_backend_of_its_longest_known_beginning() {
     }
 }
 
-/// Acquires a slot at this backend for a prompt with these blocks.
 fn ask_at(pool: &Pool, blocks: &[u64], backend: &Backend) -> Slot {
     let ids = pool
         .table()

@@ -12,7 +12,6 @@ fn fail(backend: &Arc<Backend>, now: Moment) {
     }
 }
 
-/// Number of sequential requests that each backend gets.
 fn counts(pool: &Pool, backends: usize, requests: usize, now: Moment) -> Vec<usize> {
     let mut counts = vec![0; backends];
     let mut random = Random::seeded(5);

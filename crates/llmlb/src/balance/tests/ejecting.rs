@@ -124,7 +124,7 @@ fn two_threads_never_eject_both_backends() {
 fn insufficient_evidence_does_not_keep_a_backend_on_trial() {
     let (pool, backends) = alike(&[(1, None), (1, None)]);
     let stats = &backends[0].stats;
-    // Failures of long ago, so that a trial is due.
+    // The failures are long past, so a trial is due.
     for _ in 0..3 {
         stats.note_failed(Moment(0));
     }
@@ -182,7 +182,7 @@ fn backend_that_lacks_an_endpoint_is_used_only_if_no_other_is_left() {
     let lacking = slot(choose(&pool, Some("m"), &hints, &[]));
     assert_ne!(lacking.backend().id, backends[1].id);
     drop(lacking);
-    // Without a model the first backend is used that serves the endpoint.
+    // Requests without a model go to the first backend that serves the endpoint.
     pool.set_state(&backends[1], up(&["m"]));
     let first = slot(choose(&pool, None, &hints, &[]));
     assert_eq!(first.backend().id, backends[1].id);
@@ -213,7 +213,7 @@ fn websocket_goes_to_a_backend_that_accepted_one_until_that_backend_was_down() {
         route.accepts_websocket(websocket)
     };
     assert!(!accepts("m") && !pool.table().accepts_websocket(websocket));
-    // Other requests to the same path do not count.
+    // A successful ordinary request to the same path is no proof of support for WebSockets.
     backends[1].note_served(EndpointKey::new("/v1/responses", true));
     assert!(!accepts("m"));
     backends[1].note_served(websocket);

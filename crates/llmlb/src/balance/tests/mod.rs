@@ -47,7 +47,7 @@ fn down() -> BackendState {
     BackendState::Down("gone".to_owned())
 }
 
-/// Two backends: `a` serves `both` and `one`, `b` serves `both`.
+/// A pool of two backends: `a` serves the models `both` and `one`, `b` serves only `both`.
 fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
     let pool = Pool::new(pool_config(), [backend("a"), backend("b")]);
     let [a, b] = &pool.table().backends[..] else {
@@ -59,7 +59,7 @@ fn pool() -> (Pool, Arc<Backend>, Arc<Backend>) {
     (pool, a, b)
 }
 
-/// Backends that all serve `m`, with these weights and limits.
+/// A pool of backends that all serve the model `m`, with these weights and limits.
 fn alike(backends: &[(u32, Option<u32>)]) -> (Pool, Vec<Arc<Backend>>) {
     alike_with(pool_config(), backends)
 }
@@ -81,7 +81,6 @@ fn alike_with(pool: PoolConfig, backends: &[(u32, Option<u32>)]) -> (Pool, Vec<A
     (pool, backends)
 }
 
-/// A client with this address and no credential.
 fn address(address: u64) -> ClientKey {
     ClientKey {
         address,
@@ -89,7 +88,6 @@ fn address(address: u64) -> ClientKey {
     }
 }
 
-/// Selects a backend for a request.
 fn choose(
     pool: &Pool,
     model: Option<&str>,
@@ -99,7 +97,6 @@ fn choose(
     pool.choose(&pool.route(model).unwrap(), hints, tried)
 }
 
-/// Acquires a slot. Panics if there is none.
 #[track_caller]
 fn chosen(pool: &Pool, model: Option<&str>) -> Slot {
     slot(choose(pool, model, &SelectHints::default(), &[]))
@@ -113,7 +110,6 @@ fn slot(choice: Choice) -> Slot {
     }
 }
 
-/// Names of the backends that serve a model, or the reason why there are none.
 fn serving(pool: &Pool, model: Option<&str>) -> String {
     let route = match pool.route(model) {
         Ok(route) => route,

@@ -116,7 +116,6 @@ fn backend_gets_its_own_name_of_the_model() {
     assert_eq!(chosen(&pool, Some("both")).model(), None);
 }
 
-/// A pool with these aliases, and one backend for each list of models.
 fn with_aliases(aliases: &[(&str, &[&str])], backends: &[&[&str]]) -> Pool {
     let alias = |(name, models): &(&str, &[&str])| Alias {
         name: (*name).to_owned(),

@@ -37,7 +37,7 @@ fn removed_backend_is_not_selected_on_a_route_from_before() {
         let slot = slot(pool.choose(&old, &SelectHints::default(), &[]));
         assert_eq!(slot.backend().name, "b", "the old route does not know c");
     }
-    // A route whose only backend was removed: the current route has the others.
+    // No backend is left that serves the model `one`, but the pool still has the others.
     assert!(pool.route(Some("one")).is_err());
     assert_eq!(names(&pool), ["b", "c"]);
     a.set_refuses_connections(true);
@@ -65,7 +65,8 @@ fn ids_are_never_given_twice_and_a_url_keeps_its_id() {
     assert_eq!(ids[1..], [b.id, a.id]);
     assert!(![a.id, b.id, c].contains(&ids[0]));
     assert!(!a.is_removed(), "the same state under the same id");
-    // The order of the configuration decides about requests without a model.
+    // The order of the configuration must be kept, because it decides which backend gets requests
+    // without a model.
     assert_eq!(chosen(&pool, None).backend().name, "d");
 }
 

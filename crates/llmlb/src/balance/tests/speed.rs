@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// Nanoseconds per run: the best average of five series.
+/// Nanoseconds per run: the best average of five series, which other programs disturbed least.
 fn nanoseconds(mut run: impl FnMut()) -> f64 {
     const RUNS: u32 = 200_000;
     let mut best = f64::MAX;

@@ -43,7 +43,6 @@ fn wait_for<'a>(
     waiting
 }
 
-/// Waits for a slot for the model `m`.
 fn wait(pool: &Pool, client: u64) -> Watched<'_> {
     let hints = SelectHints {
         client: address(client),
@@ -109,7 +108,7 @@ async fn client_with_a_thousand_requests_delays_another_client_by_one() {
         round += 1;
     };
     assert_eq!(served, 1, "one request of the first client came first");
-    // Afterwards, requests of the first client and of a third one are served in turn.
+    // Afterwards, requests of the first client and of a third client are served in turn.
     let mut others: Vec<_> = (0..10).map(|_| wait(&pool, 3)).collect();
     drop(place);
     for other in &mut others {
@@ -157,7 +156,8 @@ async fn request_that_left_gets_no_slot() {
     drop(left);
     assert_eq!(pool.waiting(), 1);
     drop(held);
-    // The waiting request was sent a slot, but is not polled yet.
+    // The slot was sent to the waiting request already, although its future was not polled yet. A
+    // later request must wait.
     let mut late = wait(&pool, 3);
     drop(stays.expect_slot());
     assert_eq!(pool.waiting(), 0);

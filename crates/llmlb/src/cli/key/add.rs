@@ -9,10 +9,10 @@ use crate::cli::output;
 use crate::config::{self, Budget, KeyLimits, KeyRights, MAX_KEYS};
 use crate::keys::StoredKey;
 
-/// Reason why no key is added.
+/// Reason why `llmlb key add` adds no key.
 enum Refused {
     Exists,
-    /// There are as many keys as a file may have.
+    /// The file has the maximum number of keys already.
     Full,
 }
 

@@ -11,7 +11,7 @@ use crate::cli::table::aligned;
 use crate::config::{KeyRights, Origin};
 use crate::keys::StoredKey;
 
-/// Version of the JSON document.
+/// Version of the JSON document, which changes when a field is removed or changes its meaning.
 const VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -20,7 +20,7 @@ struct KeysDocument {
     keys: Vec<ListedKey>,
 }
 
-/// A key as it is listed.
+/// An API key in the output of `llmlb key list`.
 #[derive(Serialize)]
 struct ListedKey {
     name: String,
@@ -36,9 +36,9 @@ struct ListedKey {
     admin: bool,
     created: Option<String>,
     revoked: Option<String>,
-    /// Time until which the old secret works, which the last rotation replaced.
+    /// Time until which clients may still use the secret that the last rotation replaced.
     old_secret_until: Option<String>,
-    /// `keys.json`, or file and line of the configuration.
+    /// Source of the key: `keys.json`, or file and line of the configuration.
     source: String,
 }
 
@@ -75,7 +75,8 @@ fn of_configuration(rights: &KeyRights, origin: &Origin, now: Timestamp) -> List
 fn of_data_directory(key: &StoredKey, keys: &Keys, now: Timestamp) -> ListedKey {
     let state = match key.revoked {
         Some(_) => "revoked",
-        // The server uses the key of the configuration file.
+        // Show the stored key as overridden: the server uses the key of the same name in the
+        // configuration file.
         None if keys.declared(&key.rights.name).is_some() => "overridden",
         None => state(&key.rights, now),
     };
@@ -162,7 +163,7 @@ fn table(listed: &[ListedKey]) -> String {
     aligned(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
 }
 
-/// Formats a time to the second.
+/// Formats a time in UTC, to the second.
 fn seconds(time: Timestamp) -> String {
     format!("{time:.0}")
 }

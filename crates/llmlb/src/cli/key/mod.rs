@@ -29,17 +29,18 @@ pub(super) fn key(args: &KeyArgs, quiet: bool) -> Result<u8, Failure> {
     }
 }
 
-/// The keys of a data directory, and those that the configuration file declares.
+/// API keys of a data directory, and those that the configuration file declares.
 struct Keys {
     store: KeyStore,
     declared: Vec<(KeyRights, Origin)>,
-    /// Flags with which another command finds the same keys.
+    /// Flags of this command, so that a suggested command finds the same keys.
     flags: String,
 }
 
 impl Keys {
     fn open(args: &KeyArgs) -> Result<Self, Failure> {
-        // The demo has no keys of its own: it honours those of the data directory.
+        // Use no demo directory: a demo has no keys of its own, but honours those of the data
+        // directory.
         let data = DataArgs {
             data: args.data.clone(),
             demo: false,
@@ -74,7 +75,8 @@ impl Keys {
         format!("`llmlb key{} {words}`", self.flags)
     }
 
-    /// Rejects a change of a key that the configuration file declares.
+    /// Returns an error if the configuration file declares the key: a command cannot change that
+    /// file.
     fn reject_declared(&self, name: &str, how: &str) -> Result<(), Failure> {
         let Some(origin) = self.declared(name) else {
             return Ok(());
@@ -83,7 +85,7 @@ impl Keys {
         Err(Failure::new(exit::FAILED, message).hint(how.to_owned()))
     }
 
-    /// Returns the error for a key that does not exist.
+    /// Returns the error for a name of which `keys.json` has no key.
     fn unknown(&self, name: &str) -> Failure {
         let path = self.store.path();
         let message = format!("{} has no API key `{name}`", path.display());
@@ -96,7 +98,8 @@ fn new_secret() -> Result<NewSecret, Failure> {
     NewSecret::generate().map_err(|error| Failure::new(exit::FAILED, error.to_string()))
 }
 
-/// Prints a new secret, the only output on stdout.
+/// Prints a new secret as the only output on stdout, so that `KEY=$(llmlb key add ..)` stores
+/// exactly the secret.
 fn print_secret(secret: &NewSecret) -> Result<(), Failure> {
     output::data(secret.expose())
 }
@@ -105,7 +108,6 @@ fn failure(error: &KeyFileError) -> Failure {
     server_keys::failure(error)
 }
 
-/// Returns a path as a message shows it.
 fn shown(path: &Path) -> String {
     path.display().to_string()
 }

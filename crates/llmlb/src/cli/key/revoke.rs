@@ -1,4 +1,4 @@
-//! `llmlb key revoke`: clients that send the key are rejected.
+//! `llmlb key revoke`: revokes an API key, so that clients that send its secret are rejected.
 
 use jiff::Timestamp;
 

@@ -1,4 +1,4 @@
-//! `llmlb key rotate`: replaces the secret of a key. Name, rights and usage stay.
+//! `llmlb key rotate`: replaces the secret of an API key. The key's name, rights and usage stay.
 
 use jiff::Timestamp;
 
@@ -27,7 +27,7 @@ pub(super) fn rotate(args: &Rotate, keys: &Keys, quiet: bool) -> Result<u8, Fail
     if changed.map_err(|error| failure(&error))?.is_err() {
         keys.reject_declared(
             name,
-            "change the secret there: sha256, or the variable of key_env and restart the server",
+            "change the secret in that file (sha256), or change the variable of key_env and restart the server",
         )?;
         return Err(keys.unknown(name));
     }

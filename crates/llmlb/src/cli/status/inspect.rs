@@ -12,17 +12,17 @@ use crate::cli::{port_conflict, status_client};
 use crate::lock::{self, LockInfo};
 use crate::sys;
 
-/// Maximum time for a server's response to `/status`.
+/// Maximum time to wait for a server's response to `/status`.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Inspects the server of one port.
+/// Inspects the server of one port: its lock file, then its `/status`.
 pub(super) fn inspect_port(store: &Store, port: u16) -> Result<ServerReport, Error> {
     Ok(inspect(port, &store.status(&lock::key(port))?))
 }
 
 /// Inspects every server that has a lock file, in the order of the ports.
 pub(super) fn inspect_all(store: &Store) -> Result<Vec<ServerReport>, Error> {
-    // A port may have lock files in two lock directories. A lock file with a holder takes precedence.
+    // Prefer a lock file with a holder: a port may have lock files in two lock directories.
     let mut found: BTreeMap<u16, LockStatus> = BTreeMap::new();
     for status in store.list()? {
         let Some(port) = status.key().port_number() else {
@@ -35,7 +35,7 @@ pub(super) fn inspect_all(store: &Store) -> Result<Vec<ServerReport>, Error> {
             found.insert(port, status);
         }
     }
-    // Query all servers concurrently: one that does not respond must not delay the others.
+    // Query all servers concurrently: a server that does not respond must not delay the others.
     Ok(thread::scope(|scope| {
         let inspections: Vec<_> = found
             .iter()

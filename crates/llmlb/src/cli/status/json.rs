@@ -22,7 +22,7 @@ struct StatusDocument<'a> {
     servers: Vec<StatusEntry<'a>>,
 }
 
-/// Server in the JSON output. Every field is always present; an unknown value is `null`.
+/// A server in the JSON output. Every field is always present; an unknown value is `null`.
 #[derive(Default, Serialize)]
 struct StatusEntry<'a> {
     port: u16,

@@ -1,4 +1,4 @@
-//! Result of inspecting the server of one port.
+//! Result of inspecting the server of one port, for `llmlb status`.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
@@ -9,13 +9,13 @@ use crate::cli::status_client::{ServerStatus, StatusResponse};
 use crate::lock::LockInfo;
 use crate::sys::PortOwner;
 
-/// Server of one port, with its lock file.
+/// The server of one port, as its lock file and its `/status` show it.
 #[derive(Clone, Debug)]
 pub(super) struct ServerReport {
     pub(super) port: u16,
     pub(super) lock_path: PathBuf,
     pub(super) state: ServerState,
-    /// Another process that uses the port.
+    /// Process that uses the port and is not the server that holds the lock.
     pub(super) port_in_use_by: Option<PortOwner>,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct ServerReport {
 pub(super) enum ServerState {
     Running(Box<RunningServer>),
     NotRunning,
-    /// A crashed server left its lock file, with its lock record if that is complete.
+    /// A crashed server left its lock file, with a lock record unless that is incomplete.
     Stale(Option<Box<LockInfo>>),
-    /// The lock is free, and the file has no valid lock record, for this reason.
+    /// No process holds the lock, and the lock file has no valid lock record, for this reason.
     Unreadable(String),
-    /// The file belongs to this other user, and no process is seen to hold its lock.
+    /// The lock file belongs to this other user, and no process is seen to hold its lock.
     OtherUser(String),
     /// It is unknown whether a server holds the lock: the file or its directory belongs to another
     /// user, `user`, and `why` says what hides the state of the lock, such as a PID namespace or a
@@ -37,15 +37,16 @@ pub(super) enum ServerState {
         user: String,
         why: String,
     },
-    /// The path is not a lock file, for this reason.
+    /// The path of the lock file is, for this reason, not a lock file.
     Unusable(String),
 }
 
-/// A server that holds the lock.
+/// A server that holds the lock of its port.
 #[derive(Clone, Debug)]
 pub(super) struct RunningServer {
     pub(super) proof: Proof,
-    /// Process id in our PID namespace, if the kernel confirms that it holds the lock.
+    /// Process id of the server in our PID namespace, if the kernel confirms that this process
+    /// holds the lock.
     pub(super) pid: Option<u32>,
     /// Lock record of the server, if it is readable.
     pub(super) info: Option<LockInfo>,
@@ -55,15 +56,17 @@ pub(super) struct RunningServer {
     pub(super) health: Health,
 }
 
-/// Result of `GET /status`.
+/// Result of requesting `/status` from a server.
 #[derive(Clone, Debug)]
 pub(super) enum Health {
     Responded(Box<StatusResponse>),
-    /// A process other than the lock's holder responded on the server's address.
+    /// A process other than the lock's holder responded on the server's address, so the response is
+    /// not shown as the server's.
     WrongProcess {
         pid: u32,
     },
-    /// No response, but the lock record shows that the server drains, with this many requests.
+    /// The server did not respond, but its lock record shows that it drains, with this many
+    /// requests.
     Draining {
         in_flight: u64,
     },
@@ -78,7 +81,7 @@ impl ServerReport {
 }
 
 impl RunningServer {
-    /// Returns the server's response to `/status`.
+    /// Returns the server's response to `/status`, if there was one.
     pub(super) fn response(&self) -> Option<&StatusResponse> {
         match &self.health {
             Health::Responded(response) => Some(response),
@@ -97,7 +100,8 @@ impl RunningServer {
     }
 
     pub(super) fn uptime(&self, now: SystemTime) -> Option<Duration> {
-        // Prefer the server's figure: its monotonic clock is immune to changes of the system time.
+        // Prefer the uptime that the server reports: the server's monotonic clock is immune to
+        // changes of the system time.
         let counted = self.response().and_then(|response| response.uptime_ms);
         counted.map(Duration::from_millis).or_else(|| {
             let started_at = self.info.as_ref()?.started_at;
@@ -113,7 +117,7 @@ impl RunningServer {
         reported.or(recorded)
     }
 
-    /// Returns the number of backends that are up, and of all backends.
+    /// Returns the number of backends that are up, and the number of all backends.
     pub(super) fn backends(&self) -> Option<(usize, usize)> {
         let backends = &self.response()?.backends;
         let up = backends.iter().filter(|backend| backend.up).count();
@@ -122,8 +126,9 @@ impl RunningServer {
 }
 
 impl Health {
-    /// Compares a response with the lock record. Both contain the pid in the server's own namespace,
-    /// so they match for a server in a container too.
+    /// Compares a response with the lock record, so that the response of another process is
+    /// detected. Both contain the pid in the server's own namespace, so they match for a server in
+    /// a container too.
     pub(super) fn classify(
         response: Result<StatusResponse, String>,
         owner: Option<&LockInfo>,
@@ -140,7 +145,7 @@ impl Health {
         }
     }
 
-    /// Returns the value of `health` in JSON: docs/status-json.md.
+    /// Returns the value of the field `health` in the JSON output: docs/status-json.md.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Responded(response) => match response.status {

@@ -13,7 +13,6 @@ use crate::cli::status_client::tests::{Manner, fake, reply};
 use crate::lock::{LockInfo, ServerFields, ServerLock};
 use crate::sys::PortOwner;
 
-/// Current time in the expected texts.
 pub(super) fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_769_774_400 + 600)
 }
@@ -100,7 +99,8 @@ fn as_json(found: &[ServerReport]) -> Value {
 #[test]
 fn json_of_a_running_server_has_the_documented_fields() {
     let mut report = as_json(&[running(32768, healthy())]);
-    // One `json!` with all fields would exceed the recursion limit of macros.
+    // Compare some fields separately: one `json!` with all fields would exceed the recursion limit
+    // of macros.
     let server = report["servers"][0].as_object_mut().unwrap();
     let expected = json!({ "mode": "enforce", "fleet": null, "keys": {} });
     assert_eq!(server.remove("limits"), Some(expected));
@@ -268,7 +268,7 @@ fn response_is_not_attributed_to_an_unreadable_owner() {
     );
 }
 
-/// Acquires the lock of a fake server's port.
+/// Acquires the lock of a port, as a running server does.
 fn held(store: &Store, address: SocketAddr) -> ServerLock {
     let fields = ServerFields {
         address,
@@ -367,7 +367,7 @@ fn status_lists_every_server_once_and_no_other_locks() {
 #[test]
 fn status_without_servers_fails_only_for_a_given_port() {
     let (dir, store) = fresh();
-    // A port that no program of this machine listens on.
+    // Nothing listens on port 1 of a test machine, so no program is reported for the port.
     let port = 1;
     let text = |port, json| status_in(&store, &Status { port, json }).unwrap();
     assert_eq!(

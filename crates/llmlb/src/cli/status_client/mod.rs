@@ -13,9 +13,9 @@ use serde_json::Value;
 
 use crate::server::HTTPS_REQUIRED;
 
-/// Maximum size of a response. Another program on the port could send without end.
+/// Maximum size of a response to `/status`. A foreign program on the port could send without end.
 const MAX_RESPONSE: usize = 1 << 20;
-/// Maximum number of header fields of a response. llmlb sends fewer than ten.
+/// Maximum number of header fields of a response to `/status`. llmlb sends fewer than ten.
 const MAX_FIELDS: usize = 64;
 
 /// Response to `GET /status`. Only the fields that identify an llmlb server are required, so that
@@ -27,7 +27,7 @@ pub(super) struct StatusResponse {
     pub(super) version: Option<String>,
     pub(super) uptime_ms: Option<u64>,
     pub(super) in_flight: Option<u64>,
-    /// Number of the requests in flight that wait for a backend's slot.
+    /// Number of the requests in flight that wait for a slot at a backend.
     pub(super) waiting: Option<u64>,
     pub(super) requests: Option<u64>,
     pub(super) dropped_headers: Option<Box<DroppedHeaders>>,
@@ -35,7 +35,7 @@ pub(super) struct StatusResponse {
     pub(super) backend_connections: Option<Box<ConnectionCounts>>,
     pub(super) keys: Option<Box<KeysStatus>>,
     pub(super) refused: Option<Box<RefusedCounts>>,
-    /// Limits of API keys, as the server reports them.
+    /// Limits of the server's API keys, as the server reports them.
     pub(super) limits: Option<Box<Value>>,
     #[serde(default)]
     pub(super) backends: Vec<BackendStatus>,
@@ -44,7 +44,7 @@ pub(super) struct StatusResponse {
     pub(super) tls: Option<Box<TlsStatus>>,
 }
 
-/// Certificate of a server that serves https, and the handshakes since its start.
+/// Certificate of a server that serves https, and the number of TLS handshakes since its start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TlsStatus {
     #[serde(default)]
@@ -52,7 +52,8 @@ pub(super) struct TlsStatus {
     pub(super) not_before: Option<String>,
     pub(super) not_after: Option<String>,
     pub(super) loaded_at: Option<String>,
-    /// Reason why the files of the certificate cannot be loaded again.
+    /// Reason why changed certificate files could not be loaded. The server keeps the old
+    /// certificate.
     pub(super) error: Option<String>,
     pub(super) client_certificates: Option<bool>,
     pub(super) handshakes: Option<u64>,
@@ -60,23 +61,23 @@ pub(super) struct TlsStatus {
     pub(super) plain_http: Option<u64>,
 }
 
-/// The configuration that a server uses.
+/// The configuration that a server uses, as the server reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ConfigStatus {
     /// `None` without a file.
     pub(super) path: Option<String>,
-    /// Short hash of the file's content.
+    /// Short hash of the configuration file's content.
     pub(super) hash: Option<String>,
-    /// Time of the start or of the last reload that changed a setting.
+    /// Time of the server's start, or of the last reload that changed a setting.
     pub(super) since: String,
     pub(super) reloads: u64,
-    /// Changed settings that take effect after a restart.
+    /// Changed settings that take effect only after a restart.
     #[serde(default)]
     pub(super) after_restart: Vec<String>,
     pub(super) refused: Option<RefusedConfig>,
 }
 
-/// A configuration that a server refused.
+/// A changed configuration that a server refused because it has errors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RefusedConfig {
     pub(super) at: String,
@@ -85,7 +86,7 @@ pub(super) struct RefusedConfig {
     pub(super) error: String,
 }
 
-/// Number and limits of a server's connections, to clients or to backends.
+/// Number and maximum of a server's connections, to clients or to backends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ConnectionCounts {
     pub(super) open: u64,
@@ -95,24 +96,26 @@ pub(super) struct ConnectionCounts {
     pub(super) rejected_per_address: Option<u64>,
 }
 
-/// Number of requests that API keys did not permit, by error code.
+/// Numbers of requests that API keys did not permit, by error code.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct RefusedCounts(pub(super) BTreeMap<String, u64>);
 
-/// Number of client header fields that were not forwarded, by name; `*` stands for all other names.
+/// Numbers of client header fields that were not forwarded, by name; `*` stands for all names that
+/// are not listed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct DroppedHeaders(pub(super) BTreeMap<String, u64>);
 
-/// State of a server's API keys.
+/// State of a server's API keys, as the server reports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeysStatus {
-    /// True if clients need a key.
+    /// True if requests need an API key.
     pub(super) required: bool,
-    /// Number of keys, without revoked ones.
+    /// Number of API keys, without revoked ones.
     pub(super) count: u64,
-    /// Reason why the latest `keys.json` is not used.
+    /// Reason why the latest `keys.json` is not used. The server keeps the keys that it read
+    /// before.
     pub(super) error: Option<String>,
 }
 
@@ -142,7 +145,7 @@ pub(super) struct BackendStatus {
 /// Last failed request of a backend: the status or the cause, and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LastFailure {
-    /// Status of the response, if there was one.
+    /// HTTP status of the response, if there was one.
     pub(super) status: Option<u16>,
     pub(super) error: String,
     pub(super) at: String,
@@ -161,7 +164,7 @@ pub(super) struct UsageStatus {
     pub(super) lost: Option<u64>,
     /// Name of the server in its usage records.
     pub(super) instance: Option<String>,
-    /// Process of the fleet that delivered when this server last tried.
+    /// Process of the fleet that was delivering usage records when this server last tried to.
     pub(super) deliverer: Option<String>,
     pub(super) error: Option<String>,
     /// Sizes of `archive/` and `failed/`, whose files stay on the disk after a delivery run.
@@ -185,7 +188,7 @@ pub(super) struct Size {
     pub(super) bytes: u64,
 }
 
-/// Requests `/status` from the server at an address. The error is the reason, for display.
+/// Requests `/status` from the server at an address. The error is a text for display.
 pub(super) fn fetch(address: SocketAddr, limit: Duration) -> Result<StatusResponse, String> {
     let (address, deadline) = (reachable(address), Instant::now() + limit);
     let bytes = plain(address, deadline).map_err(|e| in_words(&e))?;
@@ -195,7 +198,7 @@ pub(super) fn fetch(address: SocketAddr, limit: Duration) -> Result<StatusRespon
     parse(&secured(address, deadline).map_err(|e| in_words(&e))?)
 }
 
-/// True if a program accepts connections at an address.
+/// True if a program accepts connections at an address, llmlb or another.
 pub(super) fn accepts(address: SocketAddr, limit: Duration) -> bool {
     connect(address, limit).is_ok()
 }
@@ -225,22 +228,22 @@ fn is_its_own_peer(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }
 
-/// Requests `/status` without TLS.
+/// Requests `/status` from a server over plain HTTP.
 fn plain(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
     let stream = connect(address, left(deadline)?)?;
     exchange(stream, |stream| stream, address, deadline)
 }
 
-/// Requests `/status` with TLS.
+/// Requests `/status` from a server over TLS.
 fn secured(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
     let stream = connect(address, left(deadline)?)?;
-    // The limit holds for each read of the handshake, which has two.
+    // Set a timeout for the reads of the TLS handshake. It holds for each of the two reads.
     stream.set_read_timeout(Some(left(deadline)?))?;
     let secured = tls::start(stream, address)?;
     exchange(secured, |secured| &mut secured.sock, address, deadline)
 }
 
-/// True if a response says that the port serves https.
+/// True if a response says that the port serves https, so that the request is repeated over TLS.
 fn requires_https(bytes: &[u8]) -> bool {
     let code = format!("\"{HTTPS_REQUIRED}\"");
     split(bytes).is_some_and(|response| {
@@ -248,8 +251,8 @@ fn requires_https(bytes: &[u8]) -> bool {
     })
 }
 
-/// Sends the request and reads the response. `socket` returns the socket of the stream, whose timeouts are
-/// set.
+/// Sends the request for `/status` and reads the response. `socket` returns the socket of the
+/// stream, whose timeouts are set here.
 fn exchange<S: Read + Write>(
     mut stream: S,
     socket: impl Fn(&mut S) -> &mut TcpStream,
@@ -307,7 +310,8 @@ fn split(bytes: &[u8]) -> Option<Response<'_>> {
     })
 }
 
-/// True if the whole body has arrived, even if the server keeps the connection open.
+/// True if the whole body of a response has arrived. The server may keep the connection open, so
+/// its end is not awaited.
 fn is_whole(bytes: &[u8]) -> bool {
     split(bytes).is_some_and(|response| {
         response
@@ -340,7 +344,8 @@ fn parse(bytes: &[u8]) -> Result<StatusResponse, String> {
 fn in_words(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "connection refused".to_owned(),
-        // A read timeout is `WouldBlock` on Unix and `TimedOut` on Windows.
+        // Treat both kinds of error as a timeout: a read timeout is `WouldBlock` on Unix and
+        // `TimedOut` on Windows.
         ErrorKind::TimedOut | ErrorKind::WouldBlock => "timed out".to_owned(),
         ErrorKind::ConnectionReset => "the connection was reset".to_owned(),
         _ => error.to_string(),

@@ -3,7 +3,7 @@ use std::thread;
 
 use super::*;
 
-/// Behaviour of a fake server.
+/// Behaviour of a fake server after it has read the request.
 #[derive(Clone)]
 pub(in crate::cli) enum Manner {
     /// Responds and closes the connection.
@@ -56,7 +56,7 @@ fn serve(mut stream: TcpStream, manner: &Manner) {
     }
 }
 
-/// Response of an llmlb server.
+/// Response of an llmlb server to `/status`.
 pub(in crate::cli) fn reply(status: &str, pid: u32) -> Vec<u8> {
     ok(&format!(
         r#"{{"status":"{status}","version":"0.1.0","pid":{pid},"uptime_ms":123456,"in_flight":3,
@@ -161,7 +161,7 @@ fn silent_and_slow_servers_time_out() {
 
 #[test]
 fn unused_port_refuses_the_connection() {
-    // No program of a test machine listens on port 1.
+    // Connections to port 1 are refused, since no program of a test machine listens there.
     let unused: SocketAddr = "127.0.0.1:1".parse().unwrap();
     assert_eq!(fetch(unused, LIMIT), Err("connection refused".to_owned()));
     assert!(!accepts(unused, LIMIT));

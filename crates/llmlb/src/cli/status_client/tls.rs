@@ -1,4 +1,4 @@
-//! TLS for requests to a server on this machine, over blocking sockets.
+//! TLS for requests for `/status` to a server on this machine, over blocking sockets.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 
-/// Starts TLS on a connection. The handshake takes place with the first write.
+/// Starts TLS on a connection. Sends nothing yet: the handshake takes place with the first write.
 pub(super) fn start(
     stream: TcpStream,
     address: SocketAddr,

@@ -49,7 +49,7 @@ fn consolidate_all(args: &Consolidate, consolidator: &mut Consolidator) -> Resul
         entries += done.entries as u64;
         records += done.records as u64;
         batches += done.batches as u64;
-        // One call consolidates a bounded number of entries, so continue until no entry is left.
+        // Repeat until no staged entry is left: one call consolidates a bounded number of entries.
         if done.entries == 0 {
             break;
         }
@@ -67,8 +67,8 @@ fn consolidate_all(args: &Consolidate, consolidator: &mut Consolidator) -> Resul
     Ok(exit::DONE)
 }
 
-/// Formats the process that holds the lock on consolidating the data directory, for the message
-/// that this run is skipped.
+/// Formats the process that is consolidating the data directory already, for the message that this
+/// run is skipped.
 fn owner(pid: Option<u32>, pod: Option<&str>) -> String {
     match (pid, pod) {
         (Some(pid), Some(pod)) => format!("PID {pid} on {pod}"),

@@ -1,4 +1,4 @@
-//! The data directory of the `usage` verbs, and commands that name it in hints.
+//! The data directory on which a `usage` verb works, and commands that name it in hints.
 
 use std::path::{Path, PathBuf};
 
@@ -20,17 +20,17 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    /// Returns the data directory of a verb that needs no other setting.
+    /// Returns the data directory for a verb that needs no setting except its path.
     pub(super) fn find(args: &DataArgs) -> Result<Self, Failure> {
         Self::new(args.directory()?, args)
     }
 
-    /// Returns the data directory of a configuration that was read.
+    /// Returns the data directory from the flags, or from a configuration that was read before.
     pub(super) fn of(args: &DataArgs, config: &DataConfig) -> Result<Self, Failure> {
         Self::new(args.directory_of(config)?, args)
     }
 
-    /// Rejects a path that exists but is not a directory.
+    /// Returns an error if the path exists but is not a directory.
     fn new(dir: PathBuf, args: &DataArgs) -> Result<Self, Failure> {
         let data = Self {
             dir,
@@ -52,7 +52,7 @@ impl DataDir {
         self.dir.join(name).display().to_string()
     }
 
-    /// Prints the number of lost records. They were never staged, so no total includes them.
+    /// Prints the number of lost records, which were never staged: no total includes them.
     pub(super) fn report_lost(&self) {
         let lost = loss::total(&self.dir);
         if lost > 0 {
@@ -63,8 +63,8 @@ impl DataDir {
         }
     }
 
-    /// Rejects a directory that does not exist. Its name may be misspelt, which an empty result would
-    /// hide.
+    /// Returns an error if the data directory does not exist. Its name may be misspelt, which an
+    /// empty result would hide.
     pub(super) fn require(&self) -> Result<(), Failure> {
         let dir = self.dir.display();
         if self.dir.is_dir() {
@@ -82,8 +82,8 @@ impl DataDir {
             .hint(format!("or create it with {}", self.command("stage"))))
     }
 
-    /// Rejects a missing directory only if `--data` named it. A missing default directory means that
-    /// no record was staged yet.
+    /// Returns an error if `--data` named a directory that does not exist. A missing default
+    /// directory only means that no record was staged yet.
     pub(super) fn require_if_named(&self) -> Result<(), Failure> {
         if self.is_named {
             self.require()
@@ -92,7 +92,7 @@ impl DataDir {
         }
     }
 
-    /// Returns the command line of another verb for the same data directory.
+    /// Returns the command line of another `usage` verb for the same data directory, for hints.
     pub(super) fn command(&self, verb: &str) -> String {
         let words = self.words.iter().map(|word| format!(" {word}"));
         format!("`llmlb usage{} {verb}`", words.collect::<String>())

@@ -22,7 +22,7 @@ use crate::exporter::{Alerts, Housekeeping, RunEnd};
 use crate::fleet::{Fleet, FleetError};
 use crate::receiver;
 
-/// Name of the destination in messages if there is no receiver.
+/// Destination in messages of a run that moves batches to `archive/`.
 const ARCHIVE: &str = "archive/";
 
 pub(super) fn deliver(args: &Deliver, flags: &DataArgs, quiet: bool) -> Result<u8, Failure> {
@@ -51,7 +51,7 @@ pub(super) fn deliver(args: &Deliver, flags: &DataArgs, quiet: bool) -> Result<u
     match args.every {
         Some(every) => {
             job.announce(every);
-            // A signal is the regular end of the schedule, so the command exits 0.
+            // Exit with 0 after a signal, which is the regular end of periodic deliveries.
             interruptible(move |cancel| job.run_periodically(every, bounds, fleet, &cancel))?;
             Ok(exit::DONE)
         }
@@ -106,7 +106,7 @@ impl DeliverJob {
         Ok(())
     }
 
-    /// Delivers all records once and prints the result.
+    /// Delivers all records once, and prints the result.
     fn run_and_print(
         &self,
         mut bounds: Housekeeping,
@@ -116,7 +116,8 @@ impl DeliverJob {
         let mut runner = fleet.runner();
         let run = match fleet.run(|| self.run(&mut runner, cancel)) {
             Ok(run) => run,
-            // The holder of the lease delivers these records too.
+            // Skip the run if another server has the fleet's lease: that server delivers these
+            // records too.
             Err(FleetError::Held(holder)) => return self.print_skipped(&holder.to_string()),
             Err(error) => return Err(refused(&error)),
         };
@@ -145,7 +146,8 @@ impl DeliverJob {
                     None => Ok(exit::DONE),
                 }
             }
-            // A skipped run exits 0: the process that holds the delivery lock delivers these records too.
+            // Exit with 0 after a skipped run: the process that holds the delivery lock delivers
+            // these records too.
             Err(RunError::Busy { pid, .. }) => self.print_skipped(&report::holder(pid)),
             Err(error) => Err(failed(&error, &self.data)),
         }
@@ -203,12 +205,12 @@ impl DeliverJob {
         }
     }
 
-    /// Deletes files from `archive/` and `failed/` beyond the configured bounds.
+    /// Deletes files from `archive/` and `failed/` beyond the configured age and size.
     fn apply(&self, bounds: &mut Housekeeping, fleet: &mut Fleet, cancel: &Cancel) {
         if bounds.has_bounds() && bounds.is_due() && !cancel.is_cancelled() {
             let spool = fleet.spool();
-            // Ignore the returned sizes of `archive/` and `failed/`: only `/status` of a server
-            // shows these sizes. If another host has the lease, the next run retries.
+            // Ignore the result: only `/status` of a server shows the sizes of `archive/` and
+            // `failed/`, and if another host has the lease, the next run retries.
             let _ = fleet.run(|| bounds.run(self.data.dir(), &spool));
         }
     }
@@ -256,10 +258,11 @@ impl DeliverJob {
     }
 }
 
-/// Returns the command that retries this delivery, with the same data directory, receiver and token.
+/// Returns the command that retries this delivery with the same data directory, receiver and token,
+/// for hints.
 fn retry_command(args: &Deliver, data: &DataDir) -> String {
     let mut words = vec!["deliver".to_owned()];
-    // Omit the query of the URL: it may contain a key.
+    // Omit the query of the receiver's URL from the command: the query may contain a key.
     if let Some(to) = args.to.as_deref().and_then(|to| to.split('?').next()) {
         words.push(format!("--to {}", quoted(to)));
     }
@@ -283,8 +286,8 @@ fn retry_command(args: &Deliver, data: &DataDir) -> String {
     data.command(&words.join(" "))
 }
 
-/// Returns the receiver; `None` with `--archive`. `--token-file` takes precedence over the configured
-/// token.
+/// Returns the receiver of the records, with its token; `None` with `--archive`. `--token-file`
+/// takes precedence over the configured token.
 fn to(args: &Deliver, usage: &UsageConfig, token: Option<Token>) -> Result<Option<Http>, Failure> {
     if args.archive {
         return Ok(None);
@@ -324,7 +327,7 @@ fn delivery_options(args: &Deliver) -> DeliveryOptions {
     delivery
 }
 
-/// Returns the error for a failed run, with hints.
+/// Returns the error for a delivery run that failed, with hints.
 pub(super) fn failed(error: &RunError, data: &DataDir) -> Failure {
     match error {
         RunError::Disk(error) => disk(error),

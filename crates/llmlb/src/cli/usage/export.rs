@@ -21,7 +21,7 @@ use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::text;
 
-/// Columns of the CSV: the time in the zone of `--tz`, then fields of the records.
+/// Columns of the CSV: the time in the time zone of `--tz`, then fields of the records.
 const FIELDS: [&str; 22] = [
     "id",
     "request_id",
@@ -69,7 +69,7 @@ pub(super) fn export(args: &Export, data: &DataDir) -> Result<u8, Failure> {
     });
     let exported = exported.map_err(|error| disk(&error))?;
     match done.and_then(|()| target.finish()) {
-        // The reader, such as `head`, has enough.
+        // End quietly if the pipe is closed: its reader, such as `head`, needs no more records.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(exit::DONE),
         done => done.map_err(|error| unwritable(args.output.as_deref(), &error))?,
     }
@@ -104,7 +104,8 @@ pub(super) fn export(args: &Export, data: &DataDir) -> Result<u8, Failure> {
     })
 }
 
-/// Describes records that are no longer on disk: `7 records from 2026-11-01T10 to 2026-11-02 (UTC)`.
+/// Describes records of the period that are no longer on disk, such as `7 records from
+/// 2026-11-01T10 to 2026-11-02 (UTC)`.
 pub(super) fn missing_words(missing: &[MissingRecords]) -> String {
     let records = missing.iter().map(|missing| missing.records).sum();
     let records = counted(records, "record");
@@ -128,9 +129,10 @@ fn write_head(args: &Export, target: &mut Target) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a record, unless the filters exclude it.
+/// Writes a record to the export, unless `--team`, `--key` or `--model` excludes it.
 fn write(args: &Export, record: &Record, zone: &Zone, target: &mut Target) -> io::Result<bool> {
-    // The spool has parsed this JSON before, so parsing it again cannot fail.
+    // The fallback is never used: the spool has parsed this JSON before, so parsing it again cannot
+    // fail.
     let fields: Map<String, Value> = serde_json::from_str(record.json())?;
     let is_any = |names: &[String], fields_: &[&str]| {
         let has = |name: &String| {
@@ -147,7 +149,8 @@ fn write(args: &Export, record: &Record, zone: &Zone, target: &mut Target) -> io
     }
     match args.format {
         ExportFormat::Jsonl => {
-            // Bidirectional and control characters are escaped, which leaves the meaning unchanged.
+            // Escape bidirectional and control characters, which could deceive readers of the file.
+            // The JSON keeps its meaning.
             writeln!(target, "{}", text::escaped_json(record.json()))?;
         }
         ExportFormat::Csv => write!(target, "{}\r\n", csv_line(record, &fields, zone))?,
@@ -162,8 +165,8 @@ fn csv_line(record: &Record, fields: &Map<String, Value>, zone: &Zone) -> String
         line.push_str(&match fields.get(field) {
             None | Some(Value::Null) => String::new(),
             Some(Value::String(text)) => cell(Some(text)),
-            // Numbers keep their digits: a JSON number has no character that CSV quotes. A negative
-            // number is no formula.
+            // Write numbers without quotes and with all digits: a JSON number has no character that
+            // CSV quotes, and a negative number is no formula.
             Some(Value::Number(number)) => number.to_string(),
             Some(other) => cell(Some(&other.to_string())),
         });
@@ -189,7 +192,8 @@ enum Target {
     Stdout(BufWriter<io::Stdout>),
     File {
         writer: BufWriter<File>,
-        /// Temporary and final path. `None` for a device or pipe, which is written in place.
+        /// Temporary path of the file, and the final path. `None` for a device or pipe, which is
+        /// written in place.
         rename: Option<(PathBuf, PathBuf)>,
     },
 }
@@ -214,7 +218,7 @@ impl Target {
             let rename = None;
             return Ok(Self::File { writer, rename });
         }
-        // The file that a link names is replaced, not the link.
+        // Resolve a link first: the export replaces the file that the link names, not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.tmp", std::process::id()));

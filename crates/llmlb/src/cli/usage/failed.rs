@@ -95,7 +95,7 @@ pub(super) fn table(found: &[Failed]) -> String {
         let prefix = if one.is_ambiguous { "ambiguous: " } else { "" };
         vec![
             one.name.clone(),
-            // Show `-` for a damaged file, whose number of records is unknown.
+            // Show `-` as the number of records of a damaged file, which is unknown.
             if one.is_batch {
                 one.records.to_string()
             } else {

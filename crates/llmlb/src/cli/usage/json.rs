@@ -9,7 +9,7 @@ use crate::cli::exit::Failure;
 use crate::cli::output;
 use crate::lock::rfc3339;
 
-/// Version of the JSON output. It changes when a field is removed or changes its meaning.
+/// Version of the JSON output, which changes when a field is removed or changes its meaning.
 pub(super) const VERSION: u32 = 1;
 
 pub(super) fn print(document: &impl Serialize) -> Result<(), Failure> {
@@ -20,7 +20,7 @@ pub(super) fn point(time: Option<SystemTime>) -> Option<String> {
     time.map(rfc3339)
 }
 
-/// Reason and end of a delivery pause.
+/// Reason and end of a pause in the delivery of usage records.
 #[derive(Serialize)]
 pub(super) struct Pause {
     to: String,

@@ -52,8 +52,7 @@ pub(super) fn usage(args: &UsageArgs, quiet: bool) -> Result<u8, Failure> {
     }
 }
 
-/// Returns the options with which staged records are consolidated into batches of at most this many
-/// records.
+/// Returns the options of a consolidation into batches of at most this many records.
 fn options(batch_size: usize) -> Options {
     let mut options = Options::default();
     options.batch_size = batch_size;
@@ -62,13 +61,13 @@ fn options(batch_size: usize) -> Options {
     options
 }
 
-/// Returns the fleet that shares the data directory.
+/// Returns the fleet of servers that share the data directory (`fleet.store`).
 fn fleet(config: &DataConfig, data: &DataDir, verb: &str) -> Fleet {
     let host = sys::host_name(env::text).unwrap_or_default();
     Fleet::new(&config.fleet, data.dir(), &format!("{host}:{verb}"))
 }
 
-/// Returns the error for a run that the fleet refused, with a hint.
+/// Returns the error for a run that the fleet's lease did not permit, with a hint.
 fn refused(error: &FleetError) -> Failure {
     let failure = Failure::new(exit::FAILED, error.to_string());
     match error.hint() {
@@ -95,7 +94,7 @@ fn disk(error: &Error) -> Failure {
     }
 }
 
-/// Formats a count with its noun: `1 record`, `2 records`.
+/// Formats a count with its noun in the right number: `1 record`, `2 records`.
 fn counted(count: u64, what: &str) -> String {
     match (count, what) {
         (1, _) => format!("1 {what}"),

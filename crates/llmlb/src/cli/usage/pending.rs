@@ -27,8 +27,8 @@ struct PendingDocument {
     totals: PendingTotals,
 }
 
-/// An entry or batch that cannot be read now. It stays in the data directory and is
-/// retried in every run.
+/// A staged entry or batch that cannot be read now. It stays in the data directory and is retried
+/// in every run.
 #[derive(Serialize)]
 struct Unreadable {
     path: String,
@@ -132,7 +132,7 @@ fn summary(totals: &PendingTotals) -> String {
     }
 }
 
-/// Returns all pending batches, and the errors of those that cannot be read.
+/// Returns all pending batches, and an error for each batch that cannot be read.
 fn all(spool: &SpoolManager, bar: &ProgressLine) -> Result<(Vec<PendingBatch>, Vec<Error>), Error> {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     let mut last: Option<String> = None;
@@ -145,8 +145,8 @@ fn all(spool: &SpoolManager, bar: &ProgressLine) -> Result<(Vec<PendingBatch>, V
         for name in names {
             match spool.pending_batch(&name) {
                 Ok(waiting) => found.push(waiting),
-                // Skip a missing batch: another process has delivered or moved the batch since its
-                // name was listed.
+                // Skip a batch whose file is missing: another process has delivered or moved the
+                // batch since its name was listed.
                 Err(error) if error.io_error().kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => errors.push(error),
             }
@@ -176,7 +176,7 @@ fn row(batch: &PendingBatch, pause: Option<SystemTime>, now: SystemTime) -> Vec<
     ]
 }
 
-/// Formats a pause. Delivery resumes by itself when the pause ends.
+/// Formats a pause in the delivery of records. Delivery resumes by itself when the pause ends.
 pub(super) fn paused_line(pause: &spool::Pause, data: &DataDir) -> String {
     let until = time::point(pause.until());
     let line = format!(

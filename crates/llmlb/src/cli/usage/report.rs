@@ -1,4 +1,4 @@
-//! Messages about the result of a delivery.
+//! Messages about the result of a delivery of usage records.
 
 use spool::{Delivered, Run};
 
@@ -8,7 +8,7 @@ use crate::cli::exit::{self, Failure};
 use crate::cli::time;
 use crate::exporter::RunEnd;
 
-/// Describes the delivered or archived records.
+/// Describes the number of records that a run delivered or archived.
 pub(super) fn done(run: &Run, to: Option<&str>, data: &DataDir) -> String {
     let delivered = &run.delivered;
     match to {
@@ -40,12 +40,12 @@ pub(super) fn skipped(holder: &str, data: &DataDir) -> String {
     format!("skipped: {holder} is already delivering from {from}")
 }
 
-/// Describes the process that holds the delivery lock.
+/// Describes the process that holds the delivery lock, for the message about a skipped run.
 pub(super) fn holder(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("PID {pid}"))
 }
 
-/// Returns the error for records that were not delivered, with hints.
+/// Returns the error for records that a run could not deliver, with hints.
 pub(super) fn problem(run: &Run, data: &DataDir, again: &str, end: RunEnd) -> Option<Failure> {
     let delivered = &run.delivered;
     let mut messages = Vec::new();

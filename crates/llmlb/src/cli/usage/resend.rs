@@ -58,7 +58,6 @@ pub(super) fn resend(args: &Resend, flags: &DataArgs) -> Result<u8, Failure> {
         .hint(format!("list the batches that can be resent with {list}")))
 }
 
-/// Returns the batches in `archive/`.
 fn archived(data: &DataDir) -> Result<Vec<Failed>, Failure> {
     data.require()?;
     SpoolManager::new(data.dir())
@@ -66,15 +65,16 @@ fn archived(data: &DataDir) -> Result<Vec<Failed>, Failure> {
         .map_err(|error| disk(&error))
 }
 
-/// Moves batches back into the spool. Returns their number, and adds the errors of the others to
-/// `problems`.
+/// Moves batches back into the spool. Returns the number of moved batches, and adds an error to
+/// `problems` for each other one.
 fn move_back(
     chosen: &[Chosen],
     spool: &SpoolManager,
     data: &DataDir,
     problems: &mut Vec<String>,
 ) -> Result<u64, Failure> {
-    // Hold the delivery lock: the spool must not change while another process delivers from it.
+    // Hold the delivery lock during the move: the spool must not change while another process
+    // delivers from it.
     let _lock = DeliveryLock::acquire(data.dir()).map_err(|error| busy(&error, data))?;
     let mut done = 0;
     for one in chosen {
@@ -86,7 +86,7 @@ fn move_back(
     Ok(done)
 }
 
-/// Returns the error for a run that the fleet refused.
+/// Returns the error for a move of batches that the fleet's lease did not permit.
 fn held(error: &FleetError) -> Failure {
     let failure = refused(error);
     match error {
@@ -97,7 +97,7 @@ fn held(error: &FleetError) -> Failure {
     }
 }
 
-/// Returns the error for a delivery lock that is held or cannot be acquired.
+/// Returns the error if another process holds the delivery lock, or if the lock cannot be acquired.
 fn busy(error: &RunError, data: &DataDir) -> Failure {
     let failure = deliver::failed(error, data);
     match error {
@@ -108,7 +108,8 @@ fn busy(error: &RunError, data: &DataDir) -> Failure {
     }
 }
 
-/// Prints the batches that can be resent, for `resend` without arguments.
+/// Prints the batches that can be resent and the commands that do it, for `resend` without
+/// arguments.
 fn offer(found: Vec<Failed>, data: &DataDir, is_archived: bool) -> Result<u8, Failure> {
     let batches: Vec<Failed> = found.into_iter().filter(|one| one.is_batch).collect();
     if batches.is_empty() {
@@ -140,7 +141,8 @@ impl From<Failed> for Chosen {
     }
 }
 
-/// Returns the selected batches, and the problems with the other arguments.
+/// Returns the batches that the arguments select, and a problem for each argument that selects
+/// none.
 fn choose(args: &Resend, found: Vec<Failed>, data: &DataDir) -> (Vec<Chosen>, Vec<String>) {
     if args.all {
         let batches = found.into_iter().filter(|one| one.is_batch);

@@ -28,7 +28,6 @@ struct VerifyDocument {
     problems: Vec<ProblemEntry>,
 }
 
-/// Another process that works on the data directory.
 #[derive(Serialize)]
 struct Busy {
     pid: Option<u32>,

@@ -78,7 +78,7 @@ impl ValueType<Vec<String>> for ModelNames {
     }
 }
 
-/// Names of models, each of which may end in a `*`.
+/// Patterns of model names, each of which may end in a `*`.
 pub(in super::super) struct ModelPatterns;
 
 impl ValueType<Vec<String>> for ModelPatterns {
@@ -136,7 +136,7 @@ impl ValueType<Vec<String>> for AliasModels {
     }
 }
 
-/// Parses a list of distinct names.
+/// Parses a list of names, which must be distinct.
 fn names(raw: RawSetting<'_>) -> Result<Vec<String>, String> {
     let items = match raw {
         RawSetting::Toml(DeValue::Array(items)) => items,
@@ -158,7 +158,7 @@ fn names(raw: RawSetting<'_>) -> Result<Vec<String>, String> {
     Ok(names)
 }
 
-/// Returns the key that an environment variable contains.
+/// Returns the backend's key that an environment variable contains.
 pub(super) fn key(variable: &str, env: &Environment) -> Result<Secret, String> {
     match env.text(variable) {
         Some(Ok(key)) if is_header_text(key) => Ok(Secret::new(key.to_owned())),
@@ -169,7 +169,8 @@ pub(super) fn key(variable: &str, env: &Environment) -> Result<Secret, String> {
     }
 }
 
-/// True if a key can be sent in a header. Any other key would make every request fail.
+/// True if a backend's key can be sent in a header. Any other key would make every request to the
+/// backend fail.
 fn is_header_text(key: &str) -> bool {
     key.bytes().all(|byte| byte.is_ascii_graphic())
 }

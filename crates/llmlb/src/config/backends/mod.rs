@@ -20,8 +20,8 @@ use super::{Backend, BackendUrl, Flags, Kind};
 /// Maximum length of a backend's name.
 const MAX_NAME: usize = 64;
 
-/// The backends that are used, with their origins: the file and line, variable or flag that defines
-/// each.
+/// Backends that the server uses, with their origins: the file and line, variable or flag that
+/// defines each.
 #[derive(Default)]
 pub(super) struct ReadBackends {
     pub(super) backends: Vec<Backend>,
@@ -35,8 +35,8 @@ pub(super) struct ReadBackends {
 /// A backend as defined in one layer of the configuration: the file, the environment or the flags.
 struct BackendDraft {
     fields: BackendFields,
-    /// File and line of each field that is set, by the name of its setting. Messages about a field
-    /// begin with its origin.
+    /// File and line of each field that the file sets, by the name of its setting. Messages about a
+    /// field begin with its origin.
     origins: BTreeMap<&'static str, Origin>,
     /// File and line, variable or flag that defines the backend. Messages about fields that are not
     /// set begin with this origin.
@@ -113,7 +113,8 @@ fn in_variable(env: &Environment, problems: &mut ProblemList) -> Vec<BackendDraf
     }
 }
 
-/// Parses URLs. A message names an invalid URL by its number, because it may contain a password.
+/// Parses backends' URLs from a flag or variable. A message names an invalid URL by its position,
+/// because the URL may contain a password.
 fn in_text(urls: Vec<&str>, origin: &Origin, problems: &mut ProblemList) -> Vec<BackendDraft> {
     let many = urls.len() > 1;
     let mut drafts = Vec::new();
@@ -201,8 +202,8 @@ fn check_served(drafts: &[BackendDraft], problems: &mut ProblemList) {
     }
 }
 
-/// True if a list of names and patterns contains this name. A `*` at the end of a pattern matches
-/// any rest.
+/// True if a list of names and patterns contains this model name. A `*` at the end of a pattern
+/// matches any rest.
 pub(crate) fn is_among(names: &[String], name: &str) -> bool {
     names.iter().any(|one| match one.strip_suffix('*') {
         Some(start) => name.starts_with(start),
@@ -233,7 +234,7 @@ fn finish(
                 .ok()
         });
         let BackendDraft { fields, origin, .. } = draft;
-        // A missing URL was already reported.
+        // Skip a backend without a URL: the missing URL was already reported.
         let Some(url) = fields.url else { continue };
         let (name, label) = match fields.name {
             Some(name) => (name.clone(), name),
@@ -258,7 +259,7 @@ fn finish(
     finished.into_iter().unzip()
 }
 
-/// Assignment of unique names to backends.
+/// Names that are in use, to give each backend a unique name.
 struct BackendNames {
     taken: HashSet<String>,
     /// Last number that was appended to each default name, so that the search for a free number
@@ -274,8 +275,9 @@ impl BackendNames {
         }
     }
 
-    /// Returns the label of the n-th backend, `backend-1` for the first. A number is appended if the
-    /// configuration uses that name for another backend.
+    /// Returns the label of the n-th backend, such as `backend-1` for the first, by which clients
+    /// know the backend. A number is appended if the configuration uses that name for another
+    /// backend.
     fn label(&mut self, place: usize) -> String {
         let label = format!("backend-{place}");
         let others = (2..).map(|number| format!("{label}-{number}"));

@@ -15,10 +15,10 @@ use super::super::types::{ValueType, VariableName};
 use super::super::values::{self, RawSetting};
 use super::{MAX_SECRET, MIN_SECRET, SecretHash};
 
-/// Maximum length of the name of a key or team.
+/// Maximum length of the name of an API key or team, in bytes.
 const MAX_NAME: usize = 64;
 
-/// Name of a key or team. It needs no escapes in JSON, logs and metrics.
+/// Name of an API key or team. It needs no escapes in JSON, logs and metrics.
 pub(in super::super) struct KeyName;
 
 impl ValueType<String> for KeyName {
@@ -45,15 +45,15 @@ impl ValueType<String> for KeyName {
     }
 }
 
-/// True for the name of a key or team.
+/// True for a valid name of an API key or team.
 pub(crate) fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    // A name that begins with a hyphen could not be typed: it would be read as a flag.
+    // Reject a name that begins with a hyphen: commands would read it as a flag.
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with('-')
 }
 
-/// SHA-256 of a secret, in hexadecimal digits. The error does not repeat the text, which may be the
-/// secret itself.
+/// SHA-256 of an API key's secret, in hexadecimal digits. The parser's error does not repeat the
+/// text, which may be the secret itself.
 pub(in super::super) struct Sha256Hex;
 
 impl ValueType<SecretHash> for Sha256Hex {
@@ -79,7 +79,7 @@ impl ValueType<SecretHash> for Sha256Hex {
     }
 }
 
-/// Time at which a key expires.
+/// Time at which an API key expires.
 pub(in super::super) struct Expiry;
 
 impl ValueType<Timestamp> for Expiry {
@@ -100,25 +100,27 @@ impl ValueType<Timestamp> for Expiry {
     }
 
     fn schema(&self) -> Value {
-        // A date is a type of its own in TOML. JSON Schema has no such type: editors pass a date to the schema
-        // as text.
+        // Describe a date as text: TOML has a type for dates, JSON Schema has none, and editors
+        // pass dates to the schema as text.
         json!({ "type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}" })
     }
 }
 
-/// Parses a time as in RFC 3339, or a date. A key with a date works until the end of that day (UTC).
+/// Parses the expiry of an API key: a time as in RFC 3339, or a date. A key with a date works until
+/// the end of that day (UTC).
 pub(crate) fn parse_expiry(text: &str) -> Option<Timestamp> {
     if let Ok(time) = text.parse::<Timestamp>() {
         return Some(time);
     }
-    // The parser for dates also accepts a time without an offset, whose meaning would be unclear.
+    // Reject a time without an offset, which the parser for dates also accepts: its time zone would
+    // be unclear.
     let is_date = text.len() == "2026-12-31".len();
     let date: Date = text.parse().ok().filter(|_| is_date)?;
     let end = date.tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?;
     Some(end.timestamp())
 }
 
-/// Parses names of models, each of which may end in a `*`. The error is the reason why they are
+/// Parses names of models, each of which may end in a `*`. The error is the reason why a name is
 /// rejected.
 pub(crate) fn model_patterns(names: &[String]) -> Result<Vec<String>, String> {
     let names = names.iter().map(String::as_str);
@@ -128,7 +130,7 @@ pub(crate) fn model_patterns(names: &[String]) -> Result<Vec<String>, String> {
     ModelPatterns.parse(RawSetting::Toml(&list))
 }
 
-/// Returns the secret that an environment variable contains.
+/// Returns the secret of an API key that an environment variable contains.
 pub(super) fn secret_in(variable: &str, env: &Environment) -> Result<Secret, String> {
     let is_secret = |text: &str| {
         (MIN_SECRET..=MAX_SECRET).contains(&text.len())

@@ -1,4 +1,4 @@
-//! SHA-256 of a secret, and hexadecimal digits.
+//! SHA-256 of the secrets of API keys, and its hexadecimal digits.
 
 use std::fmt::{self, Write};
 
@@ -9,7 +9,6 @@ use sha2::{Digest, Sha256};
 pub(crate) struct SecretHash(pub(crate) [u8; 32]);
 
 impl SecretHash {
-    /// Returns the hash of a secret.
     pub(crate) fn new(secret: &[u8]) -> Self {
         Self(Sha256::digest(secret).into())
     }
@@ -20,14 +19,14 @@ impl SecretHash {
     }
 }
 
-/// A hash of a secret that can be guessed would disclose the secret, so hashes are not printed.
+/// Do not print the hash: it would confirm a guess of a secret that can be guessed.
 impl fmt::Debug for SecretHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
 }
 
-/// Parses 32 bytes as 64 hexadecimal digits.
+/// Parses 32 bytes as 64 hexadecimal digits, such as the SHA-256 of a secret.
 pub(crate) fn bytes_from_hex(text: &str) -> Option<[u8; 32]> {
     let mut bytes = [0; 32];
     if text.len() != 2 * bytes.len() {
@@ -40,11 +39,10 @@ pub(crate) fn bytes_from_hex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Formats bytes as hexadecimal digits.
 pub(crate) fn bytes_to_hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
-        // Writing into memory cannot fail.
+        // Ignore the result: writing into memory cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text

@@ -1,4 +1,4 @@
-//! API keys that the configuration file declares: the tables `[[key]]`.
+//! API keys that the configuration file declares in its tables `[[key]]`.
 
 pub(crate) mod fields;
 mod hash;
@@ -20,9 +20,9 @@ use super::tables::{self, TableFields};
 
 pub(crate) use hash::{SecretHash, bytes_from_hex, bytes_to_hex};
 
-/// Minimum length of a secret in bytes. Shorter ones could be guessed.
+/// Minimum length of an API key's secret in bytes. Shorter secrets could be guessed.
 pub(crate) const MIN_SECRET: usize = 16;
-/// Maximum length of a secret in bytes.
+/// Maximum length of an API key's secret in bytes.
 pub(crate) const MAX_SECRET: usize = 256;
 
 /// The name of an API key, and the rights and limits of the clients that send its secret.
@@ -31,18 +31,20 @@ pub(crate) struct KeyRights {
     /// Unique.
     pub(crate) name: String,
     pub(crate) team: Option<String>,
-    /// Models that the key may use; `None` for all. A `*` at the end of a name matches any rest.
+    /// Models that clients with the key may use; `None` for all. A `*` at the end of a name matches
+    /// any rest.
     pub(crate) models: Option<Vec<String>>,
     pub(crate) limits: KeyLimits,
-    /// Time from which the key is rejected.
+    /// Time from which clients with the key are rejected.
     pub(crate) expires: Option<Timestamp>,
-    /// True if the key may read the pages about the server from other machines.
+    /// True if clients with the key may read the pages about the server, such as `/status`, from
+    /// other machines.
     pub(crate) is_admin: bool,
 }
 
 #[cfg(test)]
 impl KeyRights {
-    /// Returns the rights of a key that may use all models without limits.
+    /// Returns the rights of an API key that may use all models without limits.
     pub(crate) fn unlimited(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -55,7 +57,7 @@ impl KeyRights {
     }
 }
 
-/// An API key of the configuration file.
+/// An API key that the configuration file declares.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfiguredKey {
     pub(crate) rights: KeyRights,
@@ -63,17 +65,16 @@ pub(crate) struct ConfiguredKey {
     pub(crate) secret: ConfiguredSecret,
 }
 
-/// The secret of a key, as the configuration has it.
+/// The secret of an API key, in the form in which the configuration file gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ConfiguredSecret {
-    /// The value of a variable (`key_env`).
+    /// The secret itself, from the environment variable that `key_env` names.
     Text(Secret),
-    /// SHA-256 of the secret (`sha256`), if the file does not name a variable.
+    /// SHA-256 of the secret (`sha256`), from the file itself.
     Hash(SecretHash),
 }
 
 impl ConfiguredSecret {
-    /// Returns the SHA-256 of the secret.
     fn hash(&self) -> SecretHash {
         match self {
             Self::Text(secret) => SecretHash::new(secret.expose().as_bytes()),
@@ -82,33 +83,36 @@ impl ConfiguredSecret {
     }
 }
 
-/// The `[[key]]` tables of the file.
+/// API keys from the `[[key]]` tables of the file.
 #[derive(Default)]
 pub(super) struct ReadKeys {
     pub(super) keys: Vec<ConfiguredKey>,
-    /// File and line of each key.
+    /// File and line of each API key, in the order of the keys.
     pub(super) origins: Vec<Origin>,
-    /// True if the file declares a key, also an invalid one.
+    /// True if the file declares an API key, even an invalid one: a public address is then not
+    /// reported as open to every client.
     pub(super) is_declared: bool,
-    /// Names of the variables that contain secrets. They are not reported as unknown.
+    /// Names of the environment variables that contain secrets. They are not reported as unknown
+    /// settings.
     pub(super) variables: Vec<String>,
 }
 
 /// A `[[key]]` table as it was read, before its secret is known.
 struct KeyDraft {
     fields: KeyFields,
-    /// Origin of each field that is set, by the name of its setting.
+    /// File and line of each field that the table sets, by the name of its setting.
     origins: BTreeMap<&'static str, Origin>,
     origin: Origin,
 }
 
 impl KeyDraft {
-    /// Returns the file and line of a field, or of the table if the field is not set.
+    /// Returns the file and line of a field of the `[[key]]` table, or of the table if the field is
+    /// not set.
     fn origin<T>(&self, setting: &Setting<T>) -> &Origin {
         self.origins.get(setting.name).unwrap_or(&self.origin)
     }
 
-    /// Returns the rights of the key; `None` without a valid name.
+    /// Returns the rights of the API key; `None` if its name is missing or invalid.
     fn rights(&self) -> Option<KeyRights> {
         let fields = &self.fields;
         let budget = fields.budget_tokens.zip(fields.per);
@@ -128,7 +132,7 @@ impl KeyDraft {
     }
 }
 
-/// Reads the keys with their secrets.
+/// Reads the API keys of the file, with their secrets.
 pub(super) fn read(
     document: &TomlDocument<'_>,
     env: &Environment,
@@ -158,7 +162,8 @@ pub(super) fn read(
     read
 }
 
-/// Reads the keys without their secrets, whose variables may be set only for the server.
+/// Reads the API keys of the file without their secrets: for a command, the variables with the
+/// secrets need not be set.
 pub(super) fn read_rights(
     document: &TomlDocument<'_>,
     problems: &mut ProblemList,
@@ -206,7 +211,8 @@ fn drafts(document: &TomlDocument<'_>, problems: &mut ProblemList) -> Vec<KeyDra
     drafts
 }
 
-/// Reports a table without a name, or without exactly one of `key_env` and `sha256`.
+/// Reports a `[[key]]` table that has no name, or that does not have exactly one of `key_env` and
+/// `sha256`.
 fn check_required(table: &toml::de::DeTable<'_>, origin: &Origin, problems: &mut ProblemList) {
     let has = |key: &str| table.contains_key(key);
     if !has(settings::KEY_NAME.key()) {
@@ -225,7 +231,7 @@ fn check_required(table: &toml::de::DeTable<'_>, origin: &Origin, problems: &mut
     problems.add(origin, "key", &what);
 }
 
-/// Reports a budget without a period, and a period without a budget.
+/// Reports a key with a budget but no period, or with a period but no budget.
 fn check_budget(draft: &KeyDraft, problems: &mut ProblemList) {
     let is_set = |name: &str| draft.origins.contains_key(name);
     let (budget, per) = (&settings::KEY_BUDGET, &settings::KEY_PER);

@@ -11,7 +11,7 @@ use super::super::setting::Reload::Applies;
 use super::super::setting::{Setting, section};
 use super::super::types::{Boolean, Number, Optional, VariableName, Word};
 
-/// Maximum number of tokens of a limit or budget. Sums of such numbers cannot overflow.
+/// Maximum number of tokens that a limit or budget may have, so that sums of them cannot overflow.
 pub(crate) const MAX_TOKENS: u64 = 1_000_000_000_000_000;
 
 section! {

@@ -28,7 +28,7 @@ pub(super) const CONFIG_FLAG: &str = "--config";
 pub(super) const BACKEND_FLAG: &str = "--backend";
 
 pub(super) const MAX_BACKENDS: usize = 65_535;
-/// Maximum number of API keys in the file.
+/// Maximum number of API keys in the configuration file.
 pub(crate) const MAX_KEYS: usize = 10_000;
 
 /// Name of the section `[aliases]`. Its keys are model names that the operator chooses, so they are
@@ -39,7 +39,7 @@ pub(super) const SECTIONS: [&str; 8] = [
     "server", "upstream", "log", "usage", "fleet", "backend", "key", ALIASES,
 ];
 
-/// Environment variables that have no setting in the configuration file.
+/// Environment variables that are not settings of the configuration file, for the documentation.
 pub(super) const OTHER_VARIABLES: [(&str, &str); 3] = [
     (CONFIG, "Configuration file; the flag is `--config`."),
     (
@@ -52,7 +52,8 @@ pub(super) const OTHER_VARIABLES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Returns all settings but those of backends, API keys and aliases, in the order of the documentation.
+/// Returns all settings except those of backends, API keys and aliases, in the order of the
+/// documentation.
 pub(crate) fn all() -> impl Iterator<Item = &'static dyn AnySetting> {
     let sections = [
         ServerConfig::SETTINGS,
@@ -64,17 +65,16 @@ pub(crate) fn all() -> impl Iterator<Item = &'static dyn AnySetting> {
     sections.into_iter().flatten().copied()
 }
 
-/// Returns the settings of a backend.
 pub(super) fn of_backends() -> impl Iterator<Item = &'static dyn AnySetting> {
     BackendFields::SETTINGS.iter().copied()
 }
 
-/// Returns the settings of an API key.
 pub(super) fn of_keys() -> impl Iterator<Item = &'static dyn AnySetting> {
     KeyFields::SETTINGS.iter().copied()
 }
 
-/// Returns the keys that the configuration file may have in a section.
+/// Returns the keys that the configuration file may have in a section. Any other key is reported as
+/// unknown.
 pub(super) fn keys_of(section: &str) -> Vec<&'static str> {
     let names = (all().chain(of_backends()).chain(of_keys())).map(AnySetting::name);
     names
@@ -83,7 +83,8 @@ pub(super) fn keys_of(section: &str) -> Vec<&'static str> {
         .collect()
 }
 
-/// Returns the names of all environment variables that llmlb reads.
+/// Returns the names of all environment variables that llmlb reads. Another one that begins with
+/// `LLMLB_` is reported as misspelt.
 pub(super) fn variables() -> impl Iterator<Item = &'static str> {
     let settings = all().chain(of_backends()).filter_map(AnySetting::variable);
     settings.chain(OTHER_VARIABLES.iter().map(|(name, _)| *name))

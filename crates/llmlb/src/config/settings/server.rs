@@ -23,14 +23,14 @@ section! {
         /// Port to listen on. 0 selects any free port.
         port: u16 = PORT,
         allow_public: bool = ALLOW_PUBLIC,
-        /// Additional host names and addresses that are accepted in `Host`, in lower case.
+        /// Additional host names and addresses that requests may have in `Host`, in lower case.
         hosts: Vec<String> = HOSTS,
         /// Proxies whose `X-Forwarded-For` and `Forwarded` are trusted.
         trusted_proxies: Networks = TRUSTED_PROXIES,
-        /// Certificate chain of the server, PEM. `None`: clients connect without TLS.
+        /// Path of the server's certificate chain, in PEM. `None`: clients connect without TLS.
         tls_cert: Option<PathBuf> = TLS_CERT,
         tls_key: Option<PathBuf> = TLS_KEY,
-        /// Authorities of client certificates. `None`: clients need no certificate.
+        /// Path of the authorities of client certificates. `None`: clients need no certificate.
         tls_client_ca: Option<PathBuf> = TLS_CLIENT_CA,
         workers: usize = WORKERS,
         drain_timeout: Duration = DRAIN_TIMEOUT,
@@ -55,18 +55,18 @@ section! {
         /// Maximum number of connections of one client address. `None`: a quarter of all
         /// connections.
         max_connections_per_address: Option<usize> = MAX_CONNECTIONS_PER_ADDRESS,
-        /// Maximum time for which a connection may have no request, and for the head of a request
-        /// to arrive.
+        /// Maximum time for which a client connection may have no request, and for the head of a
+        /// request to arrive.
         idle_timeout: Duration = CLIENT_IDLE_TIMEOUT,
         /// Maximum size of the head of a request, and of the trailers of its body, in bytes.
         max_header: usize = MAX_HEADER,
         /// Maximum number of concurrent streams on one HTTP/2 connection.
         max_streams: u32 = MAX_STREAMS,
-        /// Maximum time without data in either direction of a tunnel.
+        /// Maximum time without data in either direction of a tunnel, such as a WebSocket.
         tunnel_idle: Duration = TUNNEL_IDLE,
         /// Maximum number of requests per minute that a client may cancel on one HTTP/2 connection.
         max_resets: u32 = MAX_RESETS,
-        /// Maximum number of requests that wait for a slot.
+        /// Maximum number of requests that wait for a backend's slot.
         queue: usize = QUEUE,
         queue_timeout: Duration = QUEUE_TIMEOUT,
         unknown_endpoints: UnknownEndpoints = UNKNOWN_ENDPOINTS,
@@ -83,7 +83,7 @@ pub(crate) enum UnknownEndpoints {
     Reject,
 }
 
-/// Treatment of requests beyond a limit of their key.
+/// Treatment of requests beyond a limit of their API key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitMode {
     Enforce,
@@ -223,7 +223,7 @@ pub(crate) static MAX_BODY: Setting<usize> = Setting {
     value: &ByteSize::in_memory(1..=2 << 30),
     about: "Maximum size of a request body that is buffered to find its model.",
 };
-// Less than 1 MiB would not suffice for a few connections.
+// The minimum is 1 MiB, since less would not suffice for a few connections.
 pub(crate) static BODY_MEMORY: Setting<usize> = Setting {
     name: "server.body_memory",
     reload: Applies,
@@ -309,7 +309,7 @@ pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
     value: &TIMEOUT,
     about: "Close a client connection that has had no request for this long; the head of a request must arrive within it.",
 };
-// The minimum is the smallest read buffer that hyper accepts.
+// The minimum of 8 KiB is the smallest read buffer that hyper accepts.
 pub(crate) static MAX_HEADER: Setting<usize> = Setting {
     name: "server.max_header",
     reload: Applies,

@@ -1,4 +1,4 @@
-//! The sections `[upstream]` and `[log]`.
+//! The sections `[upstream]`, about connections to backends, and `[log]`.
 
 use std::time::Duration;
 

@@ -17,8 +17,8 @@ section! {
     /// The section `[usage]`: recording and delivery of usage records.
     UsageConfig {
         enabled: bool = USAGE_ENABLED,
-        /// `None`: the user's own data directory. A relative path in the file is already joined with
-        /// the directory of the file.
+        /// Directory for usage records and keys. `None`: the user's own data directory. A relative
+        /// path in the file is already joined with the directory of the file.
         data_dir: Option<PathBuf> = USAGE_DATA_DIR,
         /// URL of the receiver of usage records. `None`: records are moved to `archive/`.
         url: Option<Receiver> = USAGE_URL,

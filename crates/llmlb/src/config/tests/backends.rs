@@ -1,4 +1,4 @@
-//! Selection of the backends, and their URLs.
+//! Tests of the selection of the backends, and of their URLs.
 
 use super::super::setting::AnySetting;
 use super::super::{Alias, BackendUrl, Kind, settings};

@@ -1,4 +1,5 @@
-//! Selection of the file, and messages about a file that cannot be read.
+//! Tests of the selection of the configuration file, and of messages about a file that cannot be
+//! read.
 
 use std::path::{Path, PathBuf};
 

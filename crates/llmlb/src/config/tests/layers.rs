@@ -1,4 +1,4 @@
-//! Precedence of the layers: file, environment, flags.
+//! Tests of the precedence of the layers: flags override the environment, which overrides the file.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -132,7 +132,8 @@ fn misspelt_variable_similar_to_a_service_link_is_reported() {
             "{name}={value}: {reported}"
         );
     }
-    // `LLMLB_PORT` with a plain number is the setting `server.port`, not a service link.
+    // `LLMLB_PORT` with a plain number is the setting `server.port`, not a link of a Kubernetes
+    // Service.
     let run = LoadCase::new().env("LLMLB_PORT", "8080");
     assert_eq!(run.good().server.port, 8080);
     let reported = LoadCase::new()
@@ -141,7 +142,8 @@ fn misspelt_variable_similar_to_a_service_link_is_reported() {
     assert!(reported.starts_with("LLMLB_PORT: "), "{reported}");
 }
 
-/// A value other than the default for every variable, and its form in `llmlb check` if that differs.
+/// A value other than the default for each environment variable, and its form in `llmlb check` if
+/// that differs.
 const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_HOST", "0.0.0.0", None),
     ("LLMLB_PORT", "0", None),

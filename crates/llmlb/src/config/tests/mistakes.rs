@@ -399,7 +399,8 @@ fn public_address_is_rejected_without_allow_public() {
     ] {
         let file = format!("[server]\nhost = \"{host}\"\n");
         let reported = LoadCase::with_file(&file).problems();
-        // An IPv4 address written as IPv6 must be classified like the IPv4 address.
+        // An IPv4 address written as IPv6 must be rejected in the same way as the plain IPv4
+        // address.
         let host = host.trim_start_matches("::ffff:");
         assert_eq!(reported, format!("llmlb.toml:2: server.host: {host} {why}"));
 
@@ -424,7 +425,8 @@ fn public_address_is_rejected_without_allow_public() {
     assert!(run.problems().starts_with("LLMLB_HOST: \"x\" is not"));
     let run = LoadCase::new().env("LLMLB_HOST", "0.0.0.0");
     assert_eq!(run.problems(), format!("LLMLB_HOST: 0.0.0.0 {why}"));
-    // The command for the key reads the same file, which may name the data directory.
+    // The suggested `llmlb key add` must name the same file with `--config`, because the file may
+    // name the data directory.
     let run = LoadCase::with_file("[server]\nhost = \"0.0.0.0\"\n").flags(Flags {
         config: Some("llmlb.toml".into()),
         ..Flags::default()

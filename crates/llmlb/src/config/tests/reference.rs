@@ -98,7 +98,6 @@ fn production_example_is_valid() {
     assert_eq!(config.backends.len(), 2);
 }
 
-/// Returns all settings in the order of the table in `docs/configuration.md`.
 fn everything() -> impl Iterator<Item = &'static dyn AnySetting> {
     let alias: &'static dyn AnySetting = &settings::ALIAS;
     settings::all()

@@ -1,4 +1,4 @@
-//! L11: keys and passwords are never shown.
+//! L11: tests that messages never show keys and passwords.
 
 use super::super::BackendUrl;
 use super::*;

@@ -1,4 +1,4 @@
-//! The section `[usage]`: receiver, token, and rejected values.
+//! Tests of the section `[usage]`: receiver, token, and rejected values.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ fn receiver_and_token_come_from_the_file_or_the_environment() {
     let origin = config.origins.origin("usage.url");
     assert_eq!(*origin, Origin::Variable("LLMLB_USAGE_URL".into()));
 
-    // `LLMLB_USAGE_TOKEN`, the default variable of the token, need not be set.
+    // The variable `LLMLB_USAGE_TOKEN` may be missing: it is only the default name of the token's
+    // variable.
     let run = LoadCase::new().env("LLMLB_USAGE_URL", "https://b.example/");
     assert_eq!(run.good().usage_token, None);
     let run = run.env("LLMLB_USAGE_TOKEN", "t2");
@@ -48,7 +49,8 @@ fn receiver_and_token_come_from_the_file_or_the_environment() {
         run.good().usage_token,
         Some(spool::Token::new("t2").unwrap())
     );
-    // The variable that `usage.token_env` names may begin with `LLMLB_`: it is not reported as unknown.
+    // A variable that `usage.token_env` names may begin with `LLMLB_` and is not reported as an
+    // unknown setting.
     let file = "[usage]\nurl = \"https://a.example/u\"\ntoken_env = \"LLMLB_BILLING\"\n";
     LoadCase::with_file(file).env("LLMLB_BILLING", "t").good();
 }
@@ -152,7 +154,8 @@ fn data_directory_in_the_file_is_relative_to_the_file() {
     });
     let dir = |run: &LoadCase| run.good().usage.data_dir.unwrap();
     assert_eq!(dir(&run), name.with_file_name("data"));
-    // A variable is relative to the current directory, and overrides the file.
+    // A relative path in `LLMLB_DATA_DIR` starts at the current directory, and overrides the path
+    // in the file.
     let run = run.env("LLMLB_DATA_DIR", "other");
     assert_eq!(dir(&run), std::path::Path::new("other"));
     for (value, why) in [("\"\"", "\"\" is not a path"), ("7", "7 is not a path")] {

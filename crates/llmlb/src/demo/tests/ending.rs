@@ -42,7 +42,7 @@ async fn idle_connections_do_not_delay_the_stop() {
     demo.tasks_become(3 + 2).await;
     demo.stop.cancel();
     demo.ended().await;
-    // The server has closed the connections.
+    // Both connections were closed by the server: reading from them ends.
     assert_eq!(fresh.read(1).await, "");
     assert!(used.read(usize::from(u16::MAX)).await.ends_with('}'));
 }

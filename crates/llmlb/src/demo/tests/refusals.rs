@@ -38,7 +38,7 @@ async fn body_that_is_not_a_json_object_is_rejected() {
 async fn unknown_or_unsuitable_model_is_rejected() {
     let demo = Demo::start(AT_ONCE).await;
     let not_found = Some("model_not_found");
-    // Other backends have the large model, the fast one does not.
+    // The fast backend lacks `demo-large`, although other demo backends have it.
     for model in ["gpt-7", "demo-large", ""] {
         let response = demo.post(CHAT, &chat(&json!({"model": model}))).await;
         assert_refused(&response, 404, Some("model"), not_found);
@@ -169,7 +169,7 @@ async fn wrong_method_is_rejected_with_the_allowed_one() {
     }
 }
 
-/// Sends a head and a body, and returns the status line of the response.
+/// Sends a raw request head and body, and returns the status line of the response.
 async fn raw(demo: &Demo, head: &str, body: &[u8]) -> String {
     let raw = RawConnection::connect(demo.backend("demo-fast")).await;
     let head = format!("POST {CHAT} HTTP/1.1\r\nHost: demo\r\n{head}\r\n\r\n");
@@ -184,8 +184,8 @@ async fn overlong_body_is_rejected() {
     let declared = format!("Content-Length: {}", BODY_LIMIT + 1);
     assert_eq!(raw(&demo, &declared, b"").await, "HTTP/1.1 413");
 
-    // Without a declared length the server counts the bytes. The body ends one byte beyond the
-    // maximum, so that no byte is unread when the connection closes.
+    // The body has no declared length, so the server counts the bytes. The body ends one byte
+    // beyond the maximum, so that no byte is unread when the connection closes.
     let mut body = format!("{:x}\r\n", BODY_LIMIT + 1).into_bytes();
     body.resize(body.len() + BODY_LIMIT + 1, b' ');
     let chunked = "Transfer-Encoding: chunked";

@@ -9,7 +9,7 @@ fn floats(embedding: &Value) -> Vec<f32> {
     serde_json::from_value(embedding.clone()).unwrap()
 }
 
-/// Decodes Base64 independently of the encoder.
+/// Decodes Base64 independently of the encoder, so that the test does not repeat its errors.
 fn decoded(embedding: &Value) -> Vec<f32> {
     let mut bits = Vec::new();
     for digit in embedding.as_str().unwrap().trim_end_matches('=').bytes() {

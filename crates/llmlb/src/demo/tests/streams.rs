@@ -7,7 +7,7 @@ use super::support::{AT_ONCE, Demo, chat};
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
 
-/// Returns the texts of the chunks, without empty texts.
+/// Returns the texts of a stream's chunks, without empty texts.
 fn contents(events: &[Value]) -> Vec<&str> {
     let choices = events.iter().map(|event| &event["choices"][0]);
     choices
@@ -158,7 +158,7 @@ async fn response_has_at_most_the_requested_tokens() {
     let both = chat(&json!({"max_tokens": 5, "max_completion_tokens": 3}));
     let whole = demo.post(CHAT, &both).await.json();
     assert_eq!(whole["usage"]["completion_tokens"], 3);
-    // A higher maximum does not lengthen the response.
+    // A maximum above the length of the response does not lengthen the response.
     let plenty = demo
         .post(CHAT, &chat(&json!({"max_tokens": 100_000})))
         .await

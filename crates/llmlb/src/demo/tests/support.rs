@@ -55,7 +55,6 @@ impl Demo {
         *backends.find(|backend| backend.name == name).unwrap()
     }
 
-    /// Sends a request to `demo-fast`.
     pub(super) async fn send(&self, method: Method, path: &str, body: &str) -> DemoResponse {
         self.backend("demo-fast").send(method, path, body).await
     }
@@ -64,7 +63,6 @@ impl Demo {
         self.send(Method::POST, path, &body.to_string()).await
     }
 
-    /// Waits until the demo servers have this many tasks left.
     pub(super) async fn tasks_become(&self, count: usize) {
         let waiting = async {
             while self.tracker.len() != count {
@@ -74,7 +72,6 @@ impl Demo {
         in_time(waiting).await;
     }
 
-    /// Waits for the end of all tasks of the demo servers.
     pub(super) async fn ended(&self) {
         self.tracker.close();
         in_time(self.tracker.wait()).await;
@@ -95,7 +92,6 @@ impl DemoBackend {
         self.send(Method::POST, path, &body.to_string()).await
     }
 
-    /// Sends a request, and returns the response with its body unread.
     pub(super) async fn open(self, method: Method, path: &str, body: &str) -> Response<Incoming> {
         let request = Request::builder()
             .method(method)
@@ -146,7 +142,8 @@ impl DemoResponse {
         serde_json::from_slice(&self.body).unwrap()
     }
 
-    /// Parses the objects of a stream and checks its framing.
+    /// Parses the JSON objects of a streamed response, and checks that the stream is framed as
+    /// server-sent events.
     pub(super) fn events(&self) -> Vec<Value> {
         let text = std::str::from_utf8(&self.body).unwrap();
         let events = text.strip_suffix("data: [DONE]\n\n").unwrap();
@@ -166,7 +163,6 @@ pub(super) async fn in_time<T>(future: impl Future<Output = T>) -> T {
         .expect("hangs")
 }
 
-/// Returns a chat request with one message and further fields.
 pub(super) fn chat(more: &Value) -> Value {
     let mut body = json!({
         "model": "demo",

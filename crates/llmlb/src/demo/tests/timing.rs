@@ -16,7 +16,7 @@ async fn ask(profile: &Profile, more: &Value) -> Reply {
     completions::chat(profile, &fields).await.unwrap()
 }
 
-/// Returns the arrival time of each event of a stream.
+/// Returns for each event of a stream the time at which it arrives.
 async fn arrivals(profile: &Profile, more: &Value) -> Vec<Duration> {
     let start = Instant::now();
     let mut body = ask(profile, more).await.into_body();

@@ -1,4 +1,4 @@
-//! Stand-in for a build without Redis. No value of this type exists.
+//! Stand-in for the store of a fleet in a build without Redis. No value of this type exists.
 
 use std::future::Ready;
 use std::io;

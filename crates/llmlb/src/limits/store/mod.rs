@@ -18,17 +18,18 @@ use super::rates::Rates;
 use super::{Admission, TokenDemand};
 use crate::config::{KeyLimits, LimitMode};
 
-/// A request that the store of the fleet decides about.
+/// A request about which the store of the fleet decides, because the limits hold for all servers
+/// together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Question {
     pub(super) limits: KeyLimits,
     pub(super) demand: TokenDemand,
-    /// Learned output of one response.
+    /// Learned number of output tokens of one response, for a request that does not limit them.
     pub(super) expected: u64,
     pub(super) now: Now,
     /// `server.limits`.
     pub(super) mode: LimitMode,
 }
 
-/// Decision of the fleet, and what is left of the key's limits.
+/// Decision about a request, and what is left of its key's limits.
 pub(super) type Decision = (Result<Admission, Exceeded>, Rates);

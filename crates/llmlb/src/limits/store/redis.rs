@@ -1,12 +1,4 @@
-//! Limits of a fleet in Redis.
-//!
-//! A script decides about each request, so that the limits hold for all servers together. Every
-//! server publishes absolute figures under its own name: its requests in flight, its tokens, and its
-//! spend in the period of the budget. So nothing counts twice, a Redis that lost its data has them
-//! again after the next publication, and the figures of a dead server expire.
-//!
-//! One thread has the connection. Requests wait for it only here, and never longer than [`MAX_WAIT`].
-//! After a failure no request waits for [`PAUSE`]: the server then enforces its share of the limits.
+//! Limits of API keys that the servers of a fleet enforce together, in Redis.
 
 use std::collections::HashMap;
 use std::io;
@@ -28,49 +20,52 @@ use crate::config::{FleetConfig, KeyLimits, Period};
 use crate::episode::{Episode, Event};
 use crate::issuer_store;
 
-/// Maximum time that a request waits for Redis.
+/// Maximum time that a request waits for Redis to decide. Then this server decides alone.
 const MAX_WAIT: Duration = Duration::from_millis(50);
-/// Time after a failure during which requests do not wait for Redis.
+/// Time after a failure of Redis during which requests are decided without Redis.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Time after a slow decision during which requests do not wait for Redis.
+/// Time after a slow decision of Redis during which requests are decided without Redis.
 const SHORT_PAUSE: Duration = Duration::from_millis(200);
-/// Maximum time to connect, and for a response of Redis.
+/// Maximum time to connect to Redis, and to wait for a response of Redis.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// Interval at which a server publishes its figures. They expire after ten seconds.
+/// Interval at which a server publishes its figures in Redis, where they expire after ten seconds.
 const BEAT: Duration = Duration::from_secs(1);
-/// Number of beats after which all figures are published, changed or not.
+/// Number of publications (one each [`BEAT`]) after which all figures are published, changed or
+/// not, because Redis may have lost some.
 const FULL_BEAT: u32 = 10;
-/// Maximum number of requests that wait for a decision. Further ones are decided without Redis.
+/// Maximum number of requests that wait for a decision of Redis. Further requests are decided
+/// without Redis.
 const MAX_QUESTIONS: usize = 1024;
-/// Maximum number of keys in one request to Redis.
+/// Maximum number of API keys in one request to Redis, which bounds the time of its script.
 const MAX_KEYS: usize = 64;
-/// Counts the servers that were seen in the last ten seconds, this one included.
+/// Script that counts the servers of the fleet that were seen in the last ten seconds, this server
+/// included.
 const COUNT_SERVERS: &str = "local now = redis.call('TIME')[1]
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 10)
 redis.call('EXPIRE', KEYS[1], 120)
 return redis.call('ZCARD', KEYS[1])";
 
-/// Connection to the limits of a fleet.
+/// Connection to the Redis in which the servers of a fleet enforce limits together.
 #[derive(Debug)]
 pub(in super::super) struct LimitStore {
-    /// `None` after the end of the server.
+    /// Channel for requests to be decided; `None` after [`Self::finish`].
     questions: Mutex<Option<SyncSender<Waiting>>>,
     state: Arc<StoreState>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// State that requests share with the thread that has the connection.
+/// State that requests share with the thread that talks to Redis.
 #[derive(Debug)]
 struct StoreState {
     started: Instant,
-    /// Last known number of servers.
+    /// Last known number of servers in the fleet.
     servers: AtomicU32,
-    /// Time until which requests do not wait for Redis, in milliseconds since `started`.
+    /// Time until which requests are decided without Redis, in milliseconds since `started`.
     paused_until: AtomicU64,
 }
 
-/// A request that waits for its decision.
+/// A request that waits for the decision of Redis.
 struct Waiting {
     state: Arc<KeyState>,
     question: Question,
@@ -78,7 +73,7 @@ struct Waiting {
 }
 
 impl LimitStore {
-    /// Starts the thread. `None` if the fleet has no Redis.
+    /// Starts the thread that talks to Redis. `None` if the fleet has no Redis.
     pub(in super::super) fn start(
         config: &FleetConfig,
         instance: &str,
@@ -116,7 +111,8 @@ impl LimitStore {
         }))
     }
 
-    /// Returns the decision of the fleet; `None` if Redis does not decide in time.
+    /// Returns the decision of Redis about a request; `None` if Redis does not decide in time, so
+    /// that this server decides alone.
     pub(in super::super) async fn decide(
         &self,
         state: &Arc<KeyState>,
@@ -148,23 +144,24 @@ impl LimitStore {
         None
     }
 
-    /// Last known number of servers.
+    /// Returns the last known number of servers in the fleet, by which limits are divided while
+    /// Redis does not respond.
     pub(in super::super) fn servers(&self) -> u32 {
         self.state.servers.load(Ordering::Relaxed)
     }
 
-    /// True if requests wait for Redis, false during a pause.
+    /// True if Redis decides about requests, false during a pause after a failure.
     pub(in super::super) fn is_reachable(&self) -> bool {
         self.state.elapsed() >= self.state.paused_until.load(Ordering::Relaxed)
     }
 
-    /// Publishes the last figures and ends the thread.
+    /// Publishes the last figures of this server, and ends the thread that talks to Redis.
     pub(in super::super) fn finish(&self) {
         let questions = self.questions.lock();
         drop(questions.unwrap_or_else(PoisonError::into_inner).take());
         let thread = self.thread.lock();
         let thread = thread.unwrap_or_else(PoisonError::into_inner).take();
-        // A Redis that does not respond must not delay the exit.
+        // Join the thread only if Redis responds: otherwise the thread would delay the exit.
         if let Some(thread) = thread.filter(|_| self.is_reachable()) {
             let _ = thread.join();
         }
@@ -175,7 +172,7 @@ impl StoreState {
     fn pause(&self, pause: Duration) {
         let pause = u64::try_from(pause.as_millis()).unwrap_or_default();
         let until = self.elapsed().saturating_add(pause);
-        // `fetch_max`: a short pause must not replace a longer one that has begun.
+        // Keep the later end: a short pause must not replace a longer pause that has begun.
         self.paused_until.fetch_max(until, Ordering::Relaxed);
     }
 
@@ -184,7 +181,7 @@ impl StoreState {
     }
 }
 
-/// Connection of the thread. It is opened by the first request and again after an error.
+/// Connection to Redis. It is opened by the first request and again after an error.
 struct Session {
     client: Client,
     prefix: String,
@@ -199,12 +196,12 @@ struct Session {
     beats: u32,
 }
 
-/// Requests of one key that are decided together.
+/// Waiting requests of one API key, which Redis decides about together.
 struct Group {
     state: Arc<KeyState>,
     limits: KeyLimits,
     figures: Figures,
-    /// Requests that were admitted without Redis.
+    /// Number of requests that were admitted without Redis and must be reported to it.
     unreported: u64,
     waiting: Vec<Waiting>,
 }
@@ -231,10 +228,11 @@ impl Session {
         self.beat();
     }
 
-    /// Decides about requests, those of one key together.
+    /// Decides about waiting requests. Those of one API key are sent to Redis together.
     fn decide(&mut self, waiting: Vec<Waiting>) {
         let mut groups = HashMap::<Arc<str>, Group>::new();
-        // The channel of a request that no longer waits is closed.
+        // Skip requests that no longer wait, whose channels are closed: this server has decided
+        // about them.
         for one in waiting.into_iter().filter(|one| !one.reply.is_closed()) {
             let name = Arc::clone(&one.state.name);
             let group = groups.entry(name).or_insert_with(|| Group {
@@ -244,7 +242,8 @@ impl Session {
                 unreported: 0,
                 waiting: Vec::new(),
             });
-            // Requests from before a reload may have other limits: the latest ones count for all of them.
+            // Use the latest limits for all requests of the key: a request from before a reload may
+            // have older limits.
             group.limits = one.question.limits;
             group.waiting.push(one);
         }
@@ -261,7 +260,7 @@ impl Session {
         self.exchange(groups);
     }
 
-    /// Publishes the figures of keys that changed, and counts the servers.
+    /// Publishes the figures of API keys that changed, and counts the servers of the fleet.
     fn beat(&mut self) {
         if !self.states.are_needed() {
             return;
@@ -279,8 +278,8 @@ impl Session {
         self.state.servers.store(servers, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = Now {
-            // Each key keeps the latest monotonic time that it has seen, so a time that is older here does no
-            // harm.
+            // Another thread may have passed a later monotonic time to a key already. That does no
+            // harm, because each key keeps the latest time.
             mono_ms: self.states.elapsed_ms(),
             wall_ms: now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or_default()),
         };
@@ -321,7 +320,8 @@ impl Session {
                 request
             };
             let Some(replies) = self.send::<Vec<Reply>>(&mut build) else {
-                // The requests that wait are decided without Redis, because their channels close.
+                // Drop the waiting requests: their channels close, so this server decides about
+                // them without Redis.
                 return self.state.pause(PAUSE);
             };
             let now = self.states.elapsed_ms();
@@ -332,7 +332,8 @@ impl Session {
         }
     }
 
-    /// Sends a request, a second time if the connection was closed since the last one.
+    /// Sends a request to Redis. Sends the request a second time if Redis had closed the connection
+    /// since the last one.
     fn send<T: redis::FromRedisValue>(
         &mut self,
         build: &mut dyn FnMut(&str) -> Pipeline,
@@ -374,7 +375,7 @@ impl Session {
             .arg("LOAD")
             .arg(script::SOURCE)
             .query(&mut connection)?;
-        // Redis may have lost its data: the next beat publishes everything.
+        // Publish all figures at the next beat: Redis may have restarted and lost its data.
         self.beats = 0;
         Ok(connection)
     }
@@ -394,7 +395,8 @@ impl Session {
 }
 
 impl Group {
-    /// Applies the figures that Redis has of the key, and sends the decisions to the waiting requests.
+    /// Applies the figures that Redis has of the API key, and sends the decisions to the waiting
+    /// requests.
     fn reply(self, (figures, verdicts, spends): &Reply, mono_ms: u64) {
         let figures = FleetFigures::read(figures);
         let verdicts = verdicts.chunks_exact(2);
@@ -436,13 +438,14 @@ impl Group {
                 },
                 Err,
             );
-            // If the request no longer waits, dropping the admission releases its share of the limits.
+            // If the request no longer waits, the admission is dropped here, which releases the
+            // admission's share of the limits.
             let _ = one.reply.send((decision, rates));
         }
     }
 }
 
-/// The period of a key's budget; the day without a budget.
+/// Returns the period of a key's budget; the day if the key has no budget.
 fn period_of(limits: &KeyLimits) -> Period {
     limits.budget.map_or(Period::Day, |budget| budget.per)
 }

@@ -1,4 +1,4 @@
-//! The script that decides in Redis: its arguments and its results.
+//! The script by which Redis decides about requests: its arguments and its results.
 
 use redis::{Cmd, Pipeline};
 
@@ -12,13 +12,15 @@ use crate::config::{Budget, KeyLimits, Period};
 
 pub(super) const SOURCE: &str = include_str!("limits.lua");
 
-/// Largest number that Lua represents exactly. Larger figures are reduced to it.
+/// Largest number that Lua, the language of the script, represents exactly. Larger figures are
+/// reduced to it.
 const MAX: u64 = 1 << 53;
 
-/// Result of the script: figures, verdicts with reserved tokens, and the spend of other servers.
+/// Result of the script: figures of the fleet, verdicts with reserved tokens, and the spend of
+/// other servers.
 pub(super) type Reply = (Vec<i64>, Vec<i64>, Vec<String>);
 
-/// Adds a call of the script to a request. `own` are the figures of this server.
+/// Adds a call of the script to a request to Redis. `own` are the figures of this server.
 pub(super) fn call(
     request: &mut Pipeline,
     (sha, prefix, server): (&str, &str, &str),
@@ -31,10 +33,12 @@ pub(super) fn call(
     let number = |value: u64| value.min(MAX);
     let limit =
         |value: Option<u64>| value.map_or_else(|| "-1".to_owned(), |v| number(v).to_string());
-    // The braces keep the keys together where Redis is a cluster.
+    // The braces make a Redis cluster store all data of one API key on one node, as a script
+    // requires.
     let name = |what: &str| format!("{prefix}:limits:{{{key}}}:{what}");
     let requests = match limits.requests_per_minute {
-        // Fine and coarse windows are different types of Redis, so their keys need different names.
+        // Windows of small and of large limits are different Redis data types. Each type needs a
+        // name of its own, because a reload may change the limit.
         Some(limit) if limit > 1000 => name("rpm-coarse"),
         _ => name("rpm"),
     };
@@ -68,13 +72,15 @@ pub(super) fn call(
     request.add_command(command);
 }
 
-/// Figures of all servers together.
+/// Use of a key's limits by all servers of the fleet together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FleetFigures {
     requests: u64,
-    /// Milliseconds until the oldest request leaves the window.
+    /// Milliseconds until the oldest request leaves the window of 60 seconds, so that a refused
+    /// request can be admitted.
     wait: u64,
-    /// Milliseconds until the newest request leaves the window.
+    /// Milliseconds until the newest request leaves the window of 60 seconds, so that the whole
+    /// limit is available.
     reset: u64,
     concurrent: u64,
     reserved: u64,
@@ -99,7 +105,7 @@ impl FleetFigures {
         }
     }
 
-    /// Returns what all servers use of the limits.
+    /// Returns how much of the key's limits all servers of the fleet use.
     pub(super) fn uses(&self) -> Use {
         Use {
             requests: self.requests,
@@ -108,8 +114,9 @@ impl FleetFigures {
         }
     }
 
-    /// Returns the limit that a verdict names; `None` if the request is admitted. `wait_for_tokens`
-    /// is the wait until enough tokens of this server have left the window.
+    /// Returns the limit that the request exceeds by the script's verdict; `None` if the request is
+    /// admitted. `wait_for_tokens` is the wait until enough tokens of this server have left the
+    /// window.
     pub(super) fn exceeded(
         &self,
         verdict: i64,
@@ -170,7 +177,7 @@ impl FleetFigures {
         })
     }
 
-    /// Returns what is left of the limits per minute on all servers.
+    /// Returns what is left of the key's limits per minute on all servers together.
     pub(super) fn rates(&self, limits: &KeyLimits) -> Rates {
         let requests = limits.requests_per_minute.map(u64::from);
         Rates {

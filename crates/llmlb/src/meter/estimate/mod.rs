@@ -1,8 +1,8 @@
 //! Estimated token counts, for responses without a usage report. Usage records mark them as estimates.
 //!
 //! The number of tokens of a text depends on the model's tokenizer. The estimate uses one ratio of
-//! characters to tokens for each length of a character in UTF-8. The ratios in this table are
-//! approximately right for current models:
+//! characters to tokens for each length of a character in UTF-8 (1 to 4 bytes). The ratios in this
+//! table are approximately right for current models:
 //!
 //! | bytes | characters | tokens |
 //! |---|---|---|
@@ -21,37 +21,38 @@ pub(crate) use prompt::{embedded, images, prompt};
 use text::PARTS;
 pub(crate) use text::parts;
 
-/// Tokens of an image, a sound or a file in a prompt. Most models use some hundred tokens for an image,
-/// whatever the length of its base64 text.
+/// Tokens that the estimate counts for an image, a sound or a file in a prompt. Most models use
+/// some hundred tokens for an image, whatever the length of its base64 text.
 const ATTACHMENT: u64 = 500;
 
-/// Number of bytes of JSON around the text of a response that is not streamed. The estimate leaves them
-/// out, because the model did not generate them.
+/// Number of bytes of JSON around the text of a response that is not streamed. They are subtracted
+/// before the completion is estimated, because the model did not generate them.
 const JSON_OVERHEAD: u64 = 400;
 
-/// Converts parts of a token (`PARTS`) into tokens. The result is rounded up, so that any text has at
+/// Converts a length in parts of a token (`PARTS`) into tokens, rounded up, so that any text has at
 /// least one token.
 pub(crate) fn tokens(parts: u64) -> u64 {
     parts.div_ceil(PARTS)
 }
 
-/// Returns the estimated tokens of text whose length is known but not its content.
+/// Returns the estimated tokens of a text of which only the length in bytes is known, such as a
+/// compressed response.
 pub(crate) fn by_length(bytes: u64) -> u64 {
     tokens(bytes * 3)
 }
 
-/// Returns the estimated tokens of a response that is not streamed, from the length of its body.
 pub(crate) fn response(bytes: u64) -> u64 {
     by_length(bytes.saturating_sub(JSON_OVERHEAD).max(1)) * u64::from(bytes > 0)
 }
 
 /// Estimated tokens of a streamed response, updated with every event.
 ///
-/// To save CPU, only samples are parsed: the first events, then one of every eight, which counts for
-/// all eight.
+/// To save CPU, only samples of the events are parsed: the first events, then one of every eight,
+/// whose text counts for all eight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StreamEstimate {
-    /// Number of events so far, which determines the events that are parsed as samples.
+    /// Number of events so far, from which [`event`](Self::event) decides if the next event is a
+    /// sample that is parsed.
     events: u64,
     /// Estimated number of events with text. Most backends send one event per token, so this number
     /// is usually the number of tokens.
@@ -77,8 +78,8 @@ impl StreamEstimate {
         }
     }
 
-    /// Adds the text of a parsed event, once for every event that it represents. `parts` is its length
-    /// in parts of a token.
+    /// Adds the length of a sampled event's text (in parts of a token) once for every event that
+    /// the sample represents.
     pub(crate) fn text(&mut self, parts: u64, represents: u64) {
         if parts > 0 {
             self.text_events += represents;
@@ -92,10 +93,9 @@ impl StreamEstimate {
         self.text_events > 0
     }
 
-    /// Returns the estimated tokens so far, at least one after the first event.
-    ///
-    /// Each event with text counts as one token, because most backends send one event per token. If
-    /// the average event has the text of two tokens or more, the length of the text counts instead.
+    /// Returns the estimated tokens so far. Each event with text counts as one token, because most
+    /// backends send one event per token. If the average event has the text of two tokens or more,
+    /// the length of the text counts instead.
     pub(crate) fn tokens(&self) -> u64 {
         let has_more = self.parts >= 2 * PARTS * self.text_events;
         let tokens = if has_more {

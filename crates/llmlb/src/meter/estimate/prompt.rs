@@ -10,53 +10,58 @@ use super::text::{count_pairs, parts_with_escapes};
 use super::{ATTACHMENT, by_length, tokens};
 use crate::json::{self, Malformed, Visitor};
 
-/// Minimum length in base64 of the embedding vector of one token. The smallest models have 768
-/// dimensions of 16 bits each.
+/// Minimum base64 length of an embedding vector, which stands for one token of a prompt: the
+/// smallest models have 768 dimensions of 16 bits each. A shorter string still counts as one token.
 const EMBEDDED_TOKEN: u64 = 2048;
 
-/// Maximum nesting in which attachments are recognized. Strings that are nested deeper count as text.
+/// Maximum nesting in which the estimate recognizes attachments. Strings that are nested deeper
+/// count as text.
 const MAX_DEPTH: usize = 32;
 
-/// Minimum length of a generated image in base64. A shorter `result` of a tool is text.
+/// Minimum base64 length of an image in the `result` field of a tool's output. A shorter `result`
+/// counts as text.
 const MIN_RESULT: usize = 1024;
 
-/// Returns the tokens of the JSON value at offset `at`, the value of `messages`, `prompt` or `input`,
-/// and the offset of its end. A number is a token id and counts as one token.
+/// Returns the estimated tokens of `messages`, `prompt` or `input` in a request, whose JSON value
+/// begins at offset `at`, and the offset of the value's end. A number is a token id and counts as
+/// one token.
 pub(crate) fn prompt(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
     PromptWalk::new(FieldName::Content).tokens(json, at)
 }
 
-/// As [`prompt`], for a list of images in base64.
+/// As [`prompt`], for a field that is a list of images in base64: each image counts as one
+/// attachment.
 pub(crate) fn images(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
     PromptWalk::new(FieldName::Images).tokens(json, at)
 }
 
-/// As [`prompt`], for a prompt of embedding vectors in base64.
+/// As [`prompt`], for a field with a prompt of embedding vectors in base64, which count by their
+/// length.
 pub(crate) fn embedded(json: &[u8], at: usize) -> Result<(u64, usize), Malformed> {
     PromptWalk::new(FieldName::Embedded).tokens(json, at)
 }
 
-/// Field names that determine how the value of the field is counted.
+/// Field names in a prompt that determine if the field's value counts as text or as an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldName {
-    /// Parts of a message, or of a tool's output.
     Content,
-    /// A field such as `image_url`: an object with a `url` or `data` field, or the URL itself.
+    /// Field such as `image_url`, whose value is an object with a `url` or `data` field, or the URL
+    /// itself.
     Media,
     /// A list of images.
     Images,
     Url,
     Data,
-    /// A file: an object with the field `file_data`.
     File,
     FileData,
-    /// A reference to a file that the backend stores or downloads.
+    /// Field that names a file which the backend stores or downloads.
     FileReference,
-    /// Anthropic's object with the data of an image or a document, and the fields that describe the data.
+    /// Anthropic's `source` object, which contains an image or a document and the fields that
+    /// describe the data.
     Source,
     Type,
     MediaType,
-    /// The result of a tool, which is an image if an image generator made it.
+    /// `result` field of a tool's output, which is an image if an image generator made it.
     Result,
     Embedded,
     Other,
@@ -92,12 +97,13 @@ enum Container {
     Content,
     /// Value of a field such as `image_url`. The string in `url` or `data` counts as an attachment.
     Media,
-    /// List of images. Each string counts as an attachment.
+    /// List of images in base64. Each string counts as one attachment, whatever its length.
     Images,
-    /// File in a message. Its field `file_data` counts as an attachment or by its length.
+    /// File object in a message. Its field `file_data` counts as one attachment if it is an image,
+    /// sound, video or PDF, otherwise as text of the decoded length.
     File,
-    /// Anthropic's object with the data of an image or a document. The data counts as an attachment
-    /// or as text, depending on the other fields.
+    /// Anthropic's `source` object. Its data counts as an attachment only if all other fields mark
+    /// it as an image or a PDF, otherwise as text.
     Source,
     /// List of embedding vectors in base64. Each string counts by its length.
     Embedded,
@@ -123,16 +129,15 @@ impl Container {
     }
 }
 
-/// Visitor that adds up the tokens of a prompt.
+/// Visitor of the JSON of a prompt, which adds up the estimated tokens.
 struct PromptWalk {
-    /// Kinds of the open objects and lists, the innermost last.
+    /// Kinds of the objects and lists around the current JSON value, the innermost last.
     containers: [Container; MAX_DEPTH],
     depth: usize,
-    /// Name of the field whose value comes next. The name determines if the value is an attachment.
+    /// Name of the field whose value comes next, which determines if the value counts as an
+    /// attachment or as text.
     name: Option<FieldName>,
-    /// Length of the text so far, in parts of a token.
     parts: u64,
-    /// Tokens of numbers and attachments so far. They are added to the tokens of the text.
     tokens: u64,
     source: SourceObject,
 }
@@ -165,8 +170,6 @@ impl PromptWalk {
         Ok((tokens(self.parts) + self.tokens, end))
     }
 
-    /// Returns the kind of the innermost open object or list, which determines how the next value
-    /// counts.
     fn container(&self) -> Container {
         match self.depth.checked_sub(1) {
             None => Container::Content,
@@ -225,7 +228,8 @@ impl PromptWalk {
         }
     }
 
-    /// Adds the tokens of the `source` object that was read last, as an attachment or as text.
+    /// Adds the tokens of the `source` object that was just read: one attachment if all its fields
+    /// mark an image or a PDF, otherwise its data as text.
     fn count_source(&mut self) {
         let source = std::mem::take(&mut self.source);
         if source.is_base64 && !source.is_text {
@@ -273,7 +277,8 @@ impl Visitor for PromptWalk {
     }
 }
 
-/// True if the bytes after a string show that the string is the name of a field.
+/// True if the bytes after a JSON string begin with a colon, so that the string is a field name and
+/// no value.
 fn is_name(after: &[u8]) -> bool {
     match after.first() {
         Some(b':') => true,
@@ -303,7 +308,8 @@ fn is_base64(text: &[u8]) -> bool {
     text.iter().all(is_digit)
 }
 
-/// Returns how many numbers are between two strings or brackets.
+/// Returns how many numbers are between two strings or brackets of the JSON. Each is a token id, so
+/// that it counts as one token.
 fn numbers(json: &[u8]) -> u64 {
     let is_digit = |byte: u8| u8::from(byte.is_ascii_digit());
     let is_other_part =
@@ -357,7 +363,6 @@ mod tests {
         }
     }
 
-    /// Returns the tokens of a content part, without those of the message around it.
     fn content(part: &str) -> u64 {
         count(&format!(r#"[{{"role":"user","content":[{part}]}}]"#)) - 4
     }
@@ -404,19 +409,22 @@ mod tests {
             format!(r#"{{"data":"{data}"}}"#),
             format!(r#"{{"url":"{data}"}}"#),
             format!(r#"{{"result":"{data} and words"}}"#),
-            // These documents are not marked as base64 of an image or a PDF, so their data is text.
+            // These `source` objects do not mark their data as base64 of an image or a PDF. The
+            // data must count as text, otherwise a client could disguise text as an image.
             format!(r#"{{"source":{{"type":"text","media_type":"text/plain","data":"{data}"}}}}"#),
             format!(
                 r#"{{"source":{{"type":"base64","media_type":"text/plain","data":"{data}"}}}}"#
             ),
             format!(r#"{{"source":{{"data":"{data}"}}}}"#),
-            // A backend may use the second of two `type` fields, also in another case or spelling.
+            // A backend may use the second of two `type` fields, in any case or spelling. So the
+            // data must count as text, whatever the first `type` is.
             format!(r#"{{"source":{{"type":"base64","type":"text","data":"{data}"}}}}"#),
             format!(r#"{{"source":{{"type":"base64","type":"te\u0078t","data":"{data}"}}}}"#),
             format!(r#"{{"source":{{"type":"base64","typ\u0065":"te\u0078t","data":"{data}"}}}}"#),
             format!(r#"{{"source":{{"data":"{data}","type":"base64","Type":"x"}}}}"#),
             format!(r#"{{"source":{{"data":"{data}","source":{{"type":"base64"}}}}}}"#),
-            // The model reads the arguments of tool calls as text.
+            // The model reads the arguments of tool calls as text. An object in them that looks
+            // like an image must count as text.
             format!(r#"{{"type":"tool_use","input":{{"image_url":"{data}"}}}}"#),
             format!(r#"{{"type":"tool_use","input":{{"content":[{{"image_url":"{data}"}}]}}}}"#),
             format!(r#"{{"arguments":{{"images":["{data}"]}}}}"#),

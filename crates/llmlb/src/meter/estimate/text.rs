@@ -8,13 +8,12 @@
 /// 24 parts, from a quarter of a token to two tokens, so that sums need no fractions.
 pub(super) const PARTS: u64 = 12;
 
-/// Number of bytes that one vector instruction counts.
 const LANES: usize = 16;
 type Lanes = [u8; LANES];
 
-/// Returns the parts of the text of a JSON string. An escape counts as the character that it encodes.
-/// In a run of more than two backslashes only the first pair counts as one character, so the result may
-/// be too high, never too low.
+/// Returns the length of the text of a JSON string, in parts of a token. An escape counts as the
+/// character that it encodes. In a run of more than two backslashes only the first pair counts as
+/// one character, so the result may be too high, never too low.
 pub(crate) fn parts(text: &[u8]) -> u64 {
     let is_plain = |byte: &u8| byte.is_ascii() && *byte != b'\\';
     if text.len() < LANES && text.iter().all(is_plain) {
@@ -23,7 +22,8 @@ pub(crate) fn parts(text: &[u8]) -> u64 {
     parts_with_escapes(text, memchr::memchr(b'\\', text))
 }
 
-/// As [`parts`], for a caller that knows the offset of the first backslash.
+/// As [`parts`], for a caller that has found the first backslash already, so that the text is not
+/// searched twice.
 pub(super) fn parts_with_escapes(text: &[u8], first_escape: Option<usize>) -> u64 {
     let raw = if is_ascii(text) {
         3 * text.len() as u64
@@ -36,7 +36,7 @@ pub(super) fn parts_with_escapes(text: &[u8], first_escape: Option<usize>) -> u6
     }
 }
 
-/// Faster than the standard library's `is_ascii` on long ASCII text.
+/// True if all bytes are ASCII. Faster than the standard library's `is_ascii` on long text.
 fn is_ascii(text: &[u8]) -> bool {
     let any = |bytes: &[u8]| bytes.iter().fold(0, |any, byte| any | byte);
     let (pieces, rest) = text.as_chunks::<512>();
@@ -45,7 +45,8 @@ fn is_ascii(text: &[u8]) -> bool {
 
 fn by_length_of_characters(text: &[u8]) -> u64 {
     let parts = |byte: u8| {
-        // Bytes from 0x80 to 0xBF continue a character and count 0.
+        // Bytes from 0x80 to 0xBF continue a UTF-8 character whose first byte was counted already,
+        // so they count 0.
         3 * u8::from(byte < 0x80)
             + 6 * (u8::from(byte >= 0xC0) + u8::from(byte >= 0xE0))
             + 12 * u8::from(byte >= 0xF0)
@@ -59,21 +60,22 @@ fn by_length_of_characters(text: &[u8]) -> u64 {
         }
         sum(&lanes)
     };
-    // One byte counts at most 24 parts, so ten additions cannot overflow a lane of 8 bits.
+    // A lane of 8 bits holds at most 255, and one byte counts at most 24 parts. Add at most ten
+    // bytes to a lane, otherwise it would overflow.
     let groups = text.chunks_exact(10 * LANES);
     let rest = groups.remainder().iter();
     let rest: u64 = rest.map(|byte| u64::from(parts(*byte))).sum();
     rest + groups.map(sum_of_group).sum::<u64>()
 }
 
-/// Returns the number of parts by which a count of all bytes is too high, because an escape is
-/// longer than the character that it encodes. `text` begins with a backslash.
+/// Returns the number of parts by which a count of all bytes is too high, because a JSON escape is
+/// longer than the character that it encodes. `text` must begin with a backslash.
 fn excess_of_escapes(text: &[u8]) -> u64 {
     let is_first = |before: u8, byte: u8| u8::from(byte == b'\\') & u8::from(before != b'\\');
     let is_unicode = |before: u8, byte: u8| u8::from(byte == b'u') & u8::from(before == b'\\');
     let pair = |before, byte| [is_first(before, byte), is_unicode(before, byte)];
     let [escapes, unicode] = count_pairs(text, pair);
-    // A two-byte escape such as `\n` encodes one character.
+    // Subtract one of the two bytes of an escape such as `\n`, which encodes a single character.
     let excess = 3 * (1 + escapes);
     match unicode {
         0 => excess,
@@ -81,8 +83,8 @@ fn excess_of_escapes(text: &[u8]) -> u64 {
     }
 }
 
-/// Calls `count` with every pair of adjacent bytes, and sums up the two numbers that it returns,
-/// each 0 or 1. So one pass over the text counts two patterns, such as escapes and `\u` escapes.
+/// Calls `count` with every pair of adjacent bytes, which returns two numbers, and returns the sum
+/// of each. With two sums, one pass over the text finds both the escapes and the `\u` escapes.
 pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u64; 2] {
     let Some((_, after)) = text.split_first() else {
         return [0; 2];
@@ -113,7 +115,8 @@ pub(super) fn count_pairs(text: &[u8], count: impl Fn(u8, u8) -> [u8; 2]) -> [u6
     sums
 }
 
-/// Number of bytes around a `u` that determine if it belongs to a `\u` escape, and the escape's character.
+/// Number of bytes around a `u` in JSON text that suffice to recognize a `\u` escape and its
+/// character.
 const AROUND: usize = 5;
 const WINDOW: usize = AROUND + LANES;
 
@@ -138,8 +141,9 @@ fn excess_of_unicode_escapes(text: &[u8]) -> u64 {
     };
     let mut rest = text;
     while rest.len() >= WINDOW {
-        // Number of escapes in each lane: of characters that have one byte in UTF-8, of those that have
-        // at most two bytes, and of all characters.
+        // Counts in each lane: `\u` escapes of characters that have one byte in UTF-8, of those
+        // that have at most two bytes, and of all characters. The three differ in the parts that
+        // they count.
         let (mut one, mut two, mut all) = ([0; LANES], [0; LANES], [0; LANES]);
         for _ in 0..128 {
             let Some(window) = rest.first_chunk::<WINDOW>() else {
@@ -176,7 +180,8 @@ mod tests {
     use super::*;
     use crate::dice::Dice;
 
-    /// Slow reference implementation, character by character.
+    /// Slow reference implementation that decodes the text character by character. The tests
+    /// compare the fast implementation with it.
     fn reference(text: &[u8]) -> u64 {
         let (mut parts, mut rest) = (0, text);
         loop {
@@ -185,8 +190,9 @@ mod tests {
                 [b'\\', b'u', a, b, c, _, tail @ ..] => match [*a, *b, *c] {
                     [b'0', b'0', b'0'..=b'7'] => (3, tail),
                     [b'0', b'0'..=b'7', _] => (6, tail),
-                    // All other escapes count 12 parts of a token, as characters with three bytes
-                    // in UTF-8 do. An emoji of 24 parts has two escapes, one for each surrogate.
+                    // All other `\u` escapes count 12 parts of a token, as characters with three
+                    // bytes in UTF-8 do. An emoji of 24 parts has two escapes, one for each
+                    // surrogate.
                     _ => (12, tail),
                 },
                 [b'\\', _, tail @ ..] | [0..0x80, tail @ ..] => (3, tail),
@@ -225,7 +231,8 @@ mod tests {
         for _ in 0..2000 {
             let (mut text, mut previous) = (String::new(), "");
             for _ in 0..dice.below(300) {
-                // Runs of backslashes are not counted exactly and have a test of their own.
+                // Generate no runs of backslashes: their estimate may be higher than the exact
+                // count, and another test covers them.
                 let word = dice.pick(&WORDS);
                 if !(previous == r"\\" && word.starts_with('\\')) {
                     text.push_str(word);

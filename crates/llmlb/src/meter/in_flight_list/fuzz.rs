@@ -1,4 +1,5 @@
-//! Fuzz target of the reader of lists.
+//! Fuzz target for the reader of in-flight lists, which reads files that a killed server or a power
+//! failure left damaged.
 
 #![expect(
     clippy::expect_used,
@@ -12,8 +13,9 @@ use crate::config::Instance;
 
 const INSTANCE: &str = "gpu-1:32768";
 
-/// Any bytes are either no header, or a header with a valid name of a server. Any row has either no request, or
-/// a request whose record is valid and has the id of the row.
+/// Fuzz target: any bytes are either rejected as the header of an in-flight list or name a valid
+/// server, and any row has either no request or one whose record is valid and has the id of the
+/// row.
 pub fn in_flight_list(data: &[u8]) {
     if let Ok(Some(header)) = parse_header(data) {
         assert!(Instance::parse(&header.instance).is_some());
@@ -37,7 +39,6 @@ fn check(row: &[u8; ROW_BYTES]) {
     assert_eq!(record.id().as_u64_pair(), id);
 }
 
-/// Returns the id of the usage record: the second and third word of a row.
 fn uuid_of(row: &[u8; ROW_BYTES]) -> (u64, u64) {
     let (words, _) = row.as_chunks::<8>();
     (u64::from_ne_bytes(words[1]), u64::from_ne_bytes(words[2]))

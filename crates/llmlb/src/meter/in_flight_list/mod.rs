@@ -1,10 +1,10 @@
-//! Requests in flight, in a file that outlives the server. If the server is killed, the next start turns
-//! each of them into a usage record with the outcome `interrupted`.
+//! List of the requests in flight, in a file that outlives the server. If the server is killed, the
+//! next start turns each listed request into a usage record with the outcome `interrupted`.
 //!
-//! Each server has a file `in-flight/{uuid}.list` in the data directory and holds a kernel lock on it. The
-//! file is mapped into memory, so changes need no system call, and the kernel has them when the process is
-//! killed. It grows by segments, which are written in full before they are mapped, so that a full disk is
-//! an error of the write.
+//! Each server has a file `in-flight/{uuid}.list` in the data directory and holds a kernel lock on
+//! it. The file is mapped into memory, so changes need no system call, and the kernel has them when
+//! the process is killed. It grows by segments, which are written in full before they are mapped:
+//! so a full disk is a failed write and not a SIGBUS.
 //!
 //! ```text
 //! header      one line of JSON, padded with zeros to the length of a row
@@ -12,7 +12,7 @@
 //! row ..
 //! ```
 //!
-//! A power failure can lose the file or parts of it: it is never synced.
+//! The file is never synced, because it must survive a kill of the server, not a power failure.
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -39,74 +39,75 @@ pub(crate) use row::{Request, RequestState};
 
 use row::{ROW_BYTES, ROW_WORDS};
 
-/// Directory of the lists in the data directory.
 const DIR: &str = "in-flight";
 /// Extension of a list.
 const LIST: &str = "list";
-/// Extension of a list that is not complete.
+/// Extension of an in-flight list that is being created. It is renamed to `.list` when the header
+/// is complete, so that no reader finds half a header.
 const NEW: &str = "new";
-/// Version of the format.
 const VERSION: u32 = 1;
-/// Maximum number of attempts to create a list.
+/// Maximum number of attempts to create an in-flight list, because a server that starts at the same
+/// moment may remove a file that is not locked yet.
 const CREATE_TRIES: usize = 3;
-/// Number of rows that a list grows by.
 const SEGMENT_ROWS: usize = 32;
 const SEGMENT_BYTES: usize = SEGMENT_ROWS * ROW_BYTES;
-/// Maximum number of segments. Requests beyond 32,767 at a time are served without a row.
+/// Maximum number of segments, which bounds the file. Requests beyond 32,767 at a time are served
+/// without a row, so they have no record if the server is killed.
 const MAX_SEGMENTS: usize = 1024;
 
-/// First row of a list.
+/// First row of an in-flight list, from which the next start learns the server that wrote it.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Header {
     version: u32,
-    /// Host name. Locks on a network file system may not be visible to other hosts.
+    /// Name of the host that wrote the list. A kernel lock on a network file system may not be
+    /// visible to other hosts, so only this host recovers such a list.
     host: String,
     pid: u32,
-    /// Identity of the process, for people who read the file.
     process: String,
-    /// Name of the server in its records.
+    /// Name of the server, which the recovered usage records contain.
     instance: String,
 }
 
-/// The list of this server. Dropping it removes the file, unless a request is still listed.
+/// In-flight list of this server. Dropping it removes the file, unless a request is still listed,
+/// whose record the next start must write.
 #[derive(Debug)]
 pub(crate) struct InFlightList {
     path: PathBuf,
-    /// The file, whose lock this holds, and the number of its segments.
+    /// The file, which holds the kernel lock while it is open, and the number of its segments.
     file: Mutex<(File, usize)>,
-    /// Number of rows in use.
     used: AtomicU64,
-    /// True after the list could not grow. The problem is logged once.
+    /// True after the file could not grow, so that the warning is logged only once.
     is_full: AtomicBool,
 }
 
-/// The rows of one worker. A worker rarely waits for another one, because each takes whole segments.
+/// Free rows of one worker in the in-flight list. A worker takes whole segments, so that workers
+/// rarely wait for each other's lock.
 #[derive(Debug)]
 pub(crate) struct RowPool {
-    /// Dropped in front of `list`, because Windows does not remove a file that is mapped.
+    /// Rows keep the file mapped. They are declared in front of `list` and so dropped first:
+    /// Windows does not remove a file that is mapped.
     free: Mutex<Vec<FreeRow>>,
     list: Arc<InFlightList>,
 }
 
-/// A row that no request uses.
 #[derive(Debug)]
 struct FreeRow {
     segment: Arc<MappedWords>,
     start: usize,
 }
 
-/// The row of a request in the list, until this is dropped. It must be dropped after the request's record is
-/// persisted. After a kill, the next start writes a record for every request in the list. A request that left
-/// the list too early would have no record.
+/// Row of a request in the in-flight list, until this value is dropped. It must be dropped after
+/// the request's usage record is persisted: after a kill, the next start writes records only for
+/// requests in the list.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// `None` only while this is dropped.
     row: Option<FreeRow>,
     pool: Arc<RowPool>,
 }
 
 impl InFlightList {
-    /// Creates the list of this server, and locks it.
+    /// Creates the in-flight list of this server, and locks it so that no other server takes it for
+    /// abandoned.
     pub(crate) fn create(data: &Path, host: Option<&str>, instance: &str) -> io::Result<Self> {
         let header = Header {
             version: VERSION,
@@ -120,14 +121,16 @@ impl InFlightList {
         let mut first_row = serde_json::to_vec(&header)?;
         first_row.push(b'\n');
         if first_row.len() > ROW_BYTES {
-            return Err(io::Error::other("the host name is too long"));
+            return Err(io::Error::other(
+                "the host name is too long for the header of the list",
+            ));
         }
         first_row.resize(ROW_BYTES, 0);
         let dir = data.join(DIR);
         data_file::make_dir(&dir)?;
         data_file::check_dir(&dir)?;
-        // Between the creation and the lock, a server that starts at the same moment may take the file for an
-        // abandoned one and remove it. Then another file is created.
+        // Try again on an error: before this server locks the new file, a server that starts at the
+        // same moment may take it for abandoned and remove it.
         let mut created = create_file(&dir, &first_row);
         for _ in 1..CREATE_TRIES {
             if created.is_ok() {
@@ -149,19 +152,21 @@ impl InFlightList {
         &self.path
     }
 
-    /// Appends a segment. Returns its rows.
     fn grow(&self) -> io::Result<Vec<FreeRow>> {
         let (file, count) = &mut *lock(&self.file);
         if *count == MAX_SEGMENTS {
-            return Err(io::Error::other("it has its maximum length"));
+            return Err(io::Error::other(
+                "the list of requests in flight has its maximum length",
+            ));
         }
-        // The header fills the first row of the first segment.
+        // The header takes the place of the first row in the first segment. Zeros written there
+        // would erase it.
         let first = usize::from(*count == 0);
         let (begin, end) = (*count * SEGMENT_BYTES, (*count + 1) * SEGMENT_BYTES);
         let skipped = first * ROW_BYTES;
         file.seek(SeekFrom::Start((begin + skipped) as u64))?;
-        // The segment is written, not only made longer: with a full disk, a store to a mapped hole would raise
-        // SIGBUS.
+        // Write zeros instead of only extending the file: if the disk were full, a store to a
+        // mapped hole would raise SIGBUS and end the server.
         file.write_all(&vec![0; end - begin - skipped])?;
         let words = SEGMENT_ROWS * ROW_WORDS;
         let segment = Arc::new(MappedWords::map(file, begin as u64, words)?);
@@ -173,8 +178,8 @@ impl InFlightList {
         Ok(rows.collect())
     }
 
-    /// Removes the file, unless a request is listed: that request has no record, and the next start
-    /// writes it.
+    /// Removes the file, unless a request is still listed: it has no record yet, and the next start
+    /// writes one from the file.
     pub(crate) fn close(&self) {
         if self.used.load(Ordering::Acquire) == 0 {
             let _ = std::fs::remove_file(&self.path);
@@ -206,7 +211,8 @@ impl RowPool {
         }
     }
 
-    /// Lists a request. Returns `None` if the list is full.
+    /// Adds a request to the in-flight list. Returns `None` if the list cannot grow; the request is
+    /// then served without a row.
     pub(crate) fn add(self: &Arc<Self>, request: &Request<'_>) -> Option<Row> {
         let mut free = lock(&self.free);
         if free.is_empty() {
@@ -236,22 +242,20 @@ impl FreeRow {
 }
 
 impl Row {
-    /// Notes the model that the client named.
     pub(crate) fn note_model(&self, model: &str) {
         self.change(|words| row::write_model(words, model));
     }
 
-    /// Notes the backend that the request is sent to, and its name of the model.
     pub(crate) fn note_backend(&self, backend: &str, served_model: Option<&str>) {
         self.change(|words| row::write_backend(words, backend, served_model));
     }
 
-    /// Notes the progress of the request. Needs no lock and no system call.
     pub(crate) fn note_state(&self, state: &RequestState) {
         self.change(|words| row::write_state(words, state));
     }
 
-    /// Notes the final record, which is persisted next.
+    /// Stores the final usage record in the row before it is persisted. After a kill in between,
+    /// the recovery stages the same record and not a second one.
     pub(crate) fn note_record(&self, record: &spool::Record) {
         self.change(|words| row::write_record(words, record));
     }
@@ -273,15 +277,16 @@ impl Drop for Row {
     }
 }
 
-/// Creates a list with a header, and locks it. Returns its path too.
+/// Creates a file with this header and locks it. Returns its path and the file.
 fn create_file(dir: &Path, header: &[u8]) -> io::Result<(PathBuf, File)> {
     let path = dir.join(format!("{}.{LIST}", Uuid::now_v7().simple()));
     let new = path.with_extension(NEW);
     let mut file = data_file::create_new(&new)?;
     let mut create = || {
-        // The lock is held before other servers can find the file.
+        // Lock the file before it is renamed to `.list`. Otherwise a starting server could find it
+        // unlocked, take it for abandoned and remove it.
         if !tenure::file::try_lock(&file)? {
-            return Err(io::Error::other("the new file is locked already"));
+            return Err(io::Error::other("another process has locked the new file"));
         }
         file.write_all(header)?;
         std::fs::rename(&new, &path)

@@ -1,8 +1,9 @@
-//! Usage records of requests that were in flight when their server was killed.
+//! Writes usage records at start for requests that were in flight when their server was killed.
 //!
-//! A list whose lock is free has no owner. Its requests are staged under the ids that their records would
-//! have had, and the list is removed once they are synced. If a record was staged just before the kill, or this
-//! recovery is repeated after a crash, the spool finds the same id twice and counts the earlier record.
+//! An in-flight list whose lock is free has no owner. Its requests are staged under the ids that
+//! their records would have had, and the list is removed once they are synced. If a record was
+//! staged just before the kill, or the recovery is repeated after a crash, the spool finds the same
+//! id twice and counts the earlier record.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,31 +16,32 @@ use super::{DIR, Header, LIST, MAX_SEGMENTS, NEW, SEGMENT_BYTES, VERSION};
 use crate::config::Instance;
 use crate::sys::data_file;
 
-/// Maximum number of lists that one recovery reads.
+/// Maximum number of in-flight lists that one start reads, so that a directory full of files cannot
+/// delay it forever.
 const MAX_LISTS: usize = 1000;
-/// Maximum number of rows that are read from a list.
+/// Maximum number of rows that are read from one in-flight list. It is the size to which a server
+/// lets its list grow; more can only be damage.
 const MAX_ROWS: usize = MAX_SEGMENTS * SEGMENT_BYTES / ROW_BYTES;
-/// Number of records that are staged at a time.
+/// Number of recovered records that are staged in one call, which bounds the memory.
 const GROUP: usize = 1000;
 
 /// Result of a recovery.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Recovered {
-    /// Number of requests that have a record now.
     pub(crate) requests: usize,
-    /// Number of lists that could not be read, or whose records could not be staged.
     pub(crate) failed: usize,
 }
 
-/// Outcome for one list.
+/// Outcome of the recovery of one in-flight list.
 enum Outcome {
     Recovered(usize),
-    /// The server that wrote the list runs, or may run on another host: its requests may still end.
+    /// The server that wrote the list may still run, here or on another host. Its requests may
+    /// still end and write their own records, so the list is left alone.
     InUse,
 }
 
-/// Stages a record for each request in the lists of servers that have ended, and removes the lists.
-/// `host` is the name of this host.
+/// Stages a usage record for each request in the in-flight lists of servers that have ended, and
+/// removes the lists. `host` is the name of this host.
 pub(crate) fn recover(data: &Path, host: Option<&str>, staging: &Staging) -> Recovered {
     let mut done = Recovered::default();
     let dir = data.join(DIR);
@@ -93,35 +95,38 @@ fn recover_list(
     is_shared: bool,
     staging: &Staging,
 ) -> io::Result<Outcome> {
-    // In a directory that other users may write, the list of another user could bill any key.
+    // Reject a file that another user may have written: its rows could bill any key.
     let mut file = data_file::open_trusted_to_change(path)?
-        .map_err(|_| io::Error::other("other users may have written it"))?;
+        .map_err(|_| io::Error::other("other users may have written this file"))?;
     if !tenure::file::try_lock(&file)? {
         return Ok(Outcome::InUse);
     }
     let Some(header) = read_header(&mut file)? else {
-        // A header of zeros: a power failure has lost the content, so no request is known.
+        // A header of zeros means that a power failure has lost the content of the list. No request
+        // in it is known, so remove it.
         std::fs::remove_file(path)?;
         return Ok(Outcome::Recovered(0));
     };
-    // On a network file system the lock of another host may not be visible.
+    // On a network file system the kernel lock of another host may not be visible. Leave that
+    // host's list alone: its server may still run.
     if is_shared && host != Some(&header.host) {
         return Ok(Outcome::InUse);
     }
     let requests = stage_rows(&mut file, &header.instance, staging)?;
-    // The lock is held until the file is gone: no other server reads it meanwhile.
+    // Hold the lock until the file is removed, so that no other server reads the list and stages
+    // its requests again.
     remove(path, file)?;
     Ok(Outcome::Recovered(requests))
 }
 
-/// Reads the header. Returns `None` if it has only zeros.
 fn read_header(file: &mut File) -> io::Result<Option<Header>> {
     let mut bytes = Vec::new();
     file.take(ROW_BYTES as u64).read_to_end(&mut bytes)?;
     parse_header(&bytes)
 }
 
-/// Parses the first row of a list.
+/// Parses the first row of an in-flight list. Returns `None` if it has only zeros, as a power
+/// failure leaves it.
 pub(super) fn parse_header(bytes: &[u8]) -> io::Result<Option<Header>> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(None);
@@ -132,20 +137,22 @@ pub(super) fn parse_header(bytes: &[u8]) -> io::Result<Option<Header>> {
         .position(|byte| *byte == 0)
         .unwrap_or(bytes.len());
     let header: Header = serde_json::from_slice(&bytes[..end])
-        .map_err(|error| invalid(format!("its header is not valid ({error})")))?;
+        .map_err(|error| invalid(format!("the header of the list is not valid ({error})")))?;
     if header.version != VERSION {
         let (found, known) = (header.version, VERSION);
         return Err(invalid(format!(
-            "its version is {found}, this program knows {known}"
+            "the list has version {found}, and this llmlb knows only version {known}"
         )));
     }
     if Instance::parse(&header.instance).is_none() {
-        return Err(invalid("its header names no valid instance".to_owned()));
+        return Err(invalid(
+            "the header of the list names no valid instance".to_owned(),
+        ));
     }
     Ok(Some(header))
 }
 
-/// Stages the requests of all rows, and returns their number.
+/// Stages a usage record for each request in the rows, and returns the number of records.
 fn stage_rows(file: &mut File, instance: &str, staging: &Staging) -> io::Result<usize> {
     let mut records = Vec::new();
     let mut count = 0;
@@ -178,7 +185,8 @@ fn remove(path: &Path, file: File) -> io::Result<()> {
     removed
 }
 
-/// Removes a list whose creation did not finish, unless its server is creating it now.
+/// Removes a list whose creation did not finish, unless its server holds the lock and is creating
+/// it now.
 fn remove_incomplete(path: &PathBuf) {
     let is_free = |file: &File| tenure::file::try_lock(file).unwrap_or(false);
     let file = data_file::open_trusted_to_change(path);

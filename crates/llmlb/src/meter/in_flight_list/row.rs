@@ -1,4 +1,4 @@
-//! A row of the list: one request in flight, or none.
+//! Row of the in-flight list: one request, or none, in a fixed number of words.
 //!
 //! | words | content |
 //! |---|---|
@@ -11,14 +11,14 @@
 //! | 112..176, 176..240 | two sections: backend, its name of the model |
 //! | 240..512 | section: the final usage record, while it is persisted |
 //!
-//! A section is a word with the length and a checksum of its bytes, then the bytes: texts, each with its
-//! length in two bytes, or a record. The backend changes when a request fails over, so it is written to the section that
-//! is not in use, and word 3 is stored afterwards. A reader therefore finds each section either complete or
-//! damaged, and trusts no number.
+//! A section is a word with the length and a checksum of its bytes, then the bytes: texts, each
+//! with its length in two bytes, or a record. The backend changes when a request fails over, so the
+//! new one is written to the section that is not in use, and word 3 is stored afterwards. A kill
+//! between two stores therefore leaves each section either complete or recognizably damaged.
 //!
-//! A server can be killed after a record was persisted and before its row is cleared. So the final record is
-//! in the row first, and a recovery stages the same text again, which the spool recognizes. A different
-//! record with the same id would be a conflict.
+//! A server can be killed after a record was persisted and before its row is cleared. So the final
+//! record is stored in the row first, and a recovery stages the same text again, which the spool
+//! recognizes. A different record with the same id would be a conflict.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ use crate::meter::usage::{MAX_TOKENS, TokenUsage, UsageSource};
 pub(super) const ROW_WORDS: usize = 512;
 pub(super) const ROW_BYTES: usize = ROW_WORDS * 8;
 
-/// First word of a row that has a request.
+/// Value of a row's first word while the row has a request. Any other value marks a free row.
 const USED: u64 = u64::from_ne_bytes(*b"inflight");
 
 const STATE: usize = 0;
@@ -43,10 +43,12 @@ const COMPLETION: usize = 5;
 const CACHED: usize = 6;
 const REASONING: usize = 7;
 const TOTAL: usize = 8;
-/// Origin of the tokens in bits 0 and 1, the stream option in bit 2, the status in bits 16 to 31.
+/// Word of a row with several small values: origin of the token counts in bits 0 and 1, the stream
+/// option in bit 2, the status in bits 16 to 31.
 const FACTS: usize = 9;
 const BYTES: usize = 10;
-/// Milliseconds from the start of the request to the first byte of the response, plus 1; 0 if there is none.
+/// Word of a row with the milliseconds from the start of the request to the first byte of the
+/// response, plus 1; 0 if the client has received no byte.
 const FIRST_BYTE: usize = 11;
 const IS_STREAM: u64 = 1 << 2;
 const STATUS_SHIFT: u32 = 16;
@@ -60,7 +62,8 @@ const LENGTH_MASK: u64 = 0xffff_ffff;
 /// Maximum number of bytes in a section of texts.
 const MAX_TEXTS: usize = 63 * 8;
 
-/// Properties of a request that are known when it is admitted. Longer texts are truncated.
+/// Properties of a request that are known when it is admitted, for its row in the in-flight list.
+/// Texts that do not fit into the row are truncated.
 #[derive(Clone, Copy, Debug)]
 #[expect(
     clippy::struct_field_names,
@@ -73,26 +76,22 @@ pub(crate) struct Request<'a> {
     /// At most 96 bytes.
     pub(crate) path: &'a str,
     pub(crate) api: Api,
-    /// At most 64 characters of ASCII.
     pub(crate) key: Option<&'a str>,
-    /// At most 64 characters of ASCII.
     pub(crate) team: Option<&'a str>,
 }
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestState {
-    /// Tokens as far as they are known, reported or estimated.
+    /// Token counts so far, reported or estimated. The record has them if the server is killed now.
     pub(crate) usage: TokenUsage,
     pub(crate) is_stream: bool,
-    /// Status of the response; 0 if there is none.
     pub(crate) status: u16,
-    /// Bytes of the response that the client gets.
     pub(crate) bytes: u64,
     pub(crate) first_byte_ms: Option<u64>,
 }
 
-/// A request that was in flight when its server ended.
+/// Request that was in flight when its server was killed, as its row describes it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InterruptedRequest {
     record_id: Uuid,
@@ -105,12 +104,14 @@ pub(super) struct InterruptedRequest {
     backend: Option<String>,
     served_model: Option<String>,
     state: RequestState,
-    /// The final record, which may be persisted already.
+    /// Final usage record, if the server was killed while it was persisted. The recovery stages
+    /// this same text, so that the spool does not count the request twice.
     final_record: Option<String>,
 }
 
 impl InterruptedRequest {
-    /// Returns the usage record of the request.
+    /// Returns the usage record of the killed request: its final record if the row has one,
+    /// otherwise one with the outcome `interrupted`.
     pub(super) fn record(&self, instance: &str) -> spool::Record {
         let final_record = self.final_record.as_deref();
         let final_record = final_record.and_then(|json| spool::Record::parse(json).ok());
@@ -133,11 +134,11 @@ impl InterruptedRequest {
             status: (state.status > 0).then_some(state.status),
             outcome: Outcome::Interrupted,
             reason: None,
-            // Failed attempts are not listed.
+            // The row of a killed request does not list failed attempts, so its record has none.
             attempts: &[],
             usage: state.usage,
-            // The time at which the request ended is not known. The record has the time of the first byte
-            // instead.
+            // The row does not tell when the killed request ended. The record has the time to the
+            // first byte instead, or 0.
             ms: state.first_byte_ms.unwrap_or(0),
             first_byte_ms: state.first_byte_ms,
             bytes: state.bytes,
@@ -147,7 +148,8 @@ impl InterruptedRequest {
     }
 }
 
-/// Milliseconds since 1970 in an id of version 7.
+/// Returns the milliseconds since 1970 that a UUID of version 7 contains: the arrival of the
+/// request.
 fn time_ms(id: Uuid) -> u64 {
     id.as_u64_pair().0 >> 16
 }
@@ -211,7 +213,8 @@ pub(super) fn write_state(words: &[AtomicU64], state: &RequestState) {
     }
 }
 
-/// Writes the final record. A record that is too long is omitted.
+/// Writes the final record into the row. A record that is too long for the row is omitted; after a
+/// kill, the record is then built from the rest of the row.
 pub(super) fn write_record(words: &[AtomicU64], record: &spool::Record) {
     let json = record.json().as_bytes();
     if json.len() <= (RECORD.len() - 1) * 8 {
@@ -223,7 +226,6 @@ pub(super) fn clear(words: &[AtomicU64]) {
     words[STATE].store(0, Ordering::Release);
 }
 
-/// Writes texts, each with its maximum length in bytes.
 fn write_section(words: &[AtomicU64], texts: &[(&str, usize)]) {
     let mut bytes = [0; MAX_TEXTS];
     let mut end = 0;
@@ -241,7 +243,6 @@ fn write_section(words: &[AtomicU64], texts: &[(&str, usize)]) {
     write_bytes(words, &bytes[..end]);
 }
 
-/// Writes a section, whose bytes must fit.
 fn write_bytes(words: &[AtomicU64], bytes: &[u8]) {
     let mut checksum = Checksum::default();
     for (word, eight) in words[1..].iter().zip(eights(bytes)) {
@@ -290,7 +291,6 @@ impl Checksum {
     }
 }
 
-/// Returns the first characters of a text, at most `max` bytes.
 fn truncate(text: &str, max: usize) -> &str {
     if text.len() <= max {
         return text;
@@ -299,7 +299,8 @@ fn truncate(text: &str, max: usize) -> &str {
     &text[..end.unwrap_or_default()]
 }
 
-/// Reads a row. Returns `None` if the row has no request, or none that can be read.
+/// Reads a row of the in-flight list. Returns `None` if it has no request, or if its id or its
+/// names are damaged.
 pub(super) fn read(row: &[u8; ROW_BYTES]) -> Option<InterruptedRequest> {
     let word = |at: usize| -> u64 {
         let eight = row.as_chunks::<8>().0.get(at);
@@ -346,8 +347,8 @@ pub(super) fn read(row: &[u8; ROW_BYTES]) -> Option<InterruptedRequest> {
     })
 }
 
-/// Reads the tokens. A kill between two stores leaves numbers of different moments, so the total is
-/// at least the sum of its parts.
+/// Reads the token counts of a row. A kill between two stores leaves counts of different moments,
+/// so the total is raised to at least the sum of its parts.
 fn read_usage(word: impl Fn(usize) -> u64, source: u64) -> TokenUsage {
     let count = |at| word(at).min(MAX_TOKENS);
     let (prompt, completion) = (count(PROMPT), count(COMPLETION));
@@ -366,13 +367,13 @@ fn read_usage(word: impl Fn(usize) -> u64, source: u64) -> TokenUsage {
     }
 }
 
-/// True for a name that needs no escapes in JSON, as names of keys and teams.
+/// True for a name of a key or team that needs no escapes in JSON, as all valid names do. A damaged
+/// name would make the usage record invalid.
 fn is_plain(name: &str) -> bool {
     let is_special = |letter: char| letter.is_control() || matches!(letter, '"' | '\\');
     !name.contains(is_special)
 }
 
-/// Makes the checksums of all sections match their bytes, so that fuzzing reaches the parser behind them.
 #[cfg(any(test, fuzzing))]
 pub(super) fn repair(row: &mut [u8; ROW_BYTES]) {
     row[..8].copy_from_slice(&USED.to_ne_bytes());
@@ -390,7 +391,8 @@ fn given(text: String) -> Option<String> {
     Some(text).filter(|text| !text.is_empty())
 }
 
-/// Reads the bytes of a section. Returns `None` if the section is damaged.
+/// Returns the bytes of a section of a row; `None` if their checksum shows that the section is
+/// damaged.
 fn read_bytes(row: &[u8; ROW_BYTES], words: Range<usize>) -> Option<&[u8]> {
     let section = row.get(words.start * 8..words.end * 8)?;
     let (head, bytes) = section.split_first_chunk::<8>()?;
@@ -399,7 +401,7 @@ fn read_bytes(row: &[u8; ROW_BYTES], words: Range<usize>) -> Option<&[u8]> {
     (Checksum::head_of(bytes) == head).then_some(bytes)
 }
 
-/// Reads the texts of a section. Returns `None` if the section is damaged.
+/// Returns the texts of a section of a row; `None` if the section is damaged.
 fn read_section<const COUNT: usize>(
     row: &[u8; ROW_BYTES],
     words: Range<usize>,

@@ -1,4 +1,5 @@
-//! Lists as a server writes them and as the next start reads them, complete or damaged.
+//! Tests of in-flight lists as a server writes them and as the next start reads them, complete or
+//! damaged.
 
 use serde_json::Value;
 
@@ -82,7 +83,7 @@ fn record_has_the_id_and_all_that_is_known_of_the_request() {
     assert_eq!(value(&bytes(&words)), expected);
     clear(&words);
     assert_eq!(read(&bytes(&words)), None);
-    // The next request in the same row has nothing of this one.
+    // The next request in the same row must have nothing of this request.
     write_request(&words, &request(id));
     let next = value(&bytes(&words));
     for name in ["model", "backend", "status", "first_byte_ms"] {
@@ -112,8 +113,8 @@ fn names_are_truncated_at_a_character() {
     }
 }
 
-/// A process can be killed between any two stores. This replays the stores of a request in their order, and
-/// reads the row after each of them.
+/// A process can be killed between any two stores. Replay the stores of a request in their order,
+/// and read the row after each of them: every state must be readable.
 #[test]
 fn row_is_readable_after_every_store() {
     let (before, after) = (words(), words());
@@ -125,7 +126,6 @@ fn row_is_readable_after_every_store() {
     write_model(&after, "fast");
     write_backend(&after, "gpu-2", None);
     write_backend(&after, "gpu-1", Some("llama3:8b"));
-    // The word that selects the section is stored last.
     let (mut row, target) = (bytes(&before), bytes(&after));
     let mut changed: Vec<usize> = (0..ROW_BYTES)
         .filter(|at| row[*at] != target[*at])
@@ -148,7 +148,7 @@ fn damaged_sections_are_omitted_and_numbers_are_bounded() {
         let mut torn = whole;
         torn[at] ^= 0x40;
         if let Some(request) = read(&torn) {
-            // Bytes after the end of the texts do not count.
+            // Bytes in a section after the end of the texts are ignored.
             assert_eq!(Some(request), read(&whole), "{at}");
         }
     }
@@ -181,7 +181,6 @@ fn any_bytes_are_read_without_a_panic() {
     }
 }
 
-/// A list in a data directory, and a staging directory beside it.
 struct World {
     data: tempfile::TempDir,
     staging: Staging,
@@ -210,7 +209,7 @@ impl World {
         files.map(|file| file.unwrap().path()).collect()
     }
 
-    /// Writes a list as a killed server leaves it: with rows, and without a lock.
+    /// Writes an in-flight list as a killed server leaves it: with rows, and without a lock.
     fn leave(&self, ids: &[Uuid]) -> PathBuf {
         let list = self.list();
         let pool = Arc::new(RowPool::new(Arc::clone(&list)));
@@ -275,7 +274,8 @@ fn list_is_recovered_once_its_owner_has_ended_and_then_removed() {
     );
 }
 
-/// A kill between the write of a record and the change of the list leaves both.
+/// A kill after the usage record was persisted and before the row was freed leaves the request in
+/// both files. It must be counted once.
 #[test]
 fn record_that_was_persisted_just_before_the_kill_is_counted_once() {
     let world = World::new();
@@ -295,7 +295,6 @@ fn record_that_was_persisted_just_before_the_kill_is_counted_once() {
         .collect();
     let bytes = std::fs::read(list.path()).unwrap();
     drop((rows, pool, list));
-    // One record was persisted before the kill; one consolidated too.
     world
         .staging
         .stage(&records[0], spool::Durability::Process)
@@ -374,7 +373,6 @@ fn rows_are_reused_and_the_list_stays_small() {
     assert_eq!(length, 2 * SEGMENT_BYTES as u64);
 }
 
-/// Another user could bill any key with a list of its own.
 #[cfg(unix)]
 #[test]
 fn list_that_another_user_may_have_written_is_kept() {

@@ -1,9 +1,8 @@
-//! Fields of a JSON response that determine usage, completeness and errors.
+//! Fields of a JSON response from which metering learns usage, errors and the end of the response.
 
 use super::super::usage::TokenCounts;
 use crate::json::text;
 
-/// Metering facts of a response, or of one event of a streamed response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -11,20 +10,24 @@ use crate::json::text;
 )]
 pub(crate) struct Facts {
     pub(crate) counts: TokenCounts,
-    /// The object has a `usage` object at its top level.
+    /// The object has a `usage` object at its top level. With empty `choices`, this makes a stream
+    /// event a usage event.
     pub(crate) has_usage: bool,
     pub(crate) choices: Choices,
-    /// The object is an error, or has an `error` field.
+    /// The object is an error or has an `error` field, so that no completion is estimated for it.
     pub(crate) is_error: bool,
-    /// The object is the last event of its stream, so the stream counts as ended by the backend.
+    /// The object is the last event of its stream, such as `message_stop`. A stream without it
+    /// counts as truncated unless a finish reason arrived.
     pub(crate) is_last: bool,
     /// The response is queued or in progress, so it has no completion to estimate.
     pub(crate) is_pending: bool,
-    /// Meaning of the first `type` for a session over a WebSocket.
+    /// Meaning of the first `type` field of the object, which determines if an event of a WebSocket
+    /// session reports usage.
     pub(crate) session_event: Option<SessionEvent>,
 }
 
-/// Meaning of an event for the usage of a session over a WebSocket.
+/// Kind of an event of a WebSocket session, which determines if its usage is added to the
+/// session's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionEvent {
     /// A response begins.
@@ -33,7 +36,6 @@ pub(crate) enum SessionEvent {
     ResponseDone,
     /// A transcription ended, and the event may report its usage.
     Transcribed,
-    /// The event reports no usage.
     Other,
 }
 
@@ -53,7 +55,6 @@ impl SessionEvent {
     }
 }
 
-/// The `choices` list of a completion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Choices {
     #[default]
@@ -62,31 +63,27 @@ pub(crate) enum Choices {
     Filled,
 }
 
-/// A nested object that can contain a `usage` object.
+/// Nested object of a response in which a `usage` object is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parent {
-    /// `response` in events of the Responses API.
     Response,
-    /// `message` in Anthropic's `message_start` event.
     Message,
 }
 
-/// A field of a response whose value determines usage, completeness or errors.
+/// Field of a response whose value is read to find usage, completeness or errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ResponseField {
     Usage,
     Choices,
     Error,
-    /// Kind of an event, which shows the end of a stream or an error.
+    /// Kind of an event, from which the end of a stream or an error is recognized.
     Type,
     /// Progress of a response of the Responses API. A queued or unfinished response has no
     /// completion to estimate.
     Status,
-    /// Ollama's mark of the last object.
+    /// Ollama's `done` field, which marks the last object of a response.
     Done,
-    /// Ollama's number of prompt tokens.
     PromptEvalCount,
-    /// Ollama's number of generated tokens.
     EvalCount,
 }
 
@@ -101,7 +98,8 @@ pub(super) enum NameMeaning {
 }
 
 impl NameMeaning {
-    /// Classifies a field name as it is written in JSON: `"us\u0061ge"` is `"usage"`.
+    /// Classifies a field name as it is written in JSON, with escapes: a backend may write
+    /// `"usage"` as `"us\u0061ge"`.
     pub(super) fn classify_escaped(parent: Option<Parent>, name: &[u8]) -> Self {
         if !name.contains(&b'\\') {
             return Self::classify(parent, name);
@@ -130,7 +128,8 @@ impl NameMeaning {
 }
 
 impl ResponseField {
-    /// Maximum length of the field's value. Only the beginning of a longer value is kept.
+    /// Maximum length of the field's value that metering reads. Only the beginning of a longer
+    /// value is kept, so that memory stays bounded.
     pub(super) fn longest(self) -> usize {
         match self {
             Self::Usage => 8 * 1024,
@@ -142,7 +141,7 @@ impl ResponseField {
 }
 
 impl Facts {
-    /// Records the value of a field, which may be truncated.
+    /// Derives the facts from the value of a field, which may be truncated to its maximum length.
     pub(super) fn note(&mut self, field: ResponseField, parent: Option<Parent>, value: &[u8]) {
         match field {
             ResponseField::Usage => {
@@ -181,8 +180,8 @@ impl Facts {
             .get_or_insert_with(|| SessionEvent::classify(name));
     }
 
-    /// Notes the kind of an event, such as `message_stop` or `error`: it determines if the event is
-    /// the last one of its stream, or an error.
+    /// Derives facts from the kind of an event, such as `message_stop` or `error`: that the event
+    /// is the last one of its stream, or an error.
     pub(crate) fn event(&mut self, name: &[u8]) {
         match name {
             b"message_stop"
@@ -202,13 +201,15 @@ impl Facts {
     }
 }
 
-/// True if the value of an `error` field is an error. Some backends send `null`, `false` or `""` for none.
+/// True if the value of an `error` field is an error. Some backends send the field with `null`,
+/// `false` or `""` in every response.
 pub(crate) fn is_error_value(value: &[u8]) -> bool {
     const NONE: [&[u8]; 3] = [b"null", b"false", b"\"\""];
     !NONE.iter().any(|none| value.starts_with(none))
 }
 
-/// True if a `choices` list, of which only the beginning may be known, has an element.
+/// True if a `choices` list has an element. Only the beginning of the list may be known; it is
+/// enough to tell a completion from a usage event.
 pub(super) fn is_filled(value: &[u8]) -> bool {
     let inner = value.strip_prefix(b"[").unwrap_or_default();
     let first = inner.trim_ascii_start().first();

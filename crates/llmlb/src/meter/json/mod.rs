@@ -1,11 +1,13 @@
 //! Finds usage, errors and the end of a JSON response while the response passes to the client.
 //!
-//! A response may arrive in any chunks and have any size: a list of embeddings has megabytes, with the
-//! usage at its end. So the response is neither buffered nor parsed. A [`Finder`] tracks brackets and
-//! strings, about as fast as a byte search, and copies only the values of known fields. A `"usage"`
-//! inside a string or a tool's arguments does not match, wherever the chunks are split.
+//! A response may arrive in any chunks and have any size: a list of embeddings has megabytes, with
+//! the usage at its end. So the response is neither buffered nor parsed. A [`Finder`] tracks
+//! brackets and strings, about as fast as a byte search, and copies only the values of known
+//! fields. A `"usage"` inside a string or a tool's arguments does not count, wherever the chunks
+//! are split.
 //!
-//! Of invalid JSON the finder may find some fields or none. It never fails.
+//! If a response is invalid JSON, the finder may find some of its fields or none, but it never
+//! fails: the response is forwarded to the client in any case.
 
 mod facts;
 #[cfg(test)]
@@ -21,58 +23,57 @@ use crate::json;
 use crate::json::{find_quote, next_structural};
 use facts::{NameMeaning, Parent, ResponseField};
 
-/// Number of bytes at the end of a response that are searched for usage first, before the whole response
-/// is read.
+/// Number of bytes at the end of a complete response that are searched for usage first. Most
+/// responses have it there, so the rest need not be read.
 const END: usize = 4 << 10;
-/// The field name `usage`. The quotation marks cannot match within a string, where they are escaped.
+/// Field name `usage` with its quotation marks. Within a JSON string they would be escaped, so
+/// generated text cannot match.
 static USAGE_NAME: LazyLock<memmem::Finder<'static>> =
     LazyLock::new(|| memmem::Finder::new(br#""usage":"#));
 
-/// Reads one JSON object that arrives in chunks.
+/// Searches one JSON object, which arrives in chunks, for the fields that determine usage.
 #[derive(Debug, Default)]
 pub(crate) struct Finder {
     state: ParserState,
-    /// The last byte was a backslash that escapes the next byte.
+    /// True if the previous byte was a backslash within a string, so that a quotation mark as the
+    /// next byte does not end the string.
     is_escaped: bool,
-    /// Number of open brackets in the current value.
     depth: u64,
-    /// Beginning of a field name that is split between chunks.
+    /// Beginning of a field name whose end is in a later chunk.
     name: NameBuffer,
-    /// Meaning of the last field name.
     meaning: NameMeaning,
-    /// The nested object whose fields are read; `None` at the top level.
+    /// Nested object (`response` or `message`) whose fields are being read; `None` at the top
+    /// level.
     parent: Option<Parent>,
-    /// The field whose value is being read, and the part of the value from earlier chunks.
+    /// Field whose value is being read. `kept` has the part of the value from earlier chunks.
     field: Option<ResponseField>,
     kept: Vec<u8>,
     facts: Facts,
 }
 
-/// Position of the parser in the JSON grammar, kept between chunks: the token that it expects next.
+/// Token of the JSON grammar that the parser expects next, kept between chunks so that a response
+/// can be split anywhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ParserState {
     #[default]
     Start,
-    /// The parser expects a field name, or the end of the object.
     Name,
     InName,
     Colon,
     Value,
-    /// Inside a string that is the value of a field.
     InString,
-    /// Inside an object or a list that is the value of a field.
     InNested,
     InNestedString,
-    /// Inside a number or a literal such as `true`.
     InScalar,
-    /// The parser expects a comma, or the end of the object.
     After,
     End,
-    /// The input is not an object, or not valid JSON. The rest is ignored.
+    /// The input is not a JSON object. The rest is ignored, because a body of any format may pass
+    /// to the client.
     Invalid,
 }
 
-/// Buffer for a field name. Names longer than all known ones are not stored.
+/// Buffer for a field name that is split between chunks. Names longer than all known ones are not
+/// stored, so that its size is fixed.
 #[derive(Debug, Default)]
 struct NameBuffer {
     bytes: [u8; 32],
@@ -80,12 +81,11 @@ struct NameBuffer {
 }
 
 impl Finder {
-    /// Returns the usage, the errors and the end of the response, as far as they have arrived.
+    /// Returns what has been found so far: usage, errors and the end of the response.
     pub(crate) fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// True if the end of the object was read.
     pub(crate) fn is_over(&self) -> bool {
         self.state == ParserState::End
     }
@@ -95,21 +95,23 @@ impl Finder {
         self.state == ParserState::Invalid
     }
 
-    /// True if the object has choices. The beginning of the list is enough to know.
+    /// True if the object has at least one choice, so that it is no usage event. The beginning of
+    /// an unfinished list suffices.
     pub(crate) fn has_choices(&self) -> bool {
         let begun = self.field == Some(ResponseField::Choices);
         self.facts.choices == Choices::Filled || (begun && facts::is_filled(&self.kept))
     }
 
-    /// Reads a response that has arrived completely. Most responses have their usage near the end, so the
-    /// end is read first. Everything is read only if the end has no complete usage.
+    /// Reads a response that has arrived completely. Most responses have their usage near the end,
+    /// so the end is read first, and everything only if no complete usage is found there.
     pub(crate) fn read_response(&mut self, piece: &[u8]) {
         if self.state != ParserState::Start || !self.read_end(piece) {
             self.read(piece);
         }
     }
 
-    /// Reads the usage near the end of the response. Returns `false` if there is none at the top level.
+    /// Searches only the end of the response for usage. Returns `false` if there is no `usage` at
+    /// the top level, so that the caller reads everything.
     fn read_end(&mut self, piece: &[u8]) -> bool {
         let from = piece.len().saturating_sub(END);
         let Some(near) = USAGE_NAME.find_iter(&piece[from..]).last() else {
@@ -130,13 +132,15 @@ impl Finder {
         is_read
     }
 
-    /// Fast path for an object that arrives in one chunk. Returns `false` if the object is not complete,
-    /// or has a nested object that can contain usage.
+    /// Fast path for an object that arrives in one chunk. Returns `false` if the object is not
+    /// complete or has a nested object that can contain usage, so that the caller tracks its
+    /// brackets and strings.
     fn read_whole(&mut self, piece: &[u8]) -> bool {
         let (mut facts, mut is_flat) = (Facts::default(), true);
         let read = json::fields(piece, |name, at| match NameMeaning::classify(None, name) {
             NameMeaning::Field(field) => {
-                // Pass one byte more than the maximum, which shows that the value is too long.
+                // Pass one byte more than the maximum length, from which `note` recognizes that the
+                // value is too long.
                 let end = at.end.min(at.start + field.longest() + 1);
                 facts.note(field, None, &piece[at.start..end]);
             }
@@ -151,13 +155,12 @@ impl Finder {
         is_read
     }
 
-    /// Reads the next chunk.
+    /// Reads the next chunk of the object, which may begin and end anywhere, even within a string.
     pub(crate) fn read(&mut self, piece: &[u8]) {
         if self.state == ParserState::Start && self.read_whole(piece) {
             return;
         }
         let mut at = 0;
-        // Start of the current value in this chunk.
         let mut from = 0;
         while let Some(&byte) = piece.get(at) {
             match self.state {
@@ -233,14 +236,15 @@ impl Finder {
         self.keep(&piece[from.min(piece.len())..]);
     }
 
-    /// Marks the input as invalid unless this byte is white space.
+    /// Skips white space between two JSON tokens. Any other byte marks the input as invalid.
     fn skip_space(&mut self, byte: u8) {
         if !is_space(byte) {
             self.state = ParserState::Invalid;
         }
     }
 
-    /// Reads to the end of a field name, or of the chunk. Returns the offset of that end.
+    /// Reads a field name to its end, or to the end of the chunk. Returns the offset in the chunk
+    /// at which reading continues.
     fn read_name(&mut self, piece: &[u8], at: usize) -> usize {
         let (end, is_closed) = self.string(piece, at);
         if is_closed && self.name.length == 0 {
@@ -255,7 +259,8 @@ impl Finder {
         end
     }
 
-    /// Reads to the end of a string, or of the chunk. Returns the offset, and `true` if the string ended.
+    /// Reads a string to its closing quotation mark, or to the end of the chunk. Returns the offset
+    /// at which reading continues, and `true` if the string ended.
     fn string(&mut self, piece: &[u8], mut from: usize) -> (usize, bool) {
         if self.is_escaped {
             self.is_escaped = false;
@@ -276,7 +281,8 @@ impl Finder {
         (piece.len(), false)
     }
 
-    /// Begins a value whose first byte is given.
+    /// Begins a value of a field: its first byte determines if it is a string, an object, a list or
+    /// another value.
     fn begin(&mut self, byte: u8) {
         self.field = None;
         match self.meaning {
@@ -300,13 +306,14 @@ impl Finder {
         };
     }
 
-    /// Ends a value. `rest` is its part in the current chunk.
+    /// Ends the value of a field and derives the facts from it. `rest` is its part in the current
+    /// chunk.
     fn end(&mut self, rest: &[u8]) {
         self.state = ParserState::After;
         let Some(field) = self.field else { return };
         let value = if self.kept.is_empty() {
-            // Truncate the value as `keep` truncates a value that is split between chunks. The result
-            // must not depend on the split.
+            // Truncate a value that is in one chunk exactly as `keep` truncates one that is split
+            // between chunks. Otherwise the usage would depend on the split.
             &rest[..rest.len().min(field.longest() + 1)]
         } else {
             self.keep(rest);
@@ -316,7 +323,8 @@ impl Finder {
         self.facts.note(field, self.parent, value);
     }
 
-    /// Buffers more of the current value, up to the maximum length of its field.
+    /// Buffers the next part of the current value, up to the maximum length of its field, so that
+    /// memory stays bounded.
     fn keep(&mut self, more: &[u8]) {
         if let Some(field) = self.field {
             let room = (field.longest() + 1).saturating_sub(self.kept.len());
@@ -351,7 +359,6 @@ impl NameBuffer {
         self.length = end.min(self.bytes.len());
     }
 
-    /// Returns the buffered name without its closing quotation mark; empty if the mark has not arrived.
     fn written(&self) -> &[u8] {
         let written = &self.bytes[..self.length];
         written.strip_suffix(b"\"").unwrap_or_default()

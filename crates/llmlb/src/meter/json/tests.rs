@@ -1,4 +1,5 @@
-//! The finder returns the same facts however a response is split into chunks.
+//! Tests that the finder returns the same usage, errors and end however a response is split into
+//! chunks.
 
 use std::fmt::Write as _;
 
@@ -16,7 +17,8 @@ fn whole(text: &str) -> Facts {
     finder.facts
 }
 
-/// Reads the text in one chunk, split in two at every offset, byte by byte and in random chunks.
+/// Reads a response in one chunk, split in two at every offset, byte by byte and in random chunks.
+/// Every way must return the same facts.
 fn every_way(text: &str) -> Facts {
     let expected = whole(text);
     let bytes = text.as_bytes();
@@ -28,8 +30,7 @@ fn every_way(text: &str) -> Facts {
         assert_eq!(finder.facts, expected, "{pieces:?}");
         assert!(finder.is_over());
     };
-    // Split the text in two at every offset. A long text is split at about 1000 offsets only, so
-    // that the test stays fast.
+    // Split a long text at about 1000 offsets only, so that the test stays fast.
     for at in (0..=bytes.len()).step_by(1 + bytes.len() / 1000) {
         read(&[&bytes[..at], &bytes[at..]]);
     }
@@ -134,7 +135,7 @@ fn usage_in_nested_objects_and_strings_is_ignored() {
     }
     let escaped = r#"{"us\u0061ge":{"prompt_tokens":1}}"#;
     assert_eq!(tokens(&every_way(escaped), Api::Chat), Some((1, 0, 0)));
-    // The name is decoded once: this one contains a backslash.
+    // The escaped backslash is decoded once, so the name is not `usage` but contains a backslash.
     let backslash = r#"{"us\\u0061ge":{"prompt_tokens":1}}"#;
     assert_eq!(tokens(&every_way(backslash), Api::Chat), None);
 }
@@ -201,7 +202,8 @@ fn buffer_of_a_long_value_is_bounded() {
     }
 }
 
-/// Writes a random JSON object that has the known field names at all depths.
+/// Returns a random JSON object with the known field names at all depths. Only those at the right
+/// depth may count.
 fn document(dice: &mut Dice, text: &mut String, deep: usize) {
     text.push('{');
     for place in 0..dice.below(5) {
@@ -252,7 +254,6 @@ fn finder_agrees_with_a_json_parser_on_random_documents() {
         let mut text = String::new();
         document(&mut dice, &mut text, 3);
         let value: Value = serde_json::from_str(&text).unwrap();
-        // The parser drops all but the last of duplicate fields, so documents with duplicates are skipped.
         if serde_json::to_string(&value).unwrap().matches(':').count() != text.matches(':').count()
         {
             continue;
@@ -271,7 +272,8 @@ fn finder_agrees_with_a_json_parser_on_random_documents() {
     assert!(with_usage > 40, "{with_usage}");
 }
 
-/// Returns the usage found from the end of a response, and by reading all of it.
+/// Returns the usage found by searching from the end of a response, and the usage found by reading
+/// all of it. Both must be equal.
 fn both_ways(text: &str) -> [TokenCounts; 2] {
     let (mut from_end, mut all) = (Finder::default(), Finder::default());
     from_end.read_response(text.as_bytes());
@@ -291,11 +293,11 @@ fn search_from_the_end_finds_the_same_usage_as_a_full_read() {
         ),
         (format!(r#"{{"x":"\"usage\":{{}}",{usage}}}"#), true),
         (format!(r#"{{{usage},"usage":null}}"#), true),
-        // The usage of a nested object does not count.
+        // Usage in a nested object must not count.
         (format!(r#"{{"choices":[{{{usage}}}]}}"#), false),
         (format!(r#"{{"choices":[],"x":{{{usage}}}}}"#), false),
         (format!(r#"{{"choices":[],"x":{{{usage}}},"y":1}}"#), false),
-        // The response has no usage, an empty usage, or usage outside of a top-level object.
+        // These responses have no usage, an empty one, or one outside of the top-level object.
         (
             r#"{"x":"a","y\"usage":{"prompt_tokens":9}}"#.to_owned(),
             false,
@@ -309,12 +311,12 @@ fn search_from_the_end_finds_the_same_usage_as_a_full_read() {
         assert_eq!(from_end, all, "{text}");
         assert_eq!(from_end != TokenCounts::default(), has_usage, "{text}");
     }
-    // Truncate a response at every offset: the finder must not fail.
     let text = format!(r#"{{"choices":[],{usage},"x":1}}"#);
     for end in 0..text.len() {
         both_ways(&text[..end]);
     }
-    // The usage is more than `END` bytes in front of the end, so the whole response is read.
+    // Usage more than `END` bytes in front of the end is not found by the search from the end, so
+    // the whole response must be read.
     let text = format!(r#"{{{usage},"x":"{}"}}"#, "y".repeat(2 * END));
     assert_eq!(both_ways(&text)[0], both_ways(&text)[1]);
 }

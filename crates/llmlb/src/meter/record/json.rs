@@ -1,4 +1,5 @@
-//! Serializes one JSON object on a line, without the allocations of a JSON library.
+//! Serializes a usage record as one JSON object on a line, without the allocations of a JSON
+//! library.
 
 use super::MAX_NAME;
 
@@ -46,13 +47,15 @@ impl<'a> ObjectWriter<'a> {
         self.text.push('"');
     }
 
-    /// Writes a text that needs no escapes, such as a constant or a UUID.
+    /// Writes a text unescaped, so it must need no escapes, such as a constant or a UUID. A
+    /// quotation mark would break the record.
     pub(super) fn plain(&mut self, name: FieldName, text: &str) {
         self.name(name);
         self.plain_string(text);
     }
 
-    /// Writes any text, escaped and truncated to [`MAX_NAME`] characters.
+    /// Writes any text, such as a model name that a client chose, escaped and truncated to
+    /// [`MAX_NAME`] characters.
     pub(super) fn text(&mut self, name: FieldName, text: Option<&str>) {
         self.name(name);
         match text {
@@ -162,7 +165,8 @@ fn write_digits(space: &mut [u8], mut number: u64) {
     }
 }
 
-/// Returns the first [`MAX_NAME`] characters of a text.
+/// Returns the first [`MAX_NAME`] characters of a text, so that a client cannot make a usage record
+/// long.
 fn truncate(text: &str) -> &str {
     if text.len() <= MAX_NAME {
         return text;

@@ -9,8 +9,8 @@
 //!  "first_byte_ms":120,"bytes":5120,"instance":"gpu-1:32768"}
 //! ```
 //!
-//! Reports sum each field whose name is `tokens` or ends in `_tokens` separately. A total is therefore the
-//! sum of `tokens` alone. The other fields are its parts (`prompt_tokens`, `completion_tokens`), parts of
+//! Reports sum each field whose name is `tokens` or ends in `_tokens` separately, so `tokens` alone
+//! is the total. The other fields are its parts (`prompt_tokens`, `completion_tokens`), parts of
 //! these (`cached_tokens`, `reasoning_tokens`), or the same number again if it is an estimate
 //! (`estimated_tokens`). `reasoning_tokens` and `estimated_tokens` are omitted if they are 0.
 
@@ -24,52 +24,49 @@ use super::usage::{TokenUsage, UsageSource};
 use crate::endpoint::Api;
 use json::{ObjectWriter, field};
 
-/// Maximum number of characters of a name in a record. Clients choose model names, so longer names are
-/// truncated.
+/// Maximum number of characters of a name in a usage record. Clients choose model names, so longer
+/// names are truncated to bound the record.
 const MAX_NAME: usize = 200;
 
-/// Usage record of one request that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Record<'a> {
-    /// Unique id of the record, a UUID of version 7.
+    /// Unique id of the record, a UUID of version 7. A record that is staged again under the same
+    /// id counts once.
     pub(crate) id: Uuid,
-    /// Arrival of the request, in milliseconds since 1970.
     pub(crate) time_ms: u64,
     /// The `x-request-id` that the client and the backend know.
     pub(crate) request_id: &'a str,
-    /// Name of the client's API key. It needs no escapes.
+    /// Name of the client's API key. Valid names need no escapes in JSON.
     pub(crate) key: Option<&'a str>,
-    /// Team of the key, omitted from the record if there is none.
     pub(crate) team: Option<&'a str>,
-    /// Model name in the client's request.
     pub(crate) model: Option<&'a str>,
     /// Model name that was sent to the backend. Omitted from the record if it equals `model`.
     pub(crate) served_model: Option<&'a str>,
     /// Backend that responded.
     pub(crate) backend: Option<&'a str>,
     pub(crate) api: Api,
-    /// Path without ids and query, so that records can be grouped by it.
+    /// Path of the request without ids and query, so that records can be grouped by path.
     pub(crate) path: &'a str,
     pub(crate) is_stream: bool,
     /// Status of the response to the client; `None` if the client received none.
     pub(crate) status: Option<u16>,
     pub(crate) outcome: Outcome,
-    /// The limit for which llmlb aborted the request.
+    /// The limit for which llmlb aborted the request, such as a timeout; `None` if llmlb aborted
+    /// nothing.
     pub(crate) reason: Option<&'a str>,
-    /// Attempts that yielded no response for the client, each with its backend and error.
+    /// Failed attempts, each with its backend and error: they yielded no response for the client.
     pub(crate) attempts: &'a [Attempt<'a>],
     pub(crate) usage: TokenUsage,
     /// Milliseconds from the first byte of the request to the last byte of the response.
     pub(crate) ms: u64,
     /// Milliseconds from the first byte of the request to the first byte of the response body.
     pub(crate) first_byte_ms: Option<u64>,
-    /// Length of the response body.
     pub(crate) bytes: u64,
-    /// Name of the server that served the request. It needs no escapes.
+    /// Name of the server that served the request. Valid names need no escapes in JSON.
     pub(crate) instance: &'a str,
 }
 
-/// A failed attempt to send the request to a backend.
+/// Failed attempt to get a response for the request from a backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attempt<'a> {
     pub(crate) backend: &'a str,
@@ -87,14 +84,13 @@ pub(crate) enum Outcome {
     Cut,
     /// No backend responded.
     Failed,
-    /// llmlb rejected the request without sending it to a backend.
+    /// llmlb rejected the request, so the client received no backend's response.
     Refused,
     /// The server was killed while the request was in flight.
     Interrupted,
 }
 
 impl Outcome {
-    /// Returns the value of the field `outcome` in a usage record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Complete => "complete",
@@ -108,7 +104,7 @@ impl Outcome {
 }
 
 impl Record<'_> {
-    /// Returns the record in the form that the spool stages.
+    /// Returns the record as the line of JSON that the spool stages.
     pub(crate) fn staged(&self) -> spool::Record {
         let mut json = String::with_capacity(640);
         self.write(&mut json);

@@ -1,4 +1,4 @@
-//! Records as a JSON parser and the spool read them.
+//! Tests that a JSON parser and the spool read usage records as they were meant.
 
 use serde_json::{Value, json};
 
@@ -195,7 +195,6 @@ fn spool_stages_a_record_unchanged_and_sums_each_number_once() {
     let usage = std::fs::read_dir(dir.path().join("usage")).unwrap();
     let days: Vec<Value> = usage
         .map(|entry| entry.unwrap().path())
-        // Skip the files by hour: they contain the totals of the files by day once more.
         .filter(|path| {
             let name = path.file_name().unwrap().to_string_lossy();
             name.ends_with(".json") && !name.contains('T')

@@ -1,5 +1,5 @@
-//! Finds the generated text in a stream event, to estimate its tokens. The text is found by its field name,
-//! without parsing the event, since an estimate need not be exact.
+//! Finds the generated text in an event of a stream, to estimate its tokens. The text is found by
+//! its field name, without parsing the event, since an estimate need not be exact.
 
 use std::sync::LazyLock;
 
@@ -35,7 +35,7 @@ fn search(names: &[&'static str]) -> Vec<Search<'static>> {
     names.iter().map(|name| Search::new(*name)).collect()
 }
 
-/// Returns the length of the text in the data of an event, in parts of a token.
+/// Returns the length of the generated text in the data of an event, in parts of a token.
 pub(super) fn parts(api: Api, data: &[u8]) -> u64 {
     let names: &[Search<'_>] = match api {
         Api::Chat | Api::OllamaChat => &CHAT,

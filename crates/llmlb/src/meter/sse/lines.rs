@@ -3,7 +3,8 @@
 
 use memchr::{memchr2, memrchr2};
 
-/// Iterator over the lines of a text, without their line breaks. The last line need not have one.
+/// Iterator over the lines of an event stream, without their line breaks. The last line need not
+/// have a line break.
 pub(super) struct SseLines<'a> {
     rest: &'a [u8],
 }
@@ -27,13 +28,15 @@ impl<'a> Iterator for SseLines<'a> {
 }
 
 impl SseLines<'_> {
-    /// Number of bytes after the last line that was returned.
+    /// Returns the number of bytes after the last line that was returned, from which the caller
+    /// computes the offset of an event's end.
     pub(super) fn remaining(&self) -> usize {
         self.rest.len()
     }
 }
 
-/// True if every line is a field or a comment of an event stream. The last line may be incomplete.
+/// True if every line is a field or a comment of an event stream. Text that is no event must not be
+/// taken for a usage event and removed. The last line may be incomplete.
 pub(super) fn is_event(text: &[u8]) -> bool {
     const NAMES: [&[u8]; 6] = [b"data", b"event", b"id", b"retry", b":", b"\xEF\xBB\xBF"];
     lines(text).all(|line| {
@@ -42,7 +45,8 @@ pub(super) fn is_event(text: &[u8]) -> bool {
     })
 }
 
-/// True if an event stream can begin with this text, which may be a single byte.
+/// True if a response that begins with this text, which may be a single byte, can be an event
+/// stream.
 pub(crate) fn may_begin(text: &[u8]) -> bool {
     const NAMES: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
     let mut names = NAMES.iter();
@@ -59,7 +63,7 @@ fn past_end(text: &[u8], end: usize) -> usize {
 }
 
 /// Returns the end of the last complete event in a text that begins with an event; 0 if no event is
-/// complete.
+/// complete. The rest is kept for the next chunk.
 pub(super) fn last_end(text: &[u8]) -> usize {
     let mut before = text.len();
     while let Some(end) = memrchr2(b'\n', b'\r', &text[..before]) {
@@ -75,12 +79,13 @@ pub(super) fn last_end(text: &[u8]) -> usize {
     0
 }
 
-/// Returns the end of the current event in `text`. `last` is the last byte of the event's earlier chunks.
+/// Returns the end of the current event in `text`, the next chunk. `last` is the previous chunk's
+/// last byte, because the two line breaks that end an event may be split between chunks.
 pub(super) fn end_after(last: u8, text: &[u8]) -> Option<usize> {
     let mut at = 0;
     if last == b'\r' && text.first() == Some(&b'\n') {
-        // The chunk begins with the `\n` of a `\r\n` that is split between two chunks. It belongs to the
-        // previous line.
+        // The chunk begins with the `\n` of a `\r\n` that is split between two chunks. Skip it: as
+        // a line break of its own it would end the event too early.
         at = 1;
     }
     let mut is_line_empty = matches!(last, b'\n' | b'\r');
@@ -144,8 +149,8 @@ mod tests {
             let bytes = text.as_bytes();
             for at in 1..bytes.len() - 1 {
                 let found = end_after(bytes[at - 1], &bytes[at..]).map(|end| at + end);
-                // If the split is inside the CRLF that ends the event, the CR in the first chunk has
-                // ended the event already.
+                // If the chunk is split inside the CRLF of the empty line, the CR in the first
+                // chunk has ended the event already.
                 let expected = match last_end(&bytes[..at]) {
                     0 => Some(bytes.len() - 1),
                     _ => None,

@@ -1,4 +1,5 @@
-//! Reads an event stream (SSE) while it passes to the client.
+//! Reads an event stream (SSE) while it passes to the client, to find its usage and to hide usage
+//! that the client did not request.
 //!
 //! Bytes are forwarded unchanged and at once. Only events that contain `"usage"` are parsed. If the client
 //! did not request usage, the event with `usage` and empty `choices` is removed ([`usage_event`]). To
@@ -22,11 +23,12 @@ use partial_event::PartialEvent;
 pub(crate) use summary::StreamSummary;
 use usage_event::Splice;
 
-/// Maximum length of a usage event that is hidden from the client, in bytes. A longer event is
+/// Maximum length in bytes of a usage event that is hidden from the client. A longer event is
 /// forwarded: it contains more than usage, and holding it back would delay the client.
 const MAX_HIDDEN: usize = 16 * 1024;
 
-/// Treatment of usage events: events with `usage` and empty `choices`.
+/// Treatment of usage events (events with `usage` and empty `choices`): clients that did not
+/// request them may fail on the empty list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UsageEvents {
     /// The client requested usage, so usage events are forwarded.
@@ -35,24 +37,22 @@ pub(crate) enum UsageEvents {
     Hide,
 }
 
-/// Reader of one event stream.
 #[derive(Debug)]
 pub(crate) struct Sse {
     usage_events: UsageEvents,
     summary: StreamSummary,
-    /// The event whose end has not arrived.
+    /// Event whose end is in a later chunk.
     partial: PartialEvent,
-    /// Set if the last chunk ended with `\r`, whose `\n` may follow: true if the event was removed, so that
-    /// the `\n` must be removed too.
+    /// Set if the last chunk ended with `\r`, whose `\n` may follow in the next chunk: true if the
+    /// event in front of it was removed, so that the `\n` must be removed too.
     after_return: Option<bool>,
 }
 
-/// Changes to a chunk that is forwarded.
 #[derive(Debug, Default)]
 struct ChunkEdit {
-    /// Bytes that were held back and are sent in front of the chunk.
+    /// Bytes of earlier chunks that were held back and are now sent in front of the chunk.
     front: Vec<u8>,
-    /// Parts of the chunk to replace, in ascending order.
+    /// Ranges of the chunk to remove or replace, in ascending order.
     splices: Vec<Splice>,
 }
 
@@ -66,17 +66,18 @@ impl Sse {
         }
     }
 
-    /// True if usage events are removed, so that fewer bytes are forwarded than arrive.
+    /// True if usage events are removed, so that the client may receive fewer bytes than the
+    /// backend sent and a Content-Length would be wrong.
     pub(crate) fn is_hiding(&self) -> bool {
         self.usage_events == UsageEvents::Hide
     }
 
-    /// Returns the usage, the errors and the end of the stream, as far as they have arrived.
     pub(crate) fn summary(&self) -> &StreamSummary {
         &self.summary
     }
 
-    /// Reads a chunk. Returns the bytes to forward to the client, which may be none.
+    /// Reads a chunk of the stream. Returns the bytes to forward to the client: none if all of them
+    /// are hidden or held back.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         if data.is_empty() {
             return data;
@@ -115,18 +116,19 @@ impl Sse {
         edit.apply(data)
     }
 
-    /// Ends the stream. Returns the bytes that were held back, unless they are a usage event.
+    /// Ends the stream. Returns the bytes that were held back, unless they turn out to be a usage
+    /// event.
     pub(crate) fn finish(&mut self) -> Bytes {
         if !self.partial.is_open() {
             return Bytes::new();
         }
         let mut edit = ChunkEdit::default();
-        // Some backends omit the line breaks after the last event.
+        // Some backends omit the line breaks after the last event. Add them, otherwise the usage in
+        // it would not be read.
         self.close(b"\n\n", &mut edit);
         edit.front.into()
     }
 
-    /// Continues the incomplete event with a chunk that does not end it.
     fn grow(&mut self, data: Bytes) -> Bytes {
         let front = self.partial.grow(&data);
         self.summary.saw_end |= self.partial.is_end_mark();
@@ -137,7 +139,6 @@ impl Sse {
         ChunkEdit { front, splices }.apply(data)
     }
 
-    /// Completes the incomplete event with `end`, the beginning of the current chunk.
     fn close(&mut self, end: &[u8], edit: &mut ChunkEdit) {
         let held = self.partial.is_held().then(|| self.partial.length());
         match self.partial.close(end) {
@@ -158,8 +159,8 @@ impl Sse {
         }
     }
 
-    /// Reads `text`, a sequence of complete events, and adds the usage events to be removed to `edit`. `base` is
-    /// the offset of `text` in the bytes that `edit` changes.
+    /// Reads complete events for metering, and adds the usage events that the client must not see
+    /// to `edit`. `base` is the offset of `text` in the bytes that `edit` changes.
     fn events(&mut self, text: &[u8], base: usize, edit: &mut ChunkEdit) {
         let mut usage = summary::next_usage(text, 0);
         let mut begin = 0;
@@ -171,7 +172,8 @@ impl Sse {
                 continue;
             }
             let end = text.len() - lines.remaining();
-            // Comments may have arrived in an earlier chunk than their event, so they are not part of it.
+            // Do not count comment lines as part of the event behind them: they may have arrived in
+            // an earlier chunk and been forwarded already.
             begin += comments(&text[begin..end]);
             if usage.is_some_and(|at| at < begin) {
                 usage = summary::next_usage(text, begin);
@@ -191,8 +193,8 @@ impl Sse {
         }
     }
 
-    /// Removes a usage event, or only its `usage` field if the event has other fields for the client. `event`
-    /// has no comments at its start.
+    /// Removes a usage event from the stream, or only its `usage` field if the event has other
+    /// fields for the client. `event` has no comments at its start.
     fn hide(&self, event: &[u8], base: usize, edit: &mut ChunkEdit) {
         if let Some(splices) = usage_event::without_usage(self.summary.api(), event) {
             edit.splices.extend(splices.map(|splice| Splice {
@@ -215,7 +217,8 @@ fn comments(event: &[u8]) -> usize {
     {
         length += match &event[length + end..] {
             [b'\r', b'\n', ..] => end + 2,
-            // The `\n` that completes this line break may follow in the next chunk.
+            // Do not forward this comment yet: the `\n` that completes its line break may follow in
+            // the next chunk.
             [b'\r'] => break,
             _ => end + 1,
         };
@@ -224,7 +227,8 @@ fn comments(event: &[u8]) -> usize {
 }
 
 impl ChunkEdit {
-    /// Returns the edited chunk. Bytes are copied only if several parts of the chunk remain.
+    /// Returns the chunk with its edits. Bytes are copied only if several parts of the chunk
+    /// remain.
     fn apply(self, data: Bytes) -> Bytes {
         if self.front.is_empty() && self.splices.is_empty() {
             return data;

@@ -1,4 +1,5 @@
-//! The event of a stream whose end has not arrived.
+//! Event of a stream whose end has not arrived: its buffered bytes, or a reader of an event too
+//! long to buffer.
 
 use super::super::json::Finder;
 use super::lines::{end_after, is_event};
@@ -6,17 +7,17 @@ use super::summary::read;
 use super::usage_event::is_usage_event;
 use super::{MAX_HIDDEN, UsageEvents};
 
-/// Maximum length of an event that is buffered. A longer event, such as one with an image, is read in
-/// chunks by a [`Finder`].
+/// Maximum length of an event that is buffered. A longer event, such as one with an image, is read
+/// in chunks by a [`Finder`], so that memory stays bounded.
 const MAX_BUFFERED: usize = 64 * 1024;
 
-/// The part of an event that has arrived.
 #[derive(Debug, Default)]
 pub(super) struct PartialEvent {
     bytes: Vec<u8>,
-    /// Reads the event if it is too long to buffer; `bytes` is then empty.
+    /// Reads the event in chunks if it is too long to buffer; `bytes` is then empty.
     long: Option<Box<Finder>>,
-    /// Last byte that arrived; `None` between events.
+    /// Last byte of the event that arrived, because the two line breaks that end the event may be
+    /// split between chunks. `None` between events.
     last: Option<u8>,
     /// True if no byte of the event has been sent to the client, because the event may turn out to
     /// be a usage event that is hidden.
@@ -39,26 +40,26 @@ impl PartialEvent {
         self.is_held
     }
 
-    /// Number of buffered bytes.
     pub(super) fn length(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Returns the offset in `data`, the next chunk, at which the open event ends. `None` if the
-    /// event does not end in this chunk.
+    /// Returns the offset in `data`, the next chunk, at which the incomplete event ends; `None` if
+    /// it does not end in this chunk.
     pub(super) fn end_in(&self, data: &[u8]) -> Option<usize> {
         end_after(self.last?, data)
     }
 
-    /// Begins an event that does not end in this chunk.
+    /// Starts to buffer an event whose end is not in this chunk. If usage events are hidden, its
+    /// bytes are held back.
     pub(super) fn begin(&mut self, bytes: &[u8], usage_events: UsageEvents) {
         self.is_held = usage_events == UsageEvents::Hide;
         self.bytes.clear();
         self.add(bytes);
     }
 
-    /// Continues the event with a chunk that does not end it. Returns bytes that were held back, if the
-    /// event can no longer be a usage event.
+    /// Continues the event with a chunk that does not end it. Returns the bytes that were held back
+    /// if the event can no longer be a usage event, so that the client waits no longer.
     pub(super) fn grow(&mut self, more: &[u8]) -> Vec<u8> {
         let mut front = Vec::new();
         if self.is_held {
@@ -98,7 +99,8 @@ impl PartialEvent {
         }
     }
 
-    /// True if the event is `data: [DONE]`. Some backends send no empty line after it.
+    /// True if the event is `data: [DONE]`, the end of the stream. Some backends send no empty line
+    /// after it, so this is checked before the event is complete.
     pub(super) fn is_end_mark(&self) -> bool {
         let line = self.bytes.trim_ascii_end();
         let is_one_line = memchr::memchr2(b'\n', b'\r', line).is_none();
@@ -106,7 +108,6 @@ impl PartialEvent {
         is_one_line && data.trim_ascii_start() == b"[DONE]"
     }
 
-    /// Completes the event with `end`, its last bytes.
     pub(super) fn close(&mut self, end: &[u8]) -> CompleteEvent {
         self.last = None;
         self.is_held = false;

@@ -1,4 +1,4 @@
-//! Facts of a stream, collected from its events: usage, errors and the end.
+//! Collects usage, errors and the end of a stream from its events.
 
 use std::sync::LazyLock;
 
@@ -15,8 +15,8 @@ use crate::endpoint::Api;
 /// Number of bytes that are kept of the last event. They suffice to recognize an error or a finish reason.
 const KEPT: usize = 1024;
 
-/// Usage, errors and end of a stream, as far as its events have arrived. They determine the usage
-/// record of the request.
+/// Usage, errors and end of a stream, as far as its events have arrived. The usage record of the
+/// request is written from them.
 #[derive(Debug)]
 pub(crate) struct StreamSummary {
     api: Api,
@@ -24,11 +24,12 @@ pub(crate) struct StreamSummary {
     /// The end mark was read, such as `[DONE]` or `message_stop`.
     pub(crate) saw_end: bool,
     saw_error: bool,
-    /// An event with usage and empty choices was read. Backends send it after the generated text.
+    /// An event with usage and empty choices was read. Backends send it after all generated text,
+    /// so the stream is not truncated.
     saw_usage_event: bool,
     pub(crate) estimate: StreamEstimate,
-    /// Last bytes of the last event's data, at most [`KEPT`]. They show if the stream ended with an
-    /// error or with a finish reason.
+    /// End of the last event's data, at most [`KEPT`] bytes, from which an error or a finish reason
+    /// at the end of the stream is recognized.
     last: Vec<u8>,
 }
 
@@ -49,10 +50,11 @@ impl StreamSummary {
         self.api
     }
 
-    /// True if the backend reported an error within the stream.
+    /// True if the backend reported an error within the stream, so that the response does not count
+    /// as complete.
     pub(crate) fn saw_error(&self) -> bool {
-        // In the stream, only events whose first field is `error` were recognized as errors. The last
-        // event is parsed, so that an `error` field at any position is found.
+        // While the stream arrived, only events whose first field is `error` were recognized as
+        // errors. Parse the last event, so that an `error` field at any position is found.
         self.saw_error || facts(&self.last).is_error
     }
 
@@ -67,7 +69,8 @@ impl StreamSummary {
             })
     }
 
-    /// Reads a line of an event. Returns its data if it is a `data:` line with an object.
+    /// Reads a line of an event for its usage and text. Returns its data if it is a `data:` line
+    /// with an object.
     pub(super) fn line<'a>(&mut self, line: &'a [u8]) -> Option<&'a [u8]> {
         match line.first()? {
             b'd' => {
@@ -86,14 +89,14 @@ impl StreamSummary {
                 facts.event(line.strip_prefix(b"event:")?.trim_ascii());
                 self.note(&facts);
             }
-            // A stream may begin with a byte order mark, which is not part of the first line.
+            // Skip a byte order mark at the start of the stream, which is not part of the first
+            // line.
             0xEF => return self.line(line.strip_prefix(BOM)?),
             _ => {}
         }
         None
     }
 
-    /// Reads the JSON object of an event.
     pub(in super::super) fn object(&mut self, data: &[u8]) {
         if let Some(represents) = self.estimate.event() {
             self.estimate
@@ -104,16 +107,16 @@ impl StreamSummary {
         }
     }
 
-    /// Keeps the last bytes of an event's data, in place of those of the previous event. They show
-    /// if the stream ended with an error or a finish reason.
+    /// Keeps the last bytes of an event's data in place of those of the event before it, so that
+    /// the last event of the stream can be parsed for an error or a finish reason.
     pub(in super::super) fn remember(&mut self, data: &[u8]) {
         self.last.clear();
         let from = data.len().saturating_sub(KEPT);
         self.last.extend_from_slice(&data[from..]);
     }
 
-    /// Reads an event that contains `"usage"`. Returns true if it is a usage event: `usage` and empty
-    /// `choices`.
+    /// Reads the usage of an event that contains `"usage"`. Returns true if it is a usage event
+    /// (`usage` and empty `choices`), which may have to be hidden.
     pub(super) fn usage(&mut self, event: &[u8]) -> bool {
         let finder = read(event);
         let facts = finder.facts();
@@ -123,7 +126,7 @@ impl StreamSummary {
         is_usage
     }
 
-    /// Adds the facts of an object.
+    /// Merges the usage, errors and end that an event reports into those of the stream.
     pub(in super::super) fn note(&mut self, facts: &Facts) {
         self.counts.merge(&facts.counts);
         self.saw_end |= facts.is_last;
@@ -133,12 +136,13 @@ impl StreamSummary {
 
 const BOM: &[u8] = b"\xEF\xBB\xBF";
 
-/// Returns the value of a `data:` line.
+/// Returns the value of a `data:` line of an event.
 fn line_data(line: &[u8]) -> Option<&[u8]> {
     Some(line.strip_prefix(b"data:")?.trim_ascii_start())
 }
 
-/// Returns the text after the colon that follows a field name; `at` is the end of the name.
+/// Returns the JSON text after the colon that follows a field name, from whose beginning the kind
+/// of value is recognized; `at` is the end of the name.
 pub(super) fn value_after(text: &[u8], at: usize) -> &[u8] {
     let rest = text[at..].trim_ascii_start();
     rest.strip_prefix(b":")
@@ -146,7 +150,7 @@ pub(super) fn value_after(text: &[u8], at: usize) -> &[u8] {
         .trim_ascii_start()
 }
 
-/// Reads the data of an event, which may have several `data:` lines.
+/// Reads the data of an event, which may have several `data:` lines that form one JSON object.
 pub(super) fn read(event: &[u8]) -> Finder {
     let event = event.strip_prefix(BOM).unwrap_or(event);
     let mut finder = Finder::default();
@@ -162,8 +166,9 @@ fn facts(object: &[u8]) -> Facts {
     *finder.facts()
 }
 
-/// Returns the offset of the next `"usage"` after `from`. `"usage":null` is skipped if it is on one line. A
-/// `null` on a later line may belong to a comment or to another event.
+/// Returns the offset of the next `"usage"` after `from` whose value is not `null`, so that the
+/// many events with `"usage":null` are not parsed. A `null` on a later line is no such value: it
+/// may belong to another event.
 pub(super) fn next_usage(text: &[u8], mut from: usize) -> Option<usize> {
     const NAME: &str = "\"usage\"";
     static USAGE: LazyLock<Search<'static>> = LazyLock::new(|| Search::new(NAME));

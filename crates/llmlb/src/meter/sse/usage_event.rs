@@ -1,9 +1,10 @@
-//! The usage event: the event that a backend sends for `include_usage`, with `usage` and empty `choices`.
+//! Recognizes and hides the usage event: the event that a backend sends for `include_usage`, with
+//! `usage` and empty `choices`.
 //!
-//! The event is hidden from a client that did not request it. But a backend may put other fields into its last
-//! event, such as llama.cpp's `timings`. Without `include_usage` they would be in an event with choices.
-//! So such an event is forwarded without `usage`, and with one empty choice: many clients read
-//! `choices[0]` without a check.
+//! The event is hidden from a client that did not request it. But a backend may put other fields
+//! into its last event, such as llama.cpp's `timings`. Without `include_usage` they would be in an
+//! event with choices. So such an event is forwarded without `usage`, and with one empty choice:
+//! many clients read `choices[0]` without a check.
 
 use std::ops::Range;
 
@@ -27,7 +28,7 @@ const COMMON: [&str; 9] = [
     "obfuscation",
 ];
 
-/// Bytes of a chunk that are not forwarded, and the text that replaces them.
+/// Range of a chunk that is not forwarded, and the text that replaces it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Splice {
     pub(super) range: Range<usize>,
@@ -40,8 +41,9 @@ impl Splice {
         Self { range, with: "" }
     }
 
-    /// Splits the splice in two at offset `at`, where one chunk ends and the next one starts. The
-    /// range of the second splice counts from the start of the second chunk.
+    /// Splits the splice in two at offset `at`, where one chunk ends and the next one starts,
+    /// because each chunk is edited by its own list. The range of the second splice counts from the
+    /// start of the second chunk.
     pub(super) fn split(self, at: usize) -> (Option<Self>, Option<Self>) {
         let Range { start, end } = self.range;
         if end <= at {
@@ -58,12 +60,13 @@ impl Splice {
     }
 }
 
-/// True if the event, as far as it was read, has `usage` and empty `choices`.
+/// True if the event, as far as it was read, has `usage` and empty `choices`, so that it is hidden
+/// from a client that did not request usage.
 pub(super) fn is_usage_event(finder: &Finder) -> bool {
     finder.facts().has_usage && finder.facts().choices == Choices::Empty
 }
 
-/// True for `null`, an empty object, list or string. A field with such a value need not reach the
+/// True for `null`, an empty object, list or string. A field with such a value has nothing for the
 /// client, so it does not prevent the removal of a usage event.
 fn is_empty_value(value: &[u8]) -> bool {
     matches!(value, b"null" | b"{}" | b"[]" | b"\"\"")
@@ -97,7 +100,8 @@ pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Splice; 2]> {
         return None;
     }
     let usage = if number == 0 {
-        // `usage` is the first field, and `choices` follows. Remove the comma between them too.
+        // `usage` is the first field, and `choices` follows. Remove the comma between them,
+        // otherwise the event would be invalid JSON.
         let brace = data.iter().position(|byte| *byte == b'{')?;
         let comma = data[usage.end..].iter().position(|byte| *byte == b',')?;
         brace + 1..usage.end + comma + 1
@@ -119,7 +123,8 @@ pub(super) fn without_usage(api: Api, event: &[u8]) -> Option<[Splice; 2]> {
     Some(splices)
 }
 
-/// Returns the data of an event and its offset, if the event has exactly one `data:` line.
+/// Returns the data of an event and its offset. `None` if the event has several `data:` lines,
+/// which are not edited.
 fn only_data(event: &[u8]) -> Option<(usize, &[u8])> {
     let mut found = None;
     let mut lines = lines(event);

@@ -1,4 +1,4 @@
-//! Token counts of a request, from the formats in which backends report them.
+//! Token counts of a request, read from the formats in which backends report them.
 //!
 //! | | prompt | completion | part of the prompt that was cached |
 //! |---|---|---|---|
@@ -20,7 +20,8 @@ mod tests;
 use crate::endpoint::Api;
 use crate::json;
 
-/// Maximum count of tokens that is believed. A larger number in a report is an error of the backend.
+/// Maximum count of tokens that is believed. A larger number in a backend's report is an error and
+/// is ignored.
 pub(super) const MAX_TOKENS: u64 = 1_000_000_000;
 
 /// Origin of the numbers of a [`TokenUsage`].
@@ -36,7 +37,7 @@ pub(crate) enum UsageSource {
 }
 
 impl UsageSource {
-    /// Value of `tokens_from` in a usage record.
+    /// Returns the value of `tokens_from` in a usage record.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Reported => "reported",
@@ -46,24 +47,22 @@ impl UsageSource {
     }
 }
 
-/// The tokens of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TokenUsage {
-    /// Tokens that the model read.
     pub(crate) prompt: u64,
-    /// Tokens that the model generated.
     pub(crate) completion: u64,
     /// The part of `prompt` that was read from a cache.
     pub(crate) cached: u64,
     /// Reasoning tokens, as far as the backend reports them. Most backends include them in `completion`.
     pub(crate) reasoning: u64,
-    /// At least `prompt + completion`. More if the backend reported a larger total.
+    /// Total tokens: at least `prompt + completion`, more if the backend reported a larger total.
     pub(crate) total: u64,
     pub(crate) source: UsageSource,
 }
 
 impl TokenUsage {
-    /// Estimated usage of a request that was sent to a backend but got no response.
+    /// Returns the usage of a request that was sent to a backend but got no response: the estimated
+    /// prompt, because the model may have read it.
     pub(crate) fn prompt_only(prompt: u64) -> Self {
         if prompt == 0 {
             return Self::default();
@@ -77,27 +76,30 @@ impl TokenUsage {
     }
 }
 
-/// Numbers that a response has reported about its usage so far.
+/// Token counts that a response has reported so far, in all its events.
 ///
-/// Backends report cumulative numbers, not increments. So the larger of two numbers for the same field
-/// counts, and a repeated report changes nothing.
+/// Backends report cumulative numbers, not increments. So of two numbers for the same field the
+/// larger one counts, and a repeated report changes nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TokenCounts {
     input: Option<u64>,
     output: Option<u64>,
     total: Option<u64>,
-    /// Cached tokens that are part of the input.
+    /// Cached tokens that `input` includes already, as in OpenAI's formats.
     cached: Option<u64>,
-    /// Anthropic's cached tokens, which are not part of the input.
+    /// Anthropic's cached tokens, which its `input_tokens` does not include. They are added to the
+    /// prompt.
     cache_read: Option<u64>,
     cache_written: Option<u64>,
     reasoning: Option<u64>,
-    /// A later event than the first reported the output, so the number is not preliminary.
+    /// True if an event after the first one reported the output tokens. The first event's number is
+    /// preliminary.
     is_output_final: bool,
 }
 
 impl TokenCounts {
-    /// Reads a `usage` object. Values that are no plausible counts are ignored, and so is an invalid object.
+    /// Reads a `usage` object. Values that are no plausible counts are ignored, and so is an
+    /// invalid object: the missing numbers are then estimated.
     pub(crate) fn read(object: &[u8]) -> Self {
         let mut counts = Self::default();
         let read = json::fields(object, |name, place| counts.field(name, &object[place]));
@@ -107,7 +109,6 @@ impl TokenCounts {
         counts
     }
 
-    /// Reads a field of a `usage` object, or of Ollama's response.
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) {
         let number = match name {
             b"prompt_tokens" | b"input_tokens" | b"prompt_eval_count" => &mut self.input,
@@ -116,12 +117,12 @@ impl TokenCounts {
                 &mut self.output
             }
             b"total_tokens" => &mut self.total,
-            // Names of the cached tokens at DeepSeek and Moonshot.
+            // DeepSeek and Moonshot report the cached tokens under these names.
             b"prompt_cache_hit_tokens" | b"cached_tokens" => &mut self.cached,
             b"cache_read_input_tokens" => &mut self.cache_read,
             b"cache_creation_input_tokens" => &mut self.cache_written,
             b"reasoning_tokens" => &mut self.reasoning,
-            // The Realtime API writes `input_token_details`.
+            // OpenAI's three APIs (chat, responses, realtime) use three names for the same details.
             b"prompt_tokens_details" | b"input_tokens_details" | b"input_token_details" => {
                 return self.detail(value, b"cached_tokens");
             }
@@ -134,7 +135,8 @@ impl TokenCounts {
     }
 
     fn detail(&mut self, object: &[u8], wanted: &[u8]) {
-        // Errors are ignored: some backends send `null` instead of the object with details.
+        // Errors are ignored: some backends send `null` instead of the object with details, and the
+        // rest of the report is valid.
         let _ = json::fields(object, |name, place| {
             if name == wanted {
                 self.field(name, &object[place]);
@@ -142,13 +144,15 @@ impl TokenCounts {
         });
     }
 
-    /// Marks the output as preliminary. Anthropic's first event counts output before the model has finished.
+    /// Marks the output tokens as preliminary, because Anthropic's first event counts them before
+    /// the model has finished. They are only a lower bound.
     pub(crate) fn as_first_event(mut self) -> Self {
         self.is_output_final = false;
         self
     }
 
-    /// Merges the numbers of a later event.
+    /// Merges the numbers of a later event of the same response: of two numbers for a field the
+    /// larger one counts.
     pub(crate) fn merge(&mut self, later: &Self) {
         self.input = self.input.max(later.input);
         self.output = self.output.max(later.output);
@@ -160,7 +164,6 @@ impl TokenCounts {
         self.is_output_final |= later.is_output_final;
     }
 
-    /// Returns the reported numbers; missing ones are 0.
     #[cfg(test)]
     pub(crate) fn usage(&self, api: Api) -> Option<TokenUsage> {
         let report = self.report(api)?;
@@ -174,12 +177,14 @@ impl TokenCounts {
         Some(report.usage(prompt, completion, source))
     }
 
-    /// True if the numbers include a total, or both input and output.
+    /// True if the report includes a total, or both input and output. Otherwise it is no complete
+    /// report.
     pub(crate) fn has_total_or_parts(&self) -> bool {
         self.total.or(self.input.and(self.output)).is_some()
     }
 
-    /// Interprets the numbers for an API; `None` if no number was reported.
+    /// Interprets the numbers for an API, whose formats differ in what the prompt includes; `None`
+    /// if no number was reported.
     pub(crate) fn report(&self, api: Api) -> Option<UsageReport> {
         self.input.or(self.output).or(self.total)?;
         let (prompt, cached) = if api == Api::Messages {
@@ -210,12 +215,14 @@ impl TokenCounts {
     }
 }
 
-/// Usage as a backend reported it. A number that is missing or not plausible is `None`.
+/// Usage as a backend reported it. A number that is missing or not plausible is `None` and is
+/// estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UsageReport {
     pub(crate) prompt: Option<u64>,
     pub(crate) completion: Option<u64>,
-    /// Output tokens that were reported so far, also by the first event. A lower bound of the completion.
+    /// Output tokens that any event reported so far, even the first one. A lower bound of the
+    /// completion.
     preliminary: u64,
     total: Option<u64>,
     cached: u64,
@@ -224,6 +231,7 @@ pub(crate) struct UsageReport {
 
 impl UsageReport {
     /// True if prompt and completion are reported, and the total is not less than their sum.
+    /// Otherwise the usage is marked as estimated.
     pub(crate) fn is_valid(&self) -> bool {
         let parts = self.prompt.zip(self.completion);
         parts.is_some_and(|(prompt, completion)| {
@@ -231,14 +239,15 @@ impl UsageReport {
         })
     }
 
-    /// Returns the total without `part`, if the difference is positive. Completes a report that has only a
-    /// total and one part.
+    /// Returns the total minus `part`, if the difference is positive. A report that has only a
+    /// total and one part is completed by it.
     pub(crate) fn rest(&self, part: u64) -> Option<u64> {
         let rest = self.total?.saturating_sub(part);
         (rest > 0).then_some(rest)
     }
 
-    /// Returns the usage with these numbers for prompt and completion, and the report's other numbers.
+    /// Returns the usage with these numbers for prompt and completion, and the report's numbers for
+    /// cached, reasoning and total tokens.
     pub(crate) fn usage(&self, prompt: u64, completion: u64, source: UsageSource) -> TokenUsage {
         let completion = completion.max(self.preliminary);
         TokenUsage {
@@ -252,8 +261,8 @@ impl UsageReport {
     }
 }
 
-/// Parses a count: digits, optionally with a fraction of zeros, since some backends send floating-point
-/// numbers.
+/// Parses a token count: digits, optionally with a fraction of zeros, since some backends send
+/// floating-point numbers.
 fn count(value: &[u8]) -> Option<u64> {
     let dot = value.iter().position(|byte| *byte == b'.');
     let (whole, fraction) = value.split_at(dot.unwrap_or(value.len()));

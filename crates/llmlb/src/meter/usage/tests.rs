@@ -1,4 +1,4 @@
-//! Usage reports of backends, and the token counts that result.
+//! Tests of the token counts that result from the usage reports of backends.
 
 use super::*;
 
@@ -25,7 +25,6 @@ fn usage(api: Api, objects: &[&str]) -> Option<(Numbers, &'static str)> {
     })
 }
 
-/// Returns the numbers of a valid report.
 fn reported(api: Api, objects: &[&str]) -> Option<Numbers> {
     usage(api, objects).map(|(numbers, source)| {
         assert_eq!(source, "reported", "{objects:?}");
@@ -58,7 +57,8 @@ fn anthropic_prompt_includes_tokens_read_from_and_written_to_the_cache() {
         reported(Api::Messages, &[start, delta, both]),
         Some((175, 20, 50, 0, 195))
     );
-    // On the chat endpoint, `cache_read_input_tokens` is part of `prompt_tokens` and is not added.
+    // On the chat endpoint `cache_read_input_tokens` is part of `prompt_tokens`. Adding it would
+    // count these tokens twice.
     let chat = r#"{"prompt_tokens":75,"cache_read_input_tokens":50,"completion_tokens":1}"#;
     assert_eq!(reported(Api::Chat, &[chat]), Some((75, 1, 50, 0, 76)));
 }
@@ -115,7 +115,7 @@ fn partial_report_of_generated_text_is_marked_estimated() {
             assert_eq!(usage(api, &[object]), expected, "{object}");
         }
     }
-    // Anthropic's cached tokens alone are not the whole prompt.
+    // Anthropic's cached tokens alone are not the whole prompt, so the prompt must be estimated.
     let cached = r#"{"cache_read_input_tokens":50,"output_tokens":4}"#;
     let expected = Some(((0, 4, 0, 0, 4), "estimated"));
     assert_eq!(usage(Api::Messages, &[cached]), expected);
@@ -128,12 +128,12 @@ fn total_is_at_least_the_sum_of_prompt_and_completion() {
         let expected = Some(((8, 2, 0, 0, 10), "estimated"));
         assert_eq!(usage(api, &[less]), expected);
     }
-    // The total is larger than the sum: some backends count reasoning in the total but not in the
-    // completion.
+    // The total is larger than the sum because some backends count reasoning in the total but not
+    // in the completion. The larger total must be kept.
     let more = r#"{"prompt_tokens":8,"completion_tokens":2,"total_tokens":15}"#;
     assert_eq!(reported(Api::Chat, &[more]), Some((8, 2, 0, 0, 15)));
-    // The events of a stream may each report a part of the numbers. The total is checked against
-    // the sum of the parts of all events.
+    // The events of a stream may each report a part of the numbers. The total must be at least the
+    // sum of the parts of all events.
     let parts = [
         r#"{"prompt_tokens":8,"completion_tokens":null}"#,
         r#"{"completion_tokens":2,"total_tokens":10}"#,

@@ -14,8 +14,8 @@ use super::usage::{TokenUsage, UsageSource};
 use crate::endpoint::Api;
 use crate::headers::media_type;
 
-/// Parser of one response, through which all bytes for the client pass. It finds the token usage
-/// and the end of the response.
+/// Reader of one response, through which all bytes for the client pass. It finds the token usage
+/// and the end of the response, and hides usage events.
 #[derive(Debug)]
 pub(crate) struct UsageTap {
     api: Api,
@@ -26,12 +26,13 @@ pub(crate) struct UsageTap {
 enum ResponseFormat {
     /// A response without usage, such as an error, an HTML page or the content of a file.
     Unmetered,
-    /// A success in a format that is not parsed, such as binary embeddings. The model has read the
-    /// prompt.
+    /// Success in a format that is not parsed, such as binary embeddings. The model has read the
+    /// prompt, so its tokens are estimated.
     Opaque,
-    /// A compressed response. Only its length is known.
+    /// Compressed response. Only its length is known, from which its tokens are estimated.
     Compressed,
-    /// A response without a Content-Type, or with `text/plain`. Its first bytes determine the format.
+    /// Response without a Content-Type, or with `text/plain`. Some backends label streams or JSON
+    /// so, so its first bytes determine the format.
     Undetermined {
         usage_events: UsageEvents,
     },
@@ -41,7 +42,7 @@ enum ResponseFormat {
 }
 
 impl UsageTap {
-    /// Determines the format from the head of the response.
+    /// Determines the format of a response from its status, Content-Type and Content-Encoding.
     pub(crate) fn new(
         api: Api,
         status: StatusCode,
@@ -65,8 +66,8 @@ impl UsageTap {
         } else if is("") || is("text/plain") {
             ResponseFormat::Undetermined { usage_events }
         } else if is("text/html") {
-            // A proxy in front of the backend sent an HTML page, such as a login form. No model
-            // generated it.
+            // No model generated an HTML page: a proxy in front of the backend sent it, such as a
+            // login form. Charge no tokens.
             ResponseFormat::Unmetered
         } else {
             ResponseFormat::Opaque
@@ -74,7 +75,7 @@ impl UsageTap {
         Self { api, format }
     }
 
-    /// True if bytes may be removed from the response, so that its Content-Length is not known in advance.
+    /// True if bytes may be removed from the response, so that a Content-Length would be wrong.
     pub(crate) fn may_shorten(&self) -> bool {
         match &self.format {
             ResponseFormat::Undetermined { usage_events } => *usage_events == UsageEvents::Hide,
@@ -83,7 +84,6 @@ impl UsageTap {
         }
     }
 
-    /// True if the response is compressed, so that its usage can be neither read nor hidden.
     pub(crate) fn is_compressed(&self) -> bool {
         matches!(self.format, ResponseFormat::Compressed)
     }
@@ -94,7 +94,8 @@ impl UsageTap {
         self.summary().is_some()
     }
 
-    /// Reads a response that arrived in one chunk. Returns the bytes to forward to the client.
+    /// Reads a response that arrived in one chunk, for which the end can be searched first. Returns
+    /// the bytes to forward to the client.
     pub(crate) fn pass_complete(&mut self, data: Bytes) -> Bytes {
         if let ResponseFormat::Whole(finder) = &mut self.format {
             finder.read_response(&data);
@@ -104,15 +105,17 @@ impl UsageTap {
         concat(passed, self.finish())
     }
 
-    /// Reads a chunk. Returns the bytes to forward to the client, which may be none.
+    /// Reads a chunk of the response. Returns the bytes to forward to the client: none if all of
+    /// them are hidden or held back.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         if let ResponseFormat::Undetermined { usage_events } = self.format {
             let begin = data.trim_ascii_start();
             self.format = match begin.first() {
                 None => ResponseFormat::Undetermined { usage_events },
                 Some(b'{') => ResponseFormat::Whole(Box::default()),
-                // Only APIs that generate text have event streams. Plain text of other APIs, such as a
-                // transcript, may begin with the same bytes as an event.
+                // Take plain text for an event stream only if the API generates text. A transcript,
+                // for example, may begin with the same bytes as an event and must be forwarded
+                // unchanged.
                 Some(_) if self.api.writes_text() && sse::may_begin(begin) => {
                     ResponseFormat::Events(Box::new(Sse::new(self.api, usage_events)))
                 }
@@ -131,7 +134,8 @@ impl UsageTap {
         data
     }
 
-    /// Ends the response, also an incomplete one. Returns the bytes that were held back.
+    /// Ends the response, even an incomplete one. Returns the bytes that were held back for the
+    /// client.
     pub(crate) fn finish(&mut self) -> Bytes {
         match &mut self.format {
             ResponseFormat::Events(events) => return events.finish(),
@@ -141,7 +145,8 @@ impl UsageTap {
         Bytes::new()
     }
 
-    /// True if the end of the response was read. The usage record is persisted before the end is forwarded.
+    /// True if the end of the response was read. The usage record is persisted before the end is
+    /// forwarded, so that no finished request is lost.
     pub(crate) fn saw_end(&self) -> bool {
         match &self.format {
             ResponseFormat::Whole(finder) => finder.is_over(),
@@ -154,20 +159,22 @@ impl UsageTap {
     /// end, because some backends close a stream early without an error.
     pub(crate) fn is_finished(&self) -> bool {
         match &self.format {
-            // Streams of unknown endpoints have no end mark that llmlb knows.
+            // Streams of unknown endpoints have no end mark that llmlb knows. Count them as
+            // finished, otherwise every one would count as truncated.
             _ if self.api == Api::Unknown => true,
             ResponseFormat::Whole(finder) => finder.is_over() || finder.is_invalid(),
             _ => self.summary().is_none_or(StreamSummary::saw_finish),
         }
     }
 
-    /// True if the response is finished and no stream reported an error. An error within a stream truncates
-    /// the response.
+    /// True if the response is finished and, if it is a stream, contains no error. A backend that
+    /// fails within a stream sends an error event as its end.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_finished() && !self.summary().is_some_and(StreamSummary::saw_error)
     }
 
-    /// True if a response with a success status contains an error.
+    /// True if a response with a success status contains an error, as some backends send. Its
+    /// tokens are then not estimated unless text was streamed.
     fn saw_error(&self) -> bool {
         match &self.format {
             ResponseFormat::Whole(finder) => finder.facts().is_error,
@@ -205,7 +212,8 @@ impl UsageTap {
         let prompt = match report.prompt {
             Some(tokens) if tokens > 0 => tokens,
             reported => {
-                // Some backends report 0 for a prompt that is not empty.
+                // Some backends report 0 tokens for a prompt that is not empty. Use the estimate
+                // instead.
                 let estimated = prompt();
                 is_reported &= reported == Some(estimated);
                 let rest = report.completion.and_then(|part| report.rest(part));
@@ -233,7 +241,6 @@ impl UsageTap {
         report.usage(prompt, completion.max(streamed), source)
     }
 
-    /// Returns the estimated completion tokens of a response that did not report them.
     fn estimated_completion(&self, bytes: u64) -> u64 {
         if self.is_empty() || !self.api.writes_text() {
             return 0;
@@ -246,7 +253,8 @@ impl UsageTap {
         }
     }
 
-    /// True if no tokens can be estimated: the response failed without text, or its API has no text.
+    /// True if no tokens can be estimated: the response failed without text, or its API reads no
+    /// text.
     fn is_empty(&self) -> bool {
         let failed = match &self.format {
             ResponseFormat::Unmetered => true,
@@ -271,7 +279,7 @@ impl UsageTap {
     }
 }
 
-/// Concatenates two chunks, without a copy if one of them is empty.
+/// Concatenates two chunks. If one of them is empty, no byte is copied.
 pub(crate) fn concat(first: Bytes, second: Bytes) -> Bytes {
     match (first.is_empty(), second.is_empty()) {
         (_, true) => first,
@@ -280,7 +288,7 @@ pub(crate) fn concat(first: Bytes, second: Bytes) -> Bytes {
     }
 }
 
-/// True for media types such as `application/problem+json`.
+/// True for media types such as `application/problem+json`, whose content is JSON.
 fn has_json_suffix(media: &str) -> bool {
     media.to_ascii_lowercase().ends_with("+json")
 }

@@ -174,15 +174,15 @@ fn usage_reported_before_a_stream_was_cut_is_a_lower_bound() {
         pass(&mut stream, &[&reporting(usage), WORD, WORD].concat());
         assert_eq!(numbers(stream.usage(0, || 7)), expected, "{usage}");
     }
-    // Anthropic's first event may have no output tokens. The completion is then estimated.
+    // Anthropic's first event may have no output tokens. The completion must then be estimated.
     let mut stream = tap(Api::Messages, "text/event-stream", Forward);
     let begin =
         "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":25}}}\n\n";
     let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"Hi\"}}\n\n";
     pass(&mut stream, &[begin, word, word].concat());
     assert_eq!(numbers(stream.usage(0, || 7)), (25, 2, 27, "estimated"));
-    // The stream ends with `message_stop` but without output tokens in any event. So the completion
-    // stays an estimate although the stream is complete.
+    // The stream ends with `message_stop`, but no event has output tokens. So the completion stays
+    // an estimate although the stream is complete.
     let stop = "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
     pass(&mut stream, stop);
     assert!(stream.is_finished());
@@ -208,7 +208,8 @@ fn partial_or_invalid_report_is_completed_by_the_estimate() {
             r#"{"prompt_tokens":null,"completion_tokens":1.5}"#,
             (7, 100, 107, "estimated"),
         ),
-        // A prompt that is not empty cannot have 0 tokens.
+        // A prompt that is not empty cannot have 0 tokens, so a reported 0 must be replaced by the
+        // estimate.
         (
             r#"{"prompt_tokens":0,"completion_tokens":4,"total_tokens":4}"#,
             (7, 4, 11, "estimated"),
@@ -237,7 +238,6 @@ fn partial_or_invalid_report_is_completed_by_the_estimate() {
     );
     assert_eq!(numbers(empty.usage(0, || 0)), (0, 0, 0, "reported"));
     assert_eq!(numbers(empty.usage(0, || 7)), (7, 0, 7, "estimated"));
-    // An error has no completion to estimate.
     let mut error = tap(Api::Chat, "application/json", Forward);
     pass(&mut error, r#"{"error":"no","usage":{"prompt_tokens":9}}"#);
     assert_eq!(numbers(error.usage(800, || 7)), (9, 0, 9, "estimated"));

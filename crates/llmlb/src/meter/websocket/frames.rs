@@ -3,37 +3,33 @@
 //! Frames may arrive in any chunks and have any size. Payloads are passed on in the pieces in which they arrive,
 //! so the reader buffers at most one frame header.
 
-/// Maximum length of a frame header without a mask: two bytes, and a length of 64 bits.
+/// Maximum length of a WebSocket frame header from a server: two bytes and a length of 64 bits,
+/// without the mask that only clients send.
 const MAX_HEADER: usize = 10;
-/// Maximum length of the payload of a control frame.
+/// Maximum length of the payload of a WebSocket control frame. A longer one violates the protocol.
 const MAX_CONTROL: u64 = 125;
 
-/// Bits of the first byte of a frame.
 const FINAL: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const OPCODE: u8 = 0x0F;
-/// Bits of the second byte of a frame.
 const MASKED: u8 = 0x80;
 const LENGTH: u8 = 0x7F;
 
-/// A part of the text messages of a WebSocket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MessagePart<'a> {
-    /// The next bytes of the current text message.
     Text(&'a [u8]),
-    /// The end of the current text message.
+    /// The current text message ends. A message may have several frames, so the end of a frame is
+    /// not enough to know.
     End,
 }
 
-/// Reader of the frames from a server.
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
     header: [u8; MAX_HEADER],
-    /// Number of bytes in `header`.
     length: usize,
-    /// The frame whose payload is being read; `None` between two frames.
     frame: Option<Frame>,
-    /// Kind of the message that began and has not ended. Control frames may arrive between its frames.
+    /// Kind of the WebSocket message that has begun and not ended. Control frames may arrive
+    /// between its frames, so it is kept across them.
     message: Option<MessageKind>,
     state: ReaderState,
 }
@@ -42,20 +38,17 @@ pub(super) struct FrameReader {
 enum ReaderState {
     #[default]
     Open,
-    /// A close frame was read. No message may follow.
+    /// The server sent a close frame. No message may follow, so the rest is not read.
     Closed,
-    /// The server violated the protocol. The rest has no known meaning and is not read.
+    /// The server violated the WebSocket protocol. The rest of its bytes has no known meaning and
+    /// is not read.
     Broken,
 }
 
-/// A frame whose header was read.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
-    /// Kind of the message to which the payload belongs; `None` for a control frame.
     message: Option<MessageKind>,
-    /// True if the message ends with this frame.
     is_last: bool,
-    /// Number of bytes of the payload that have not arrived.
     left: u64,
 }
 
@@ -66,12 +59,14 @@ enum MessageKind {
 }
 
 impl FrameReader {
-    /// True if the server violated the protocol.
+    /// True if the server violated the WebSocket protocol, so that messages may be missing and the
+    /// usage counts as estimated.
     pub(super) fn is_broken(&self) -> bool {
         self.state == ReaderState::Broken
     }
 
-    /// Reads the next chunk of the connection, and passes the parts of text messages in it to `each`.
+    /// Reads the next chunk of the connection, and passes the parts of text messages in it to
+    /// `each`.
     pub(super) fn read(&mut self, mut data: &[u8], mut each: impl FnMut(MessagePart<'_>)) {
         while self.state == ReaderState::Open && !data.is_empty() {
             let mut frame = match self.frame.take() {
@@ -101,8 +96,8 @@ impl FrameReader {
         }
     }
 
-    /// Removes the bytes of a frame header from `data`. `None` if the header is not complete, or if the frame is
-    /// the end of what can be read.
+    /// Removes the bytes of a frame header from `data`. `None` if the header is not complete, or if
+    /// the server has closed or violated the protocol.
     fn read_header(&mut self, data: &mut &[u8]) -> Option<Frame> {
         while self.length < self.header_length() {
             let (byte, rest) = data.split_first()?;
@@ -119,7 +114,8 @@ impl FrameReader {
         frame
     }
 
-    /// Returns the length of the current header, as far as it is known.
+    /// Returns the length of the current frame header, as far as its bytes tell; more bytes may
+    /// announce a longer header.
     fn header_length(&self) -> usize {
         if self.length < 2 {
             return 2;
@@ -131,7 +127,8 @@ impl FrameReader {
         }
     }
 
-    /// Interprets a complete header. `None` for a close frame, and for a frame that violates the protocol.
+    /// Interprets a complete frame header. `None` for a close frame, and for a frame that violates
+    /// the protocol: no later bytes are read.
     fn frame(&mut self, header: [u8; MAX_HEADER]) -> Option<Frame> {
         let [first, second, ..] = header;
         let is_final = first & FINAL != 0;
@@ -143,8 +140,8 @@ impl FrameReader {
             }
             length => u64::from(length),
         };
-        // llmlb removes the extensions from the handshake, so no reserved bit has a meaning. Only clients mask
-        // their frames. The highest bit of a length of 64 bits is always 0.
+        // Reject reserved bits, because llmlb removes all extensions from the handshake. Reject
+        // masks, which only clients may use, and lengths with the highest bit, which must be 0.
         if first & RESERVED != 0 || second & MASKED != 0 || left > u64::MAX / 2 {
             return None;
         }

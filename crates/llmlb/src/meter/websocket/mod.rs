@@ -1,7 +1,7 @@
 //! Reads the messages that a backend sends through a WebSocket, to find the usage of its responses.
 //!
-//! A session has many responses, and each ends with one event that reports its usage. The usage record of the
-//! session has the sum.
+//! A WebSocket session has many responses, each of which ends with one event that reports its
+//! usage. The usage record of the session has the sum.
 //!
 //! | event | usage in | sent by |
 //! |---|---|---|
@@ -10,8 +10,8 @@
 //! | `conversation.item.input_audio_transcription.completed` | `usage` | Realtime API; tokens, or a duration that is not counted |
 //! | `transcription.done` | `usage` | vLLM's Realtime API |
 //!
-//! Messages are read in the pieces in which they arrive and are not buffered. A message whose kind is known and
-//! reports no usage, such as a piece of audio, is skipped.
+//! Messages are read in the pieces in which they arrive and are not buffered. A message of a kind
+//! that reports no usage, such as a piece of audio, is skipped to save CPU.
 
 mod frames;
 #[cfg(test)]
@@ -22,32 +22,29 @@ use super::usage::{TokenUsage, UsageReport, UsageSource};
 use crate::endpoint::Api;
 use frames::{FrameReader, MessagePart};
 
-/// Reads the bytes that a backend sends through a WebSocket, and sums up the usage of its responses.
 #[derive(Debug, Default)]
 pub(crate) struct SessionTap {
     frames: FrameReader,
-    /// The message that is being read.
     message: Finder,
-    /// True if the rest of the message is skipped, because its kind reports no usage.
+    /// True if the rest of the current message is skipped, because its kind reports no usage.
     is_skipped: bool,
     totals: SessionTotals,
 }
 
-/// Usage of the responses of a session so far.
 #[derive(Debug, Default)]
 struct SessionTotals {
-    /// Sum of all reports; `source` is not set.
     sum: TokenUsage,
-    /// True if a response or transcription reported tokens.
     has_report: bool,
-    /// True if the usage of a response is missing or not valid, so that the sum is too low.
+    /// True if a response reported no valid usage, so that the sum is too low and counts as
+    /// estimated.
     is_partial: bool,
-    /// Number of responses that have begun and not ended.
+    /// Number of responses that have begun and not ended. Their usage is missing in the sum.
     unfinished: u64,
 }
 
 impl SessionTap {
-    /// Reads the next chunk of the connection. Returns true if the usage changed.
+    /// Reads the next chunk that the backend sent. Returns true if the usage of the session
+    /// changed, so that the caller updates the in-flight list.
     pub(crate) fn read(&mut self, data: &[u8]) -> bool {
         let Self {
             frames,
@@ -64,7 +61,7 @@ impl SessionTap {
             MessagePart::Text(_) => {}
             MessagePart::End => {
                 let message = std::mem::take(message);
-                // An incomplete object is no event.
+                // A message that ends within its JSON object is no event, so it reports no usage.
                 if !std::mem::take(is_skipped) && message.is_over() {
                     is_changed |= totals.note(message.facts());
                 }
@@ -91,7 +88,8 @@ impl SessionTap {
 }
 
 impl SessionTotals {
-    /// Notes an event of the backend. Returns true if the usage changed.
+    /// Counts an event of the backend in the totals of the session. Returns true if the usage
+    /// changed.
     fn note(&mut self, facts: &Facts) -> bool {
         let report = facts.counts.report(Api::Responses);
         match facts.session_event {

@@ -1,4 +1,4 @@
-//! Usage of sessions over WebSockets, however their bytes are split into chunks.
+//! Tests that the usage of a WebSocket session is found however its bytes are split into chunks.
 
 use super::*;
 use crate::dice::Dice;
@@ -16,7 +16,8 @@ fn sums(tap: &SessionTap) -> Sums {
     )
 }
 
-/// Reads the bytes in one chunk, split in two at every offset, byte by byte and in random chunks.
+/// Reads a session in one chunk, split in two at every offset, byte by byte and in random chunks.
+/// Every way must find the same usage.
 fn session(bytes: &[u8]) -> Sums {
     let read = |pieces: &[&[u8]]| {
         let mut tap = SessionTap::default();
@@ -37,7 +38,7 @@ fn session(bytes: &[u8]) -> Sums {
     expected
 }
 
-/// Returns a frame with this first byte.
+/// Returns a WebSocket frame with this first byte, which has the opcode and the final bit.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let length = payload.len();
     let mut frame = vec![first];
@@ -56,7 +57,6 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns a text message of one frame.
 fn text(message: &str) -> Vec<u8> {
     frame(0x81, message.as_bytes())
 }
@@ -82,7 +82,6 @@ fn usage_of_all_responses_of_a_session_is_summed() {
         r#"{"type":"response.output_audio.delta","delta":"AAAA","usage":{"input_tokens":7}}"#;
     let three = [&one, &text(delta), &one, &one[..]].concat();
     assert_eq!(session(&three), (60, 30, 18, 90, "reported"));
-    // Names may be written in any order and with escapes.
     let other = r#"{"response":{"usag\u0065":{"input_tokens":1,"output_tokens":2}},"type":"response.done"}"#;
     assert_eq!(session(&text(other)), (1, 2, 0, 3, "reported"));
 }
@@ -134,7 +133,7 @@ fn session_is_estimated_if_the_sum_is_too_low() {
     let known = (20, 10, 6, 30);
     let (prompt, completion, cached, total) = known;
     let partial = (prompt, completion, cached, total, "estimated");
-    // A response that began and did not end.
+    // A response has begun and not ended, so its usage is missing in the sum.
     let unfinished = [&ended, &text(CREATED)[..]].concat();
     assert_eq!(session(&unfinished), partial);
     for usage in [
@@ -147,12 +146,12 @@ fn session_is_estimated_if_the_sum_is_too_low() {
         assert_eq!(session(&bytes), partial, "{usage}");
         assert_eq!(session(&text(&done(usage))), (0, 0, 0, 0, "none"));
     }
-    // Parts that are missing follow from the total.
+    // Numbers that a report lacks follow from its total, so the usage stays reported.
     let usage = r#"{"input_tokens":4,"total_tokens":10}"#;
     assert_eq!(session(&text(&done(usage))), (4, 6, 0, 10, "estimated"));
     let usage = r#"{"output_tokens":4,"total_tokens":10}"#;
     assert_eq!(session(&text(&done(usage))), (6, 4, 0, 10, "estimated"));
-    // A total that is less than its parts.
+    // This report is invalid, because its total is less than its parts.
     let usage = r#"{"input_tokens":8,"output_tokens":4,"total_tokens":10}"#;
     assert_eq!(session(&text(&done(usage))), (8, 4, 0, 12, "estimated"));
 }
@@ -171,10 +170,10 @@ fn message_may_be_fragmented_with_control_frames_in_between() {
         frame(0x80, end),
     ];
     assert_eq!(session(&bytes.concat()), (20, 10, 6, 30, "reported"));
-    // An empty last frame ends the message too.
+    // An empty last frame must end the message.
     let bytes = [frame(0x01, message.as_bytes()), frame(0x80, b"")];
     assert_eq!(session(&bytes.concat()), (20, 10, 6, 30, "reported"));
-    // Binary messages have no events, and no effect on text messages.
+    // Binary messages between text messages must not change the usage.
     let bytes = [
         frame(0x02, message.as_bytes()),
         frame(0x80, message.as_bytes()),
@@ -196,7 +195,8 @@ fn long_message_is_read_without_buffering() {
         }
         assert_eq!(sums(&tap), (20, 10, 6, 30, "reported"), "{length}");
     }
-    // A header may announce any length. Nothing is allocated for it.
+    // A frame header may announce any length. Nothing may be allocated for it, otherwise a backend
+    // could use up memory.
     let mut tap = SessionTap::default();
     tap.read(&text(&done(USAGE)));
     tap.read(&[
@@ -231,10 +231,11 @@ fn frames_after_a_violation_of_the_protocol_are_not_metered() {
         let bytes = [&good, &bad, &good[..]].concat();
         assert_eq!(session(&bytes), (20, 10, 6, 30, "estimated"), "{bad:?}");
     }
-    // A new message must not begin inside another one.
+    // A new message that begins inside another one violates the protocol. The frames after it must
+    // not be metered.
     let bytes = [&frame(0x01, b"{"), &good[..]].concat();
     assert_eq!(session(&bytes), (0, 0, 0, 0, "none"));
-    // Nothing follows a close frame.
+    // Messages after a close frame must not be metered.
     let bytes = [&good, &frame(0x88, &[3, 232]), &good[..]].concat();
     assert_eq!(session(&bytes), (20, 10, 6, 30, "reported"));
 }

@@ -9,18 +9,20 @@ use uuid::Uuid;
 use crate::endpoint::Endpoint;
 use crate::request::id::{self, Ids};
 
-/// Properties of a request that are known from its head.
 #[derive(Debug)]
 pub(crate) struct RequestIdentity {
-    /// Address of the client, for which limits and fairness count the request.
+    /// Address of the client, for which limits and fairness count the request. Behind a trusted
+    /// proxy it is the one that the proxy reports.
     pub(crate) client: IpAddr,
-    /// Id of the usage record. No other request has it.
+    /// Id of the usage record, which no other request has. The spool counts records with the same
+    /// id once.
     pub(crate) record_id: Uuid,
-    /// Request id that the backend, the client and the log get: the client's id, or `record_id` if the
-    /// client sent none.
+    /// Request id that the backend, the client and the log get: the client's id, or `record_id` if
+    /// the client sent none.
     pub(crate) id: HeaderValue,
     pub(crate) method: Method,
-    /// A copy: the path in the request's head would keep the buffer that the head was read into.
+    /// Copy of the request's path. The path in the head would keep the whole buffer that the head
+    /// was read into.
     pub(crate) path: Box<str>,
     pub(crate) endpoint: Endpoint,
     pub(crate) started: Instant,
@@ -47,12 +49,11 @@ impl RequestIdentity {
         }
     }
 
-    /// Time of the usage record, in milliseconds since 1970.
+    /// Returns the time of the usage record, in milliseconds since 1970.
     pub(crate) fn time_ms(&self) -> u64 {
         id::time_ms(&self.record_id)
     }
 
-    /// Milliseconds from the start of the request.
     pub(crate) fn ms_until(&self, end: Instant) -> u64 {
         let passed = end.saturating_duration_since(self.started);
         u64::try_from(passed.as_millis()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! Token usage and size of a response.
+//! Measures the token usage and the size of a response, for the usage record and the access log.
 
 use std::time::Instant;
 
@@ -9,40 +9,41 @@ use crate::meter::usage::TokenUsage;
 use crate::meter::usage_tap::UsageTap;
 use crate::meter::websocket::SessionTap;
 
-/// Measures the token usage, the size and the first byte's time of a response, for the usage record
-/// and the access log.
+/// Token usage, size and time of the first byte of a response, as far as it has arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Metering {
-    /// The client asked for a stream.
     pub(super) is_stream: bool,
-    /// Estimated number of tokens of the prompt, used if the backend does not report it.
+    /// Estimated number of tokens of the prompt, used if the backend does not report the number.
     pub(super) prompt_tokens: u64,
-    /// Reads the usage in the response; `None` before the response begins, and if metering is off.
+    /// Reader of the usage in the response; `None` before the response begins, and if metering is
+    /// off.
     pub(crate) tap: Option<UsageTap>,
-    /// Reads the usage in the messages of a WebSocket; `None` for other responses, and if metering is off.
+    /// Reader of the usage in the messages of a WebSocket; `None` for other responses, and if
+    /// metering is off.
     session: Option<Box<SessionTap>>,
-    /// Token usage in the usage record; `None` until the record is final.
+    /// Token usage that the usage record contains; `None` until the record is final.
     pub(crate) usage: Option<TokenUsage>,
-    /// Time of the first byte of the response's body.
     pub(crate) first_byte: Option<Instant>,
-    /// Bytes of the response's body that came from the backend.
+    /// Bytes of the response body that came from the backend, from which tokens are estimated.
     received: u64,
-    /// Bytes of the response's body that the client gets.
+    /// Bytes of the response body for the client, without hidden usage events.
     pub(crate) bytes: u64,
 }
 
 impl Metering {
-    /// True if usage events may be removed, so that the client gets fewer bytes than the backend sends.
+    /// True if usage events may be removed from the response, so that its Content-Length would be
+    /// wrong.
     pub(crate) fn may_shorten(&self) -> bool {
         self.tap.as_ref().is_some_and(UsageTap::may_shorten)
     }
 
-    /// True if the whole response has arrived, as far as its format shows.
+    /// True if the whole response has arrived, as far as its format shows. A response without its
+    /// end counts as cut.
     pub(super) fn is_complete(&self) -> bool {
         self.tap.as_ref().is_none_or(UsageTap::is_complete)
     }
 
-    /// True if the response is a stream, or the client asked for one.
+    /// True if the response is a stream, or if the client requested one.
     pub(super) fn is_stream(&self) -> bool {
         self.is_stream || self.tap.as_ref().is_some_and(UsageTap::is_stream)
     }
@@ -52,25 +53,25 @@ impl Metering {
         self.first_byte.get_or_insert_with(Instant::now);
     }
 
-    /// Counts bytes that the client gets unchanged.
+    /// Counts bytes of the response that the client gets unchanged.
     pub(super) fn count(&mut self, length: usize) {
         self.note_received(length);
         self.bytes += length as u64;
     }
 
-    /// Starts to read the usage in the messages of a WebSocket.
     pub(super) fn start_session(&mut self) {
         self.session = Some(Box::default());
     }
 
-    /// Reads bytes of a WebSocket that come from the backend. Returns true if the usage changed.
+    /// Reads bytes that the backend sent through a WebSocket. Returns true if the usage changed, so
+    /// that the caller updates the list of requests in flight.
     pub(super) fn read_session(&mut self, data: &[u8]) -> bool {
         let session = self.session.as_mut();
         session.is_some_and(|session| session.read(data))
     }
 
-    /// Reads a chunk of the response. Returns the bytes for the client, and true if the response has its
-    /// end mark.
+    /// Reads a chunk of the response. Returns the bytes for the client, and true if the response
+    /// has reached its end mark: the usage record must be persisted before the mark is sent.
     pub(super) fn pass(&mut self, data: Bytes) -> (Bytes, bool) {
         let Some(tap) = &mut self.tap else {
             self.count(data.len());
@@ -84,7 +85,6 @@ impl Metering {
         (passed, saw_end)
     }
 
-    /// Reads a response that is complete. Returns the bytes for the client.
     pub(super) fn pass_whole(&mut self, data: Bytes) -> Bytes {
         if data.is_empty() {
             let rest = self.finish();
@@ -100,13 +100,14 @@ impl Metering {
         passed
     }
 
-    /// Ends the response. Returns the bytes that were held back.
+    /// Ends the response. Returns the bytes for the client that were held back as a possible usage
+    /// event.
     pub(super) fn finish(&mut self) -> Bytes {
         self.tap.as_mut().map(UsageTap::finish).unwrap_or_default()
     }
 
-    /// Returns the usage of a request on this API, reported or estimated. `is_delivered` is true if
-    /// the request, or a part of it, was sent to a backend.
+    /// Returns the reported or estimated usage of a request to this API. `is_delivered` is true if
+    /// the request, or a part of it, was sent to a backend, which may have read the prompt.
     pub(super) fn measure(&self, api: Api, is_delivered: bool) -> TokenUsage {
         if let Some(session) = &self.session {
             return session.usage();
@@ -114,8 +115,8 @@ impl Metering {
         let prompt = self.prompt_tokens;
         match &self.tap {
             Some(tap) => tap.usage(self.received, || prompt),
-            // The request ended before its response began, but a backend has read the prompt: only the
-            // prompt is counted.
+            // The request ended without a response, but the backend may have read the prompt: count
+            // the prompt only.
             None if is_delivered && api.reads_text() => TokenUsage::prompt_only(prompt),
             None => TokenUsage::default(),
         }

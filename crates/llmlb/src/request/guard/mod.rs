@@ -29,55 +29,56 @@ pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
 pub(crate) use route::{AfterFailure, RequestRoute};
 
-/// Code in the access log and the usage record of a request whose tunnel, such as a WebSocket,
-/// llmlb ended because it was idle for too long.
+/// Code in the access log and the usage record of a tunnel, such as a WebSocket, that llmlb closed
+/// because neither side sent anything for too long.
 const TUNNEL_IDLE: &str = "tunnel_idle";
-/// Code in the access log and the usage record of a request that llmlb ended because its client did
-/// not read the response in time.
+/// Code in the access log and the usage record of a request that llmlb aborted because its client
+/// did not read the response in time.
 const SEND_TIMEOUT: &str = "send_timeout";
 
-/// A request, from its head to the last byte of its response. A guard that is dropped before the end
-/// of the response means that the client disconnected.
+/// Guard of a request, from its head to the last byte of its response. If it is dropped before the
+/// end of the response, the client has disconnected, and the request counts as cancelled.
 #[derive(Debug)]
 pub(crate) struct RequestGuard {
     accounting: Arc<Accounting>,
     pub(crate) identity: RequestIdentity,
     pub(crate) route: RequestRoute,
     pub(crate) metering: Metering,
-    /// Status of the response; 0 if there is none.
     pub(crate) status: u16,
-    /// Error code of a refusal, or the limit for which llmlb ended the request. `None` for all other
-    /// requests.
+    /// Error code of a refusal, or name of the limit for which llmlb aborted the request; `None`
+    /// for all other requests.
     pub(crate) code: Option<&'static str>,
     pub(crate) end: End,
-    /// Outcome of the request; `None` until the usage record is final.
     pub(crate) outcome: Option<Outcome>,
     in_flight: Option<InFlight>,
     /// API key of the client; `None` if the server needs no keys, or before the client is
     /// authenticated.
     pub(crate) key: Option<Arc<ApiKey>>,
-    /// True if the request gets no usage record: its API key does not permit the request.
+    /// True if the request gets no usage record, because its API key does not permit it.
     is_unrecorded: bool,
-    /// Share of the request in the limits of its key, held until the guard is dropped.
+    /// Share of the request in the limits of its API key, such as concurrent requests. Dropping the
+    /// guard frees it.
     pub(crate) admission: Option<Admission>,
-    /// Row in the list of requests in flight, until the record is persisted.
+    /// Row of the request in the list of requests in flight. It is freed only after the usage
+    /// record is persisted, so that a kill loses neither.
     row: Option<Row>,
 }
 
-/// The end of a request.
+/// End of a request, from which its outcome is derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The response has not ended: a client that disconnects now cancels the request.
+    /// The response has not ended. If the guard is dropped now, the client has cancelled the
+    /// request.
     Unfinished,
     Complete,
-    /// The backend ended its response early.
     Cut,
-    /// llmlb responded with an error of its own: it rejected the request, or no backend served it.
+    /// llmlb sent an error response of its own, because it rejected the request or no backend
+    /// served it.
     Refused,
 }
 
 impl RequestGuard {
-    /// Returns the guard of a request from the address `client`, whose head has been read.
+    /// Returns the guard of a request whose head was read. `client` is the client's address.
     pub(crate) fn start(
         accounting: &Arc<Accounting>,
         client: IpAddr,
@@ -90,7 +91,8 @@ impl RequestGuard {
         Self::new(accounting, identity)
     }
 
-    /// Returns the guard of a request whose head cannot be parsed, apart from its method and path.
+    /// Returns the guard of a request whose head cannot be parsed, except for its method and path,
+    /// so that its rejection is logged.
     pub(crate) fn unparsed(
         accounting: &Arc<Accounting>,
         client: IpAddr,
@@ -121,8 +123,8 @@ impl RequestGuard {
         }
     }
 
-    /// Counts the request as in flight until the guard is dropped, and lists it, so that it has a record
-    /// even if the server is killed.
+    /// Counts the request as in flight until the guard is dropped, and adds it to the list of
+    /// requests in flight, so that it has a record even if the server is killed.
     pub(crate) fn set_in_flight(&mut self, in_flight: InFlight) {
         self.in_flight = Some(in_flight);
         let (identity, key) = (&self.identity, self.key.as_deref());
@@ -136,7 +138,8 @@ impl RequestGuard {
         });
     }
 
-    /// Notes the model, the stream option and the prompt's tokens of the parsed request.
+    /// Stores the model, the stream option and the estimated prompt tokens of the parsed request,
+    /// for the usage record.
     pub(crate) fn note_parsed(&mut self, parsed: &ParsedRequest) {
         self.route.model.clone_from(&parsed.model);
         self.metering.is_stream = parsed.stream;
@@ -147,8 +150,8 @@ impl RequestGuard {
         self.update_row();
     }
 
-    /// Notes that the request is sent to a backend. `model` is the backend's own name of the model, if
-    /// that differs.
+    /// Stores the backend that the request is being sent to, for the log and the usage record.
+    /// `model` is the backend's own name of the model, if that differs.
     pub(crate) fn note_sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
         self.route.note_sent(backend, model);
         if let Some(row) = &self.row {
@@ -156,19 +159,21 @@ impl RequestGuard {
         }
     }
 
-    /// Notes that the backend received the request, or part of it.
+    /// Notes that a backend received the request or a part of it, and may have read the prompt: the
+    /// tokens count from now on.
     pub(crate) fn note_delivered(&mut self) {
         self.route.note_delivered();
         self.update_row();
     }
 
-    /// Notes that the attempt at this backend failed.
+    /// Adds a failed attempt at this backend to those that the usage record lists.
     pub(crate) fn note_failed(&mut self, backend: &Arc<Backend>, why: &str, after: AfterFailure) {
         self.route.note_failed(backend, why, after);
         self.update_row();
     }
 
-    /// Notes the progress of the request in the list of requests in flight.
+    /// Stores the progress of the request in its row of the in-flight list, from which the next
+    /// start writes a record after a kill.
     fn update_row(&self) {
         if let Some(row) = &self.row {
             let usage = self.measure();
@@ -192,8 +197,8 @@ impl RequestGuard {
         }
     }
 
-    /// Acquires the permission of the client's address to use a connection to a backend, which is
-    /// held until the guard is dropped. Returns `false` if the address is at its limit.
+    /// Acquires a share of the client's address in the connections to backends, which is held until
+    /// the guard is dropped. Returns `false` if the address is at its limit.
     #[must_use]
     pub(crate) fn acquire_address_share(&mut self) -> bool {
         let share = &mut self.route.address_share;
@@ -203,46 +208,46 @@ impl RequestGuard {
         share.is_some()
     }
 
-    /// Notes that the client gets the response of this backend.
+    /// Stores the backend and the status of the response that the client gets.
     pub(crate) fn note_response(&mut self, backend: &Arc<Backend>, status: StatusCode) {
         self.route.note_response(backend);
         self.status = status.as_u16();
     }
 
-    /// Notes a response of llmlb's own.
+    /// Stores the status of a response that llmlb sends itself, such as `/status`.
     pub(crate) fn note_own_response(&mut self, response: &Response<Full<Bytes>>) {
         self.status = response.status().as_u16();
         self.end = End::Complete;
         self.note_own_body(response);
     }
 
-    /// Notes the length of the body of llmlb's own response, for the access log and the usage
-    /// record.
     pub(crate) fn note_own_body(&mut self, response: &Response<Full<Bytes>>) {
         if self.identity.method != Method::HEAD {
             self.metering.bytes = response.body().size_hint().lower();
         }
     }
 
-    /// Notes that the tunnel ends because neither side sent anything for too long.
+    /// Stores that llmlb closed the tunnel because neither side sent anything for too long, as the
+    /// reason of the request's end.
     pub(crate) fn note_tunnel_idle(&mut self) {
         self.code = Some(TUNNEL_IDLE);
     }
 
-    /// Notes that the client did not read its response in time.
+    /// Stores that llmlb aborted the request because its client did not read the response in time.
     pub(crate) fn note_send_timeout(&mut self) {
         if self.end == End::Unfinished {
             self.code = Some(SEND_TIMEOUT);
         }
     }
 
-    /// True if dropping the guard now means that the client cancelled the request. After the end mark of
-    /// a stream the record is final, and some clients then close the stream.
+    /// True if dropping the guard now means that the client cancelled the request. False after the
+    /// end mark of a stream, because some clients close the stream there.
     pub(crate) fn is_unfinished(&self) -> bool {
         self.end == End::Unfinished && self.outcome.is_none()
     }
 
-    /// Notes that the request is not served.
+    /// Stores the status and error code with which llmlb rejects the request, for the log and the
+    /// usage record.
     pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
         self.status = refusal.status.as_u16();
         self.code = Some(refusal.code);
@@ -254,35 +259,35 @@ impl RequestGuard {
     }
 }
 
-/// Methods for the response and the usage record. Every record is added to the worker's commit group,
+/// Methods for the response and the usage record. A record is added to the worker's commit group,
 /// which is flushed before the client gets the last bytes of the response. A response that arrived
-/// completely waits for the next flush. The end of a stream flushes the group at once: otherwise the
-/// last bytes would be delayed and need a write of their own.
+/// completely waits for the next flush. The end of a stream flushes the group at once: otherwise
+/// its last bytes would be delayed and need a write of their own.
 impl RequestGuard {
-    /// Counts `length` bytes of the response that the client gets without a search for usage, such
-    /// as bytes of a tunnel. The access log and the usage record contain the sum.
+    /// Counts `length` bytes of the response that are sent to the client without a search for
+    /// usage, such as bytes of a tunnel. The access log and the usage record contain the sum.
     pub(crate) fn count(&mut self, length: usize) {
         self.metering.count(length);
         self.update_row();
     }
 
-    /// Starts to meter a WebSocket, whose usage is the sum of its responses.
+    /// Starts to meter a WebSocket session, whose usage is the sum of its responses.
     pub(crate) fn start_session(&mut self) {
         if self.accounting.meter.is_on() {
             self.metering.start_session();
         }
     }
 
-    /// Reads bytes of a WebSocket that come from the backend. [`Self::count`] counts them when the client has
-    /// accepted them.
+    /// Reads the usage in bytes that the backend sent through a WebSocket. [`Self::count`] counts
+    /// the bytes later, when the client has accepted them.
     pub(crate) fn read_session(&mut self, data: &[u8]) {
         if self.metering.read_session(data) {
             self.update_row();
         }
     }
 
-    /// Reads a chunk of the response. Returns the bytes for the client. If the response has its end
-    /// mark, the usage record is persisted before this method returns.
+    /// Reads a chunk of the response. Returns the bytes for the client. If the response reaches its
+    /// end mark, the usage record is persisted before this method returns.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         let (passed, saw_end) = self.metering.pass(data);
         // Clients treat the end mark as the end of the stream, so the usage record is persisted
@@ -307,8 +312,8 @@ impl RequestGuard {
         rest
     }
 
-    /// Reads a response that is complete. Returns the bytes for the client, which must be sent after
-    /// [`RequestGuard::persisted`].
+    /// Reads the usage of a response that arrived completely. Returns the bytes for the client,
+    /// which must not be sent before [`RequestGuard::persisted`] has returned.
     pub(crate) fn pass_whole(&mut self, data: Bytes) -> Bytes {
         let passed = self.metering.pass_whole(data);
         self.end = End::Complete;
@@ -325,7 +330,7 @@ impl RequestGuard {
         }
     }
 
-    /// Makes the usage record final and persists the record before returning.
+    /// Makes the usage record final and persists it before returning.
     fn persist(&mut self, end: End) {
         if let Some(record) = self.finalize(end) {
             let row = self.row.take();
@@ -341,7 +346,7 @@ impl RequestGuard {
         }
         let outcome = self.classify(end);
         self.outcome = Some(outcome);
-        // Requests that were rejected at admission are not in flight and have no usage record.
+        // A request that was rejected at admission was never in flight and has no usage record.
         let is_served = self.in_flight.is_some() && !self.is_unrecorded;
         let is_metered = is_served && self.accounting.meter.is_on();
         let record = is_metered.then(|| self.record(end, outcome));
@@ -349,7 +354,8 @@ impl RequestGuard {
         record
     }
 
-    /// Replaces the tokens that the request has reserved with those of its usage record.
+    /// Replaces the tokens that the request has reserved in the limits of its key with those of its
+    /// usage record.
     fn settle(&mut self, outcome: Outcome) {
         let Some(admission) = &mut self.admission else {
             return;
@@ -402,7 +408,8 @@ impl RequestGuard {
         match end {
             End::Complete if self.metering.is_complete() => Outcome::Complete,
             End::Complete | End::Cut => Outcome::Cut,
-            // The server aborts the request during its shutdown. The client did not cancel it.
+            // The shutdown of the server aborts this request. It must not count as cancelled by the
+            // client.
             End::Unfinished if self.accounting.abort.is_cancelled() => Outcome::Cut,
             End::Unfinished => Outcome::Cancelled,
             End::Refused if self.code == Some(OVERLOADED) => Outcome::Refused,
@@ -412,9 +419,9 @@ impl RequestGuard {
         }
     }
 
-    /// True if dropping the guard cancels work of a backend on behalf of the client. False for tunnels,
-    /// because a client can end a tunnel at any time, and for requests that llmlb ended, which have a
-    /// `code`.
+    /// True if dropping the guard cancels work of a backend on behalf of the client, which counts
+    /// against its limit on cancelled requests. False for tunnels, which clients may end at any
+    /// time, and for requests that llmlb aborted.
     fn is_cancelled_work(&self) -> bool {
         let is_tunnel = self.status == StatusCode::SWITCHING_PROTOCOLS.as_u16();
         self.is_unfinished() && self.route.is_delivered() && self.code.is_none() && !is_tunnel
@@ -424,8 +431,8 @@ impl RequestGuard {
 impl Drop for RequestGuard {
     fn drop(&mut self) {
         let is_cancelled_work = self.is_cancelled_work();
-        // No response waits for the usage record here, so the next flush of the commit group
-        // persists the record.
+        // No response waits for this usage record, so the next flush of the commit group persists
+        // it.
         if let Some(record) = self.finalize(self.end) {
             let row = self.row.take();
             self.accounting.commits.add(record, row);
@@ -434,7 +441,8 @@ impl Drop for RequestGuard {
             let cancelled = &self.accounting.cancelled;
             cancelled.note(self.identity.client, Instant::now());
         }
-        // Successful requests for the server's own pages are not logged: monitoring sends many.
+        // Do not log successful requests for the server's own pages, such as `/status`: monitoring
+        // sends many.
         if self.identity.endpoint.is_logged() || self.end != End::Complete {
             self.accounting.access_log.write(self);
         }

@@ -1,4 +1,4 @@
-//! Base directory for data of programs, by the XDG Base Directory Specification.
+//! Base directory in which programs store data on Linux, by the XDG Base Directory Specification.
 
 use std::path::PathBuf;
 

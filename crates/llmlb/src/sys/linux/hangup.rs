@@ -1,11 +1,12 @@
-//! Disposition of SIGHUP at the start of the program.
+//! Detects if the program was started with SIGHUP ignored, as `nohup` does.
 
 use std::fs;
 
-/// Bit of SIGHUP, signal 1, in the masks of `/proc/self/status`.
+/// Bit of SIGHUP (signal 1) in the signal masks of `/proc/self/status`.
 const HANGUP: u64 = 1;
 
-/// True if the program was started with SIGHUP ignored, as `nohup` does.
+/// True if the program was started with SIGHUP ignored, as `nohup` does. The server must then
+/// outlive its terminal.
 pub(crate) fn is_hangup_ignored() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores_hangup(&status))
 }

@@ -1,4 +1,5 @@
-//! User whose program listens on a port, as the kernel reports it.
+//! Finds the user whose program listens on a port, so that prompts are not sent to another user's
+//! server.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -11,13 +12,13 @@ use crate::sys::ListenerOwner;
 const LISTENING: &str = "0A";
 const ROOT: u32 = 0;
 
-/// Returns the owner of the socket that accepts connections to this port of 127.0.0.1.
+/// Returns the user who owns the socket that accepts connections to this port of 127.0.0.1.
 pub(crate) fn listener_owner(port: u16) -> ListenerOwner {
     let mut found = Vec::new();
     for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
         match File::open(table).and_then(|file| listeners(BufReader::new(file), port)) {
             Ok(listeners) => found.extend(listeners),
-            // A kernel without IPv6 has no table for it.
+            // A kernel without IPv6 has no table of IPv6 sockets, so there are no listeners in it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => return ListenerOwner::Unknown,
         }
@@ -25,7 +26,6 @@ pub(crate) fn listener_owner(port: u16) -> ListenerOwner {
     classify(&found, geteuid().as_raw())
 }
 
-/// A socket that accepts connections to a port of 127.0.0.1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listener {
     /// The kernel passes a connection to the listener with the lowest rank.
@@ -59,10 +59,11 @@ fn listeners(table: impl BufRead, port: u16) -> io::Result<Vec<Listener>> {
     Ok(found)
 }
 
-/// Rank of a listener by its address: 127.0.0.1 itself in front of all addresses. `None`:
-/// connections to 127.0.0.1 do not reach it.
+/// Returns the rank of a listener by its address: 127.0.0.1 itself in front of all addresses.
+/// `None` if connections to 127.0.0.1 do not reach this listener.
 fn rank(address: &str) -> Option<u8> {
-    // The table shows each group of four bytes as a number in this machine's byte order.
+    // The kernel's table shows each group of four address bytes as a number in this machine's byte
+    // order.
     let loopback = format!("{:08X}", u32::from_ne_bytes([127, 0, 0, 1]));
     let mapped = format!(
         "{:016}{:08X}{loopback}",

@@ -1,4 +1,5 @@
-//! Mount options that keep file locks on this machine.
+//! Finds mount options that keep file locks on this machine, so that other machines of a fleet
+//! would not see them.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -23,7 +24,8 @@ fn find(mounts: &str, device: u64) -> Option<(String, String)> {
     let device = (rustix::fs::major(device), rustix::fs::minor(device));
     let device = format!("{}:{}", device.0, device.1);
     mounts.lines().find_map(|line| {
-        // "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue"
+        // The text has lines like: "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root
+        // rw,errors=continue"
         let (mount, system) = line.split_once(" - ")?;
         if mount.split(' ').nth(2)? != device {
             return None;
@@ -60,7 +62,8 @@ mod tests {
             ("nfs4", "rw,vers=4.2,local_lock=none", None),
             ("nfs4", "rw,local_lock=flock", Some("local_lock=flock")),
             ("nfs", "rw,local_lock=all", Some("local_lock=all")),
-            // fcntl locks are local, but tenure uses flock.
+            // This option keeps fcntl locks on this machine. It must not be found, because tenure
+            // uses flock.
             ("nfs", "rw,local_lock=posix", None),
             ("cifs", "rw,vers=3.1.1,nobrl", Some("nobrl")),
             ("cifs", "rw,vers=3.1.1,nolock", None),

@@ -1,5 +1,5 @@
-//! Process that uses a port. The kernel lists the sockets of this network namespace and the open
-//! files of each process.
+//! Finds the process that uses a port, for the error message of a port that is taken. The kernel
+//! lists the sockets of this network namespace and the open files of each process.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::text;
 /// State of a listening socket in `/proc/net/tcp`.
 const LISTENING: &str = "0A";
 
-/// Returns the process that uses a TCP port, a listener rather than a connection. `None`: the port
-/// is free. Only root sees other users' open files; without that right the owner has no pid.
+/// Returns the process that uses a TCP port, preferably a listener and not a connection; `None` if
+/// the port is free. Only root sees other users' open files, so the pid may be missing.
 pub(crate) fn port_owner(port: u16) -> Option<PortOwner> {
     let sockets: Vec<Socket> = ["/proc/net/tcp", "/proc/net/tcp6"]
         .iter()
@@ -36,8 +36,8 @@ struct Socket {
     inode: u64,
 }
 
-/// Returns the sockets of a table whose local port is this port. A socket without an inode is
-/// skipped: it is in TIME_WAIT and belongs to no process.
+/// Returns the sockets of the kernel's table whose local port is this port. A socket without an
+/// inode is skipped: it is in TIME_WAIT and belongs to no process.
 fn on_port(table: &str, port: u16) -> Vec<Socket> {
     table
         .lines()
@@ -76,7 +76,8 @@ fn has_open(pid: u32, wanted: &Path) -> bool {
 
 fn program(pid: u32) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    // A process chooses this name itself: it could contain control characters for a terminal.
+    // A process chooses its own name, which could contain control characters for a terminal.
+    // Replace them.
     let name = text::plain(name.trim_end()).into_owned();
     (!name.is_empty()).then_some(name)
 }
@@ -140,7 +141,7 @@ garbage
 
     #[test]
     fn unused_port_has_no_owner() {
-        // No socket can be bound to port 0.
+        // No socket can be bound to port 0, so it has no owner.
         assert_eq!(port_owner(0), None);
     }
 

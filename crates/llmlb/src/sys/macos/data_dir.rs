@@ -1,4 +1,4 @@
-//! Base directory for data of programs.
+//! Base directory in which programs store data on macOS.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
-//! Disposition of SIGHUP at the start of the program.
+//! Detects if the program was started with SIGHUP ignored, which macOS does not show.
 
-/// Returns false: this system does not show ignored signals without unsafe code. A server that `nohup` started
-/// on a terminal therefore drains when the terminal is closed.
+/// Returns false: macOS does not show ignored signals without unsafe code. So a server that `nohup`
+/// started on a terminal drains when the terminal is closed.
 pub(crate) fn is_hangup_ignored() -> bool {
     false
 }

@@ -1,4 +1,4 @@
-//! User whose program listens on a port: not determined on macOS.
+//! User whose program listens on a port, which is not determined on macOS.
 
 use crate::sys::ListenerOwner;
 

@@ -1,9 +1,8 @@
-//! Process that uses a port: not determined on macOS. It would only make an error message more
-//! specific, which does not justify a dependency on libproc.
+//! Process that uses a port, which is not determined on macOS. It would only make an error message
+//! more specific, which does not justify a dependency on libproc.
 
 use crate::sys::PortOwner;
 
-/// Returns `None`: the owner of a port is never known on macOS.
 pub(crate) fn port_owner(_port: u16) -> Option<PortOwner> {
     None
 }

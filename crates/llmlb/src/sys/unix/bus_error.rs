@@ -1,7 +1,7 @@
-//! Access to mapped files whose bytes are gone. If another process truncates a mapped file, or the
-//! disk has no block for a page of it, the next access raises SIGBUS, which ends a process by default.
-//! In guarded ranges the page is replaced by anonymous memory instead: stores to it are lost with the
-//! process, and nothing else is affected.
+//! Handles accesses to mapped files whose bytes are gone. If another process truncates a mapped
+//! file, or the disk has no block for a page of it, the next access raises SIGBUS, which ends a
+//! process by default. In guarded ranges the page is replaced by anonymous memory instead: stores
+//! to it are lost with the process, and nothing else is affected.
 #![expect(
     unsafe_code,
     reason = "signal handlers and mappings at fixed addresses exist only in C"
@@ -14,24 +14,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// Maximum number of guarded ranges.
+/// Maximum number of guarded ranges of addresses. The table has a fixed size, because a signal
+/// handler must not allocate.
 const MAX_RANGES: usize = 4096;
 
-/// Start and end of each guarded range. A range that is not in use is empty.
+/// Start and end of each guarded range of addresses. An unused entry is an empty range.
 static RANGES: [[AtomicUsize; 2]; MAX_RANGES] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; MAX_RANGES];
-/// Page size of the system, known before the handler is installed.
+/// Page size of the system, stored before the SIGBUS handler is installed, which must not call the
+/// library for it.
 static PAGE_SIZE: AtomicUsize = AtomicUsize::new(4096);
-/// Handler that was installed before, for addresses that are not guarded. `None` if the handler could
-/// not be installed.
+/// SIGBUS handler that was installed earlier, for addresses that are not guarded. `None` if llmlb's
+/// handler could not be installed.
 static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// A guarded range of addresses, until this is dropped.
+/// Range of addresses in which SIGBUS does not end the process, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Guarded(usize);
 
 impl Guarded {
-    /// Guards the addresses of a mapping.
     pub(crate) fn new(addresses: Range<usize>) -> io::Result<Self> {
         if PREVIOUS.get_or_init(install).is_none() {
             return Err(io::Error::other("cannot handle SIGBUS"));
@@ -44,15 +45,15 @@ impl Guarded {
                 return Ok(Self(index));
             }
         }
-        Err(io::Error::other("too many mapped files"))
+        Err(io::Error::other("the process has too many mapped files"))
     }
 }
 
 impl Drop for Guarded {
     fn drop(&mut self) {
         let [start, end] = &RANGES[self.0];
-        // The end is cleared first: the handler may run between the two stores, and a range whose end is 0
-        // contains no address.
+        // Clear the end first: the SIGBUS handler may run between the two stores, and a range whose
+        // end is 0 contains no address.
         end.store(0, Ordering::Release);
         start.store(0, Ordering::Release);
     }
@@ -76,7 +77,8 @@ fn install() -> Option<libc::sigaction> {
     }
 }
 
-/// Handler of SIGBUS. After it returns, the access is repeated.
+/// Handler of SIGBUS, which replaces the missing page by memory. After it returns, the kernel
+/// repeats the access.
 extern "C" fn replace_page(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes a valid `info` to a handler with SA_SIGINFO.
     let address = unsafe { (*info).si_addr() }.addr();
@@ -97,8 +99,8 @@ extern "C" fn replace_page(_signal: c_int, info: *mut siginfo_t, _context: *mut 
     if is_replaced {
         return;
     }
-    // Not a guarded address: the repeated access reaches the previous handler, which by default ends
-    // the process.
+    // The address is not guarded. Restore the earlier handler, which receives the repeated access
+    // and by default ends the process.
     if let Some(Some(previous)) = PREVIOUS.get() {
         // SAFETY: `previous` was returned by `sigaction`.
         unsafe { libc::sigaction(libc::SIGBUS, &raw const *previous, std::ptr::null_mut()) };

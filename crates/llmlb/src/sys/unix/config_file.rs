@@ -1,4 +1,5 @@
-//! Opening of configuration files that only this user and root can have written.
+//! Opens configuration files that only this user and root can have written, so that another user
+//! cannot change the server's configuration.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -17,8 +18,8 @@ const GROUP_WRITES: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
-/// Properties of a file that differ after it was changed or replaced. Symbolic links are followed, so that a
-/// switched link, as of a Kubernetes ConfigMap, counts as a change too.
+/// Properties of a configuration file that differ after it was changed or replaced. Symbolic links
+/// are followed, so that a switched link, as of a Kubernetes ConfigMap, counts as a change as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
     device: u64,
@@ -29,7 +30,8 @@ pub(crate) struct Signature {
     changed: (i64, i64),
 }
 
-/// Returns the signature of a file; `None` if there is none, or it cannot be reached.
+/// Returns the signature of a configuration file; `None` if the file does not exist or cannot be
+/// reached.
 pub(crate) fn signature(path: &Path) -> Option<Signature> {
     let found = fs::metadata(path).ok()?;
     Some(Signature {
@@ -41,10 +43,11 @@ pub(crate) fn signature(path: &Path) -> Option<Signature> {
     })
 }
 
-/// Opens a file and checks the open descriptor: the file belongs to this user or root, and no other
-/// user may write or replace it. `Ok(Err)`: another user may.
+/// Opens a configuration file and checks the open descriptor: the file must belong to this user or
+/// root, and no other user may write or replace it. Returns `Ok(Err)` if another user may.
 pub(crate) fn open(path: &Path) -> io::Result<Result<File, Exposed>> {
-    // Without NONBLOCK, opening another user's FIFO would block until it has a writer.
+    // Open with NONBLOCK, because opening another user's FIFO would otherwise block until the FIFO
+    // has a writer.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
@@ -55,20 +58,21 @@ pub(crate) fn open(path: &Path) -> io::Result<Result<File, Exposed>> {
     if found.is_file() || found.is_dir() {
         return Ok(Ok(file));
     }
-    // This user's pipe, such as a shell's `<(…)`. Keep the descriptor and wait for data: the writer
-    // may write and close at once, and a second descriptor would then find an empty pipe.
+    // The file is this user's own pipe, such as a shell's `<(…)`. Keep the descriptor and wait for
+    // data: the writer may write and close at once, and a second descriptor would then find an
+    // empty pipe.
     let _ = poll(&mut [PollFd::new(&file, PollFlags::IN)], None);
     fcntl_setfl(&file, OFlags::empty())?;
     Ok(Ok(file))
 }
 
-/// Returns another user who could have written the opened file, if there is one.
+/// Returns the way in which another user could have written the opened file, if there is one.
 fn exposed(found: &Metadata, path: &Path) -> io::Result<Option<Exposed>> {
     let (user, group) = (geteuid().as_raw(), getegid().as_raw());
     if let Some(exposed) = by_owner(found.uid(), user) {
         return Ok(Some(exposed));
     }
-    // Pipes and terminals are not checked further: they cannot be replaced in a directory, and the
+    // Pipes and terminals need no further check: they cannot be replaced in a directory, and the
     // mode of a terminal lets its group write.
     if !found.is_file() {
         return Ok(None);
@@ -94,8 +98,8 @@ fn by_owner(owner: u32, user: u32) -> Option<Exposed> {
     (!is_trusted).then(|| Exposed::Owner(users::shown(owner)))
 }
 
-/// Checks the write bits. A group with the same number as the user is private to the user, as many
-/// systems set it up, and may write.
+/// Returns the users besides the owner that may write a file with this mode. A group with the same
+/// number as the user is private to the user, as many systems set it up, and may write.
 fn by_mode(mode: u32, owning_group: u32, user: u32, group: u32) -> Option<Exposed> {
     let is_own_group = owning_group == group && owning_group == user;
     if mode & OTHERS_WRITE != 0 {
@@ -114,8 +118,9 @@ fn parent(path: &Path) -> PathBuf {
     }
 }
 
-/// True if every user may replace files in a directory. With the sticky bit only their owners may,
-/// and on a read-only file system, such as a Kubernetes volume, no user may.
+/// True if every user may replace files in a directory, and so a configuration file in it. With the
+/// sticky bit only their owners may, and on a read-only file system, such as a Kubernetes volume,
+/// no user may.
 fn is_open(directory: &Path) -> io::Result<bool> {
     let mode = fs::metadata(directory)?.mode();
     if mode & OTHERS_WRITE == 0 || mode & STICKY != 0 {

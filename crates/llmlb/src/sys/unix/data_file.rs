@@ -1,4 +1,5 @@
-//! Files in a data directory. Links are not followed, and a FIFO is an error instead of a hang.
+//! Opens and creates files in a data directory. Links are not followed, so that another user cannot
+//! redirect a write, and a FIFO is an error instead of a hang.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -11,14 +12,14 @@ use crate::sys::Exposed;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-/// Opens a regular file for reading.
+/// Opens a regular file of the data directory for reading.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().read(true), path)
 }
 
-/// Opens a regular file for appending. A missing file is created with mode 0600. A file that root
-/// creates is given to the owner of its directory: the server of that user could not open it
-/// otherwise.
+/// Opens a regular file of the data directory for appending. A missing file is created with mode
+/// 0600. A file that root creates is given to the owner of its directory, because the server of
+/// that user could not open it otherwise.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = regular(options.append(true).create(true).mode(0o600), path)?;
@@ -39,7 +40,8 @@ pub(crate) fn create_new(path: &Path) -> io::Result<File> {
 fn give_to_owner_of_dir(file: &File, path: &Path) -> io::Result<()> {
     if geteuid().is_root() && file.metadata()?.uid() == 0 {
         let dir = parent(path).metadata()?;
-        // Root in a container may lack the right to change owners; the file then stays root's.
+        // Ignore an error: root in a container may lack the right to change owners, and the file
+        // then stays root's.
         if dir.uid() != 0 {
             let _ = fchown(file, Some(dir.uid()), Some(dir.gid()));
         }
@@ -48,14 +50,14 @@ fn give_to_owner_of_dir(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// Opens a regular file for reading, and checks the open descriptor: no other user may have written
-/// or replaced the file. `Ok(Err)`: another user may. Root also trusts the owner of the file's directory,
-/// to whom the files belong that root creates.
+/// or replaced the file. Returns `Ok(Err)` if another user may. Root also trusts the owner of the
+/// file's directory, to whom the files belong that root creates.
 pub(crate) fn open_trusted(path: &Path) -> io::Result<Result<File, Exposed>> {
     trusted(open(path)?, path)
 }
 
-/// As [`open_trusted`], for reading and writing at any offset. Network file systems require the right to
-/// write for a lock.
+/// As [`open_trusted`], but for reading and writing at any offset. Network file systems require the
+/// right to write for a lock.
 pub(crate) fn open_trusted_to_change(path: &Path) -> io::Result<Result<File, Exposed>> {
     let file = regular(OpenOptions::new().read(true).write(true), path)?;
     trusted(file, path)
@@ -67,7 +69,8 @@ fn trusted(file: File, path: &Path) -> io::Result<Result<File, Exposed>> {
     let (user, owner) = (geteuid(), found.uid());
     let is_trusted =
         owner == user.as_raw() || owner == 0 || (user.is_root() && directory.uid() == owner);
-    // In a directory with the sticky bit, users can replace only files of their own.
+    // In a directory with the sticky bit, users can replace only files of their own, so other users
+    // cannot replace this file.
     let is_replaceable = directory.mode() & 0o1002 == 0o002;
     Ok(match found.mode() {
         _ if !is_trusted => Err(Exposed::Owner(users::shown(owner))),
@@ -100,8 +103,9 @@ pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Checks that only users who may write the data directory could have put files into this directory of it. Its
-/// owner is this user, root, or the owner of the data directory.
+/// Checks that only users who may write the data directory could have put files into this
+/// subdirectory of it. The subdirectory must belong to this user, root, or the owner of the data
+/// directory.
 pub(crate) fn check_dir(dir: &Path) -> io::Result<()> {
     let refused = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
     let found = dir.symlink_metadata()?;
@@ -112,20 +116,22 @@ pub(crate) fn check_dir(dir: &Path) -> io::Result<()> {
     }
     if owner != user.as_raw() && owner != 0 && !(user.is_root() && is_owner_of_data()?) {
         let owner = users::shown(owner);
-        return Err(refused(format!("it belongs to another user, {owner}")));
+        return Err(refused(format!(
+            "the directory belongs to another user, {owner}"
+        )));
     }
     if found.mode() & 0o002 != 0 {
-        return Err(refused("other users may write it".to_owned()));
+        return Err(refused("other users may write the directory".to_owned()));
     }
     Ok(())
 }
 
-/// Syncs the names in a directory.
+/// Syncs the names in a directory, so that a new or renamed file is not lost in a power failure.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// True if opening failed because there is no such file, or no directory that could contain it.
+/// True if opening failed because the file, or a directory that would contain it, does not exist.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -133,12 +139,12 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// State of a file that differs after a change of its content, its owner or its mode, and after its
-/// replacement.
+/// Properties of a file that differ after a change of its content, its owner or its mode, and after
+/// its replacement. A reader sees by them that it must read the file again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp([i64; 9]);
 
-/// Returns the state of a file; `None` if it does not exist. Does not follow a link.
+/// Returns the properties of a file; `None` if it does not exist. Links are not followed.
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     let found = match path.symlink_metadata() {
         Err(error) if is_absent(&error) => return Ok(None),
@@ -157,13 +163,12 @@ pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     ])))
 }
 
-/// Opens an existing regular file for appending.
 pub(crate) fn append_existing(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().append(true), path)
 }
 
-/// Returns the number of a file in its file system. It is the same on all hosts that share the file
-/// system, and a copy of the file has another one.
+/// Returns the inode number of a file. It is the same on all hosts that share the file system, and
+/// a copy of the file has another one.
 pub(crate) fn inode(file: &File) -> io::Result<Option<u64>> {
     Ok(Some(file.metadata()?.ino()))
 }
@@ -177,13 +182,13 @@ pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     if geteuid().is_root() {
         let parent = parent(dir).metadata()?;
-        // As for files, an error means that only root can use the directory.
+        // Ignore an error, as for files: only root can then use the directory.
         let _ = lchown(dir, Some(parent.uid()), Some(parent.gid()));
     }
     Ok(())
 }
 
-/// Returns the directory of a file, also for a relative path without a directory.
+/// Returns the directory of a file, which is `.` for a relative path without a directory.
 fn parent(path: &Path) -> &Path {
     let parent = path.parent();
     parent
@@ -250,8 +255,8 @@ mod tests {
         }
     }
 
-    /// In a directory that every user may write, another user could put back an old file, whose keys were
-    /// revoked since.
+    /// In a directory that every user may write, another user could restore an old file, whose keys
+    /// have been revoked.
     #[test]
     fn file_that_others_can_write_or_replace_is_not_trusted() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Size of the file system that contains the data directory. A fraction of the size determines when
+//! Size of the file system that contains the data directory. It determines from which size
 //! `archive/` or `failed/` is reported as large.
 
 use std::path::Path;
@@ -17,7 +17,8 @@ pub(crate) fn disk_free(dir: &Path) -> Option<u64> {
     disk.f_bavail.checked_mul(disk.f_frsize)
 }
 
-/// True if this user may create files in `dir`.
+/// True if this user may create files in `dir`, so that a check can report a directory that is not
+/// writable.
 pub(crate) fn is_writable(dir: &Path) -> bool {
     use rustix::fs::{Access, access};
     access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok()

@@ -1,4 +1,4 @@
-//! Host name of this machine.
+//! Host name of this machine, for lock records and for `Host`.
 
 /// Returns the kernel's host name, by default the pod's name in a Kubernetes pod. Lock records of
 /// the staging directory contain the name, and a private server accepts it in `Host`.

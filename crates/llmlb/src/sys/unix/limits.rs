@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Highest limit that macOS accepts (`OPEN_MAX`), although it reports no maximum.
 const MAX_ON_MACOS: u64 = 10_240;
-/// Directory in which every Unix lists a process's own descriptors.
+/// Directory in which every Unix lists the descriptors that a process itself has open.
 const OWN_DESCRIPTORS: &str = "/dev/fd";
 
 /// Raises the soft limit of open files to the hard limit, because every request needs two
@@ -31,23 +31,25 @@ pub(crate) fn raise_open_files() {
 /// if the process crashes. A debugger still can (`gcore`).
 pub(crate) fn disable_core_dumps() {
     let mut limit = getrlimit(Resource::Core);
-    // Linux writes nothing with a limit of 1 byte, also where `core_pattern` names a program, which 0
-    // does not prevent.
+    // Set the limit to 1 byte, with which Linux writes nothing. A limit of 0 does not prevent a
+    // dump if `core_pattern` names a program.
     limit.current = Some(limit.maximum.map_or(1, |maximum| maximum.min(1)));
     if let Err(error) = setrlimit(Resource::Core, limit) {
         tracing::debug!(%error, "cannot disable core dumps");
     }
 }
 
-/// Maximum number of descriptors of this process; `None` if there is no limit.
+/// Returns the maximum number of descriptors of this process, from which the limits on connections
+/// are derived; `None` if there is no limit.
 pub(crate) fn max_open_files() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Number of descriptors that this process has open; `None` if the system does not show them.
+/// Returns the number of descriptors that this process has open; `None` if the system does not show
+/// them.
 pub(crate) fn open_files() -> Option<usize> {
     let own = std::fs::read_dir(OWN_DESCRIPTORS).ok()?;
-    // The list includes the descriptor that reads it, which is closed again.
+    // Subtract the descriptor with which the directory is read, which is closed again.
     Some(own.count().saturating_sub(1))
 }
 

@@ -1,10 +1,11 @@
-//! Datagrams to the service manager (systemd).
+//! Sends datagrams to the service manager (systemd), such as that the server is ready.
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 
-/// Sends one message. A socket name that begins with `@` is in Linux's abstract namespace.
+/// Sends one message to the service manager's socket. A socket name that begins with `@` is in
+/// Linux's abstract namespace.
 pub(crate) fn send(socket: &OsStr, text: &str) -> io::Result<()> {
     let sender = UnixDatagram::unbound()?;
     #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Opening of files that contain a secret, such as a private key.
+//! Opens files that contain a secret, such as a private key.
 
 use std::fs::File;
 use std::io;
@@ -8,25 +8,24 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-/// Permission bits of the group and of all other users.
 const OTHER_USERS: u32 = 0o077;
-/// Permission of the group to read the file.
 const GROUP_READ: u32 = 0o040;
 const ROOT: u32 = 0;
 
-/// Opens a regular file. The second value is the mode of the file if other users may access it.
+/// Opens a regular file that contains a secret. The second value is the mode of the file if other
+/// users may access it, for an error message.
 ///
-/// As with ssh, the mode counts only if the file belongs to this user, who can change it. A file of another
-/// user was shared on purpose, and so was root's file that its group may read: a service that is not root reads
-/// its key there, and root can check the configuration of that service.
+/// As with ssh, the mode counts only if the file belongs to this user, who can change it. A file of
+/// another user was shared on purpose, and so was a file of root that its group may read: a service
+/// that is not root reads its key there, and root can check the configuration of that service.
 pub(crate) fn open(path: &Path) -> io::Result<(File, Option<u32>)> {
-    // Without NONBLOCK, opening a FIFO would block until it has a writer.
+    // Open with NONBLOCK, because opening a FIFO would otherwise block until it has a writer.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
     if !found.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("the path does not name a regular file"));
     }
     let mode = exposed(found.mode(), found.uid(), geteuid().as_raw());
     Ok((file, mode))

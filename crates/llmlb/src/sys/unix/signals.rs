@@ -10,21 +10,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::sys::{self, SignalEvent};
 
-/// Receiver of SIGTERM, SIGINT and SIGHUP. Once installed, these no longer kill the process.
+/// Receiver of SIGTERM, SIGINT and SIGHUP. Once it is installed, these signals no longer kill the
+/// process.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
-    /// True if SIGHUP means that the terminal was closed.
+    /// True if SIGHUP means that the terminal was closed, so that the server drains. Otherwise
+    /// SIGHUP requests a reload of the configuration.
     hangup_stops: bool,
 }
 
 impl Signals {
-    /// Installs the handlers. Must be called within a tokio runtime.
     pub(crate) fn install() -> io::Result<Self> {
-        // `nohup` ignores SIGHUP so that the program outlives its terminal. This is read before the handler is
-        // installed: afterwards the signal is no longer ignored.
+        // Read now if SIGHUP is ignored, as `nohup` sets it so that the program outlives its
+        // terminal: once the handler is installed, the signal is no longer ignored.
         let is_ignored = sys::is_hangup_ignored();
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
@@ -37,7 +38,6 @@ impl Signals {
     /// Does nothing: on Unix `llmlb stop` sends SIGTERM, so there is no stop event to watch.
     pub(crate) fn watch(&mut self, _request: StopRequest) {}
 
-    /// Waits for the next signal.
     pub(crate) async fn next(&mut self) -> SignalEvent {
         tokio::select! {
             _ = self.terminate.recv() => SignalEvent::Stop("SIGTERM"),
@@ -53,8 +53,8 @@ impl Signals {
     }
 }
 
-/// True if the process has a controlling terminal. After the terminal was closed it cannot be opened any more,
-/// so this is read at the start.
+/// True if the process has a controlling terminal. It must be called at the start, because a closed
+/// terminal cannot be opened any more.
 fn has_terminal() -> bool {
     let flags = OFlags::NOCTTY | OFlags::NONBLOCK;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();

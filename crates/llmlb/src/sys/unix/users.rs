@@ -1,4 +1,4 @@
-//! Names of users for messages.
+//! Names of users, for messages about files and ports of other users.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,14 +1,14 @@
-//! Access to mapped files whose bytes are gone. Windows refuses to truncate a mapped file.
+//! Accesses to mapped files whose bytes are gone. They cannot occur on Windows, which refuses to
+//! truncate a mapped file.
 
 use std::io;
 use std::ops::Range;
 
-/// Addresses of a mapped file.
 #[derive(Debug)]
 pub(crate) struct Guarded(());
 
 impl Guarded {
-    /// Does nothing: a mapped file cannot be truncated.
+    /// Does nothing, because Windows refuses to truncate a mapped file.
     #[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
     pub(crate) fn new(_addresses: Range<usize>) -> io::Result<Self> {
         Ok(Self(()))

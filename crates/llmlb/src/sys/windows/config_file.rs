@@ -1,5 +1,5 @@
-//! Opening of configuration files. Windows protects files by access control lists, which are not
-//! checked.
+//! Opens configuration files. Windows protects files by access control lists, which llmlb does not
+//! check.
 
 use std::fs::{self, File};
 use std::io;
@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use crate::sys::Exposed;
 
-/// Properties of a file that differ after it was changed or replaced.
+/// Properties of a configuration file that differ after it was changed or replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Signature {
     size: u64,
@@ -16,7 +16,8 @@ pub(crate) struct Signature {
     created: Option<SystemTime>,
 }
 
-/// Returns the signature of a file; `None` if there is none, or it cannot be reached.
+/// Returns the signature of a configuration file; `None` if the file does not exist or cannot be
+/// reached.
 pub(crate) fn signature(path: &Path) -> Option<Signature> {
     let found = fs::metadata(path).ok()?;
     Some(Signature {

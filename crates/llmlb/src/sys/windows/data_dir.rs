@@ -1,4 +1,4 @@
-//! Base directory for data of programs that stays on this machine.
+//! Base directory in which programs store data on Windows that stays on this machine.
 
 use std::path::PathBuf;
 

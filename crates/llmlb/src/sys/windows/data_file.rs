@@ -1,4 +1,5 @@
-//! Files in a data directory. They inherit the directory's access rights.
+//! Opens and creates files in a data directory. On Windows they inherit the directory's access
+//! rights.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,17 +8,16 @@ use std::time::SystemTime;
 
 use crate::sys::Exposed;
 
-/// Opens a file for reading.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Opens a file for appending, and creates it if it is missing.
 pub(crate) fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// Opens a file for reading. The access rights of the directory decide who may write it.
+/// Opens a file for reading. It is always trusted, because the access rights of its directory
+/// decide who may write it.
 pub(crate) fn open_trusted(path: &Path) -> io::Result<Result<File, Exposed>> {
     open(path).map(Ok)
 }
@@ -27,19 +27,20 @@ pub(crate) fn create_for_owner(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).create_new(true).open(path)
 }
 
-/// Does nothing: a directory inherits the access rights of the data directory.
+/// Does nothing, because on Windows a directory inherits the access rights of the data directory.
 #[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
 pub(crate) fn check_dir(_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Does nothing: the system has no sync for directories.
+/// Does nothing, because Windows has no sync for directories.
 #[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
 pub(crate) fn sync_dir(_dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// State of a file that differs after a change of its content and after its replacement.
+/// Properties of a file that differ after a change of its content and after its replacement. A
+/// reader sees by them that it must read the file again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     size: u64,
@@ -47,7 +48,7 @@ pub(crate) struct FileStamp {
     modified: Option<SystemTime>,
 }
 
-/// True if opening failed because there is no such file, or no directory that could contain it.
+/// True if opening failed because the file, or a directory that would contain it, does not exist.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -55,7 +56,6 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Returns the state of a file; `None` if it does not exist.
 pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     let found = match path.symlink_metadata() {
         Err(error) if is_absent(&error) => return Ok(None),
@@ -68,7 +68,6 @@ pub(crate) fn stamp(path: &Path) -> io::Result<Option<FileStamp>> {
     }))
 }
 
-/// Creates a file for reading and writing at any offset. Fails if the file exists.
 pub(crate) fn create_new(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
@@ -77,25 +76,23 @@ pub(crate) fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens an existing file for reading and writing at any offset. The access rights of the directory decide
-/// who may write it.
+/// Opens an existing file for reading and writing at any offset. It is always trusted, because the
+/// access rights of the directory decide who may write it.
 pub(crate) fn open_trusted_to_change(path: &Path) -> io::Result<Result<File, Exposed>> {
     OpenOptions::new().read(true).write(true).open(path).map(Ok)
 }
 
-/// Opens an existing file for appending.
 pub(crate) fn append_existing(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).open(path)
 }
 
-/// Returns the number of a file in its file system: unknown, since not all of its file systems have
-/// stable ones.
+/// Returns no number: not all of Windows' file systems have stable file numbers, by which a copy
+/// could be recognized.
 #[expect(clippy::unnecessary_wraps, reason = "same signature on every system")]
 pub(crate) fn inode(_file: &File) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-/// Creates a directory and its missing parents.
 pub(crate) fn make_dir(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)
 }

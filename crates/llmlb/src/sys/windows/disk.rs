@@ -8,12 +8,12 @@ pub(crate) fn disk_size(_dir: &Path) -> Option<u64> {
     None
 }
 
-/// Returns `None`: the free space is not determined on Windows.
+/// Returns `None`: the free space of the disk is not determined on Windows.
 pub(crate) fn disk_free(_dir: &Path) -> Option<u64> {
     None
 }
 
-/// True: access control lists are not checked.
+/// Returns true: access control lists, which decide about it on Windows, are not checked.
 pub(crate) fn is_writable(_dir: &Path) -> bool {
     true
 }

@@ -4,18 +4,19 @@ use std::io;
 
 use windows_sys::Win32::Networking::WinSock::{WSAEADDRNOTAVAIL, WSAEMFILE, WSAENOBUFS};
 
-/// Does nothing: Windows Error Reporting keeps memory only if the administrator asks for it.
+/// Does nothing, because Windows Error Reporting keeps the memory of a crashed process only if the
+/// administrator requests it.
 pub(crate) fn disable_core_dumps() {}
 
-/// Does nothing: Windows has no limit of open files.
+/// Does nothing, because Windows has no limit of open files.
 pub(crate) fn raise_open_files() {}
 
-/// Maximum number of descriptors of this process; `None` if there is no limit.
+/// Returns `None`, because Windows has no limit of descriptors.
 pub(crate) fn max_open_files() -> Option<u64> {
     None
 }
 
-/// Number of descriptors that this process has open; `None` if the system does not show them.
+/// Returns `None`: the number of open descriptors is not determined on Windows.
 pub(crate) fn open_files() -> Option<usize> {
     None
 }

@@ -1,4 +1,4 @@
-//! User whose program listens on a port: not determined on Windows.
+//! User whose program listens on a port, which is not determined on Windows.
 
 use crate::sys::ListenerOwner;
 

@@ -1,4 +1,5 @@
-//! Notification of the service manager: systemd does not exist on Windows.
+//! Notification of the service manager, which does nothing on Windows, where systemd does not
+//! exist.
 
 use std::ffi::OsStr;
 use std::io;

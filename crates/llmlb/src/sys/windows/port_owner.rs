@@ -1,9 +1,8 @@
-//! Process that uses a port: not determined on Windows. It would only make an error message more
-//! specific, which does not justify calls to the IP Helper API.
+//! Process that uses a port, which is not determined on Windows. It would only make an error
+//! message more specific, which does not justify calls to the IP Helper API.
 
 use crate::sys::PortOwner;
 
-/// Returns `None`: the owner of a port is never known on Windows.
 pub(crate) fn port_owner(_port: u16) -> Option<PortOwner> {
     None
 }

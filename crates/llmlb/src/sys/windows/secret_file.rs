@@ -1,5 +1,5 @@
-//! Opening of files that contain a secret. Windows protects files by access control lists, which are not
-//! checked.
+//! Opens files that contain a secret. Windows protects files by access control lists, which llmlb
+//! does not check.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 pub(crate) fn open(path: &Path) -> io::Result<(File, Option<u32>)> {
     let file = File::open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
+        return Err(io::Error::other("the path does not name a regular file"));
     }
     Ok((file, None))
 }

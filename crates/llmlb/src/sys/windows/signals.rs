@@ -1,4 +1,5 @@
-//! Events that stop the server. A changed configuration file is read without an event.
+//! Receives the events that stop the server on Windows. A changed configuration file is read
+//! without an event.
 
 use std::io;
 use std::thread;
@@ -23,7 +24,6 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers. Must be called within a tokio runtime.
     pub(crate) fn install() -> io::Result<Self> {
         let (stop_requested, stop_requests) = mpsc::channel(1);
         Ok(Self {
@@ -36,10 +36,11 @@ impl Signals {
         })
     }
 
-    /// Watches for the event that `llmlb stop` sets.
+    /// Watches for the event that `llmlb stop` sets, because Windows has no SIGTERM.
     pub(crate) fn watch(&mut self, request: StopRequest) {
         let stop_requested = self.stop_requested.clone();
-        // The thread blocks until the process exits. It holds nothing that needs cleanup.
+        // The thread blocks until the process exits. It is never joined, because it holds nothing
+        // that needs cleanup.
         thread::spawn(move || {
             while !request.wait(Duration::from_secs(3600)) {}
             let _ = stop_requested.blocking_send(());

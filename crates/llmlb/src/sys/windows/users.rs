@@ -1,8 +1,8 @@
-//! Names of users for messages.
+//! Names of users, for messages about files and ports of other users.
 
 use std::path::Path;
 
-/// Returns `None`: the owner of a file is not determined on Windows.
+/// Returns `None`, because the owner of a file is not determined on Windows.
 pub(crate) fn owner_of(_path: &Path) -> Option<String> {
     None
 }

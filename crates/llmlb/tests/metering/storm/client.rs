@@ -14,18 +14,19 @@ use testkit::{Head, Http1, random::Random};
 /// Intended end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fate {
-    /// Client reads a complete response.
+    /// Client reads the response to its end, so the record must have the outcome `complete`.
     Complete,
     /// Client disconnects.
     Disconnect,
-    /// Backend closes the connection within the response.
+    /// Backend closes the connection in the middle of the response, so the record must have the
+    /// outcome `cut`.
     Cut,
 }
 
 /// End of a request as its client saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Seen {
-    /// Complete response of a backend.
+    /// Client received a complete response that a backend produced.
     Complete,
     /// Client disconnected.
     Disconnected,
@@ -33,7 +34,8 @@ pub(super) enum Seen {
     Incomplete,
     /// Complete response of llmlb itself.
     Refused,
-    /// Connection failed before a response.
+    /// Connection failed before the client received any response, for example because the server
+    /// was killed.
     Nothing,
 }
 
@@ -74,7 +76,7 @@ impl Client {
         let mut all = bodies_of_every_api();
         let choice = self.random.below(all.len() as u64);
         let (path, api, mut request_body) = all.swap_remove(usize::try_from(choice).unwrap());
-        // Requests that the client is to abort are mostly streamed (8 of 10), so that many
+        // Clients that are to disconnect stream most of their requests (8 of 10), so that many
         // disconnects occur in the middle of a stream.
         let streamed = if fate == Fate::Disconnect { 8 } else { 5 };
         let is_stream = api != "embeddings" && self.random.below(10) < streamed;
@@ -116,7 +118,7 @@ impl Client {
             if is_over || gives_up.load(Ordering::SeqCst) {
                 return tries;
             }
-            // Wait before the request is sent again, because the server may be restarting.
+            // Pause before the request is repeated: the server may be restarting after a kill.
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -151,7 +153,8 @@ impl Client {
         }
     }
 
-    /// Disconnects before the response or after a part of it.
+    /// Disconnects from the server at a random time: in front of the response or after a part of
+    /// it.
     fn disconnect(&mut self, mut connection: BufReader<TcpStream>, is_stream: bool) -> Seen {
         if self.random.below(3) == 0 {
             thread::sleep(Duration::from_micros(self.random.below(3000)));

@@ -88,8 +88,7 @@ impl World {
         let mut server = self.serve();
         let (begun, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         // Set when all requests have ended, or when the test fails. Clients then stop repeating
-        // requests that did not end as intended, so that the scope that joins them does not block
-        // forever.
+        // requests; otherwise the scope that joins their threads could block forever.
         let is_over = AtomicBool::new(false);
         let sent = Mutex::new(BTreeMap::new());
         thread::scope(|scope| {
@@ -117,7 +116,8 @@ impl World {
         server.until_in_flight(0);
         let stopped = self.sandbox.run(&format!("stop -p {}", self.port));
         assert_eq!(stopped.code, Some(0), "{stopped:?}");
-        // Delivers the records that the last run of the server did not deliver.
+        // The stopped server may have left records in its data directory. Deliver them, so that the
+        // receiver's totals can be compared.
         self.receiver.deliver(&self.sandbox);
         sent.into_inner().unwrap()
     }

@@ -15,7 +15,8 @@ use testkit::api_server::{End, Produced};
 struct Row {
     sent: usize,
     recorded: usize,
-    /// Requests that reached a backend and have no record.
+    /// Number of requests that reached a backend and have no record, which is the defect that this
+    /// test searches for.
     lost: usize,
     /// Prompt and completion tokens according to the receiver.
     billed: (u64, u64),
@@ -181,11 +182,12 @@ fn number(value: &Value, name: &str) -> u64 {
 /// True if this outcome of a record agrees with the end of the request that the client saw.
 fn is_consistent(request: Sent, outcome: &str) -> bool {
     match (request.seen, outcome) {
-        // When the client disconnected or the server was killed, the response may have been complete
-        // although the client did not receive its last bytes.
+        // A client that disconnected, or whose server was killed, may have missed only the last
+        // bytes. The record may then say `complete` although the client did not see the end.
         (Seen::Complete | Seen::Disconnected | Seen::Nothing, "complete")
         | (Seen::Disconnected, "cancelled")
-        // The server was killed.
+        // These requests were in flight when the server was killed. The next start of the server
+        // recorded them as `interrupted`.
         | (Seen::Incomplete | Seen::Disconnected | Seen::Nothing, "interrupted")
         | (Seen::Refused, "complete" | "refused" | "failed") => true,
         (Seen::Incomplete, "complete") => request.fate == Fate::Complete,

@@ -110,9 +110,9 @@ struct ResumedEntry {
 /// Relation of a record to the earlier batches.
 #[derive(Debug)]
 pub(super) enum RecordPlacement {
-    /// The record is in no batch.
+    /// The record is in no earlier batch, so it goes into a new one.
     New,
-    /// The record is in a batch.
+    /// The record is in an earlier batch, so it must not go into a new one.
     InBatch,
     /// The record is the first record of an unreadable batch with this name. The new batch that
     /// begins with the record must get the same name.
@@ -228,7 +228,6 @@ impl EarlierBatches {
         Some((place, line))
     }
 
-    /// True if the snapshot has no earlier batches.
     pub(super) fn is_empty(&self) -> bool {
         self.present.is_empty() && self.gone.is_empty() && self.unreadable.is_empty()
     }

@@ -22,8 +22,8 @@ pub(super) fn own_program() -> io::Result<std::path::PathBuf> {
     Ok("/proc/self/exe".into())
 }
 
-/// Makes this process a child subreaper: the kernel then makes it the parent of every descendant
-/// whose own parent exits.
+/// Makes this process a child subreaper: it becomes the parent of every descendant whose own parent
+/// exits, and can therefore find and end all descendants.
 pub(super) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(
         rustix::process::getpid(),
@@ -61,11 +61,11 @@ pub(super) fn leave_the_group() {
 /// loses the terminal.
 pub(super) fn return_terminal(_command: Pid) {}
 
-/// All descendants of this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descendants;
 
-/// A process and the parent under which it was found.
+/// A process and the parent under which it was found. The parent is compared again before the
+/// process is signalled, since its pid may have been reused.
 struct Descendant {
     pid: Pid,
     parent: Pid,
@@ -82,7 +82,6 @@ impl Descendants {
         false
     }
 
-    /// Sends a signal to all descendants.
     pub(super) fn signal(self, signal: Signal) {
         let own = rustix::process::getpid();
         for descendant in tree(own) {
@@ -165,7 +164,6 @@ fn has_lists_of_children(own: Pid) -> bool {
     fs::exists(format!("/proc/self/task/{own}/children")).unwrap_or(false)
 }
 
-/// Children of a process, from the lists of its threads.
 fn listed_children(parent: Pid) -> Vec<Pid> {
     let threads = fs::read_dir(format!("/proc/{parent}/task"));
     let lists = threads
@@ -180,7 +178,6 @@ fn listed_children(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// All processes that the system shows, with their parents.
 fn all_processes() -> Vec<Descendant> {
     let entries = fs::read_dir("/proc").into_iter().flatten();
     entries
@@ -204,7 +201,8 @@ fn parse_pid(text: &str) -> Option<Pid> {
     Pid::from_raw(text.parse().ok()?)
 }
 
-/// Timer on the clock that also counts while the machine is suspended.
+/// Timer on the boot clock, which also counts while the machine is suspended. The lease may end
+/// during a suspension.
 #[derive(Debug)]
 pub(super) struct Alarm(OwnedFd);
 
@@ -214,7 +212,6 @@ impl Alarm {
         Ok(Self(timerfd_create(TimerfdClockId::Boottime, flags)?))
     }
 
-    /// Wakes `poll` at this time of the boot clock.
     pub(super) fn set(&self, at: Duration) -> io::Result<()> {
         let at = Itimerspec {
             it_interval: Timespec::default(),
@@ -228,7 +225,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Descriptor that becomes readable at the time of the alarm.
+    /// Descriptor that becomes readable at the time of the alarm, so that `poll` returns.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.0.as_fd())
     }

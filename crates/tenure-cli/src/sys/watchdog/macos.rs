@@ -72,7 +72,6 @@ impl Descendants {
             .is_some_and(|group| rustix::process::test_kill_process_group(group).is_ok())
     }
 
-    /// Sends a signal to all members of the group.
     pub(super) fn signal(self, signal: Signal) {
         if let Some(group) = self.0 {
             let _ = rustix::process::kill_process_group(group, signal);

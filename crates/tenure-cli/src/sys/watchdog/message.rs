@@ -9,7 +9,6 @@ use std::time::Duration;
 
 const LENGTH: usize = 16;
 
-/// Message of the wrapper to the watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// The lease is valid until this time of the boot clock.
@@ -24,7 +23,6 @@ pub(crate) enum Order {
     Kill,
 }
 
-/// Message of the watchdog to the wrapper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     /// The command runs with this pid.

@@ -62,7 +62,6 @@ const KILL_ATTEMPTS: u32 = 100;
 
 /// Arguments of a watchdog.
 struct Settings {
-    /// Socket to the wrapper.
     socket: RawFd,
     /// Time at which the command must have ended unless the lease is extended, on the boot clock. It
     /// is earlier than the deadline of the lease: a busy machine takes time to end many processes.
@@ -132,7 +131,8 @@ struct Watchdog {
     /// Socket that becomes readable when a child has exited, so that `poll` wakes up.
     exits: UnixStream,
     alarm: Alarm,
-    /// Process group of the wrapper.
+    /// Process group of the wrapper. A command that is still in it gets the terminal's signals
+    /// directly, so they are not forwarded.
     group: Pid,
     command: Pid,
     descendants: Descendants,
@@ -281,7 +281,7 @@ impl Watchdog {
     }
 
     /// Sends SIGKILL once to all descendants. Returns the number of those that this process may not
-    /// signal.
+    /// signal, such as processes of another user.
     fn kill(&mut self, now: Duration) -> u32 {
         if now >= self.deadline {
             self.stage.lease = Validity::Lost;
@@ -340,7 +340,8 @@ impl Watchdog {
         while matches!((&self.exits).read(&mut bytes), Ok(1..)) {}
     }
 
-    /// Executes the orders of the wrapper that have arrived.
+    /// Executes the orders of the wrapper that have arrived: new deadlines, signals for the
+    /// command, and the loss of the lease.
     fn receive(&mut self) {
         while let Some(socket) = &self.socket {
             match self.inbox.next(socket) {
@@ -423,7 +424,8 @@ fn start_command(settings: &Settings) -> io::Result<std::process::Child> {
 /// Descriptor of the socket to which the handler of SIGCHLD writes a byte for each exit.
 static EXITS: AtomicI32 = AtomicI32::new(-1);
 
-/// Returns a socket that becomes readable whenever a child exits.
+/// Returns a socket that becomes readable whenever a child exits, so that `poll` can wait for exits
+/// and for orders at the same time.
 fn notify_of_exits() -> io::Result<UnixStream> {
     let (ours, handlers) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;

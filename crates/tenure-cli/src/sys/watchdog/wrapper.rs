@@ -23,7 +23,8 @@ use super::{GRACE_AFTER_EXIT, KILL_ATTEMPTS, KILL_PAUSE, Settings};
 use crate::sys::unix::{self, Relay};
 use crate::sys::{Ending, LeasedCommand, StartError};
 
-/// Interval between two checks of the lease after a stop was requested.
+/// Interval between two checks of the lease after a stop was requested. Waiting for a change of the
+/// lease would then return at once.
 const STOPPING_POLL: Duration = Duration::from_millis(100);
 /// Maximum wait for a change of the lease. The thread that sends orders then checks the lease
 /// again.
@@ -211,7 +212,8 @@ fn send_orders(lease: &LeaseState, socket: &UnixStream, first: Duration, patienc
     }
 }
 
-/// Waits for the reports of the watchdog until all descendants have ended.
+/// Receives the reports of the watchdog until all descendants have ended. Returns the reason why
+/// the command ended.
 fn follow(
     socket: &UnixStream,
     family: &mut Family,

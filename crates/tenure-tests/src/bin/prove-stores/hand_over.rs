@@ -17,8 +17,6 @@ use crate::target::{Kind, Target};
 /// store's notifications, so a measurement does not include that.
 const SETTLED: Duration = Duration::from_millis(300);
 
-/// Starts an `owner` program that acquires the key, at once if it is free and otherwise as soon as
-/// its owner is gone.
 pub(crate) fn claimant(location: &str, key: &str) -> Owner {
     let mut command = Command::new(program("owner"));
     command.args(["--keep-file", "--wait"]);
@@ -26,14 +24,12 @@ pub(crate) fn claimant(location: &str, key: &str) -> Owner {
     Owner::start(command, Path::new(location), key)
 }
 
-/// Starts an `owner` program and waits until it owns the key. The error is its output if it fails.
 pub(crate) fn owner(location: &str, key: &str) -> Result<Owner, String> {
     let mut owner = claimant(location, key);
     until_held(&mut owner)?;
     Ok(owner)
 }
 
-/// Starts an `owner` program and waits until it waits for the key, which another process must own.
 pub(crate) fn waiting(location: &str, key: &str) -> Result<Owner, String> {
     let mut waiting = claimant(location, key);
     let answer = waiting.answer();

@@ -56,7 +56,7 @@ impl Sum {
 }
 
 /// Starts four processes that compete for the key. The process that acquires it keeps it for longer
-/// than a round takes.
+/// than a round takes, so only the loss of the lease can end its ownership.
 fn competing(location: &str, random: &mut Random) -> RunningStorm {
     let running = storm(vec![location.to_owned(); 4], 20 * TTL).start(true);
     running.wait_for_acquisition(Duration::ZERO, 5 * TTL);

@@ -13,7 +13,6 @@ use crate::target::Kind;
 /// checks take little time.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
 
-/// Groups of checks that can be chosen.
 const GROUPS: [&str; 6] = [
     "hand-over",
     "storms",
@@ -26,7 +25,8 @@ const GROUPS: [&str; 6] = [
 /// Options of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
-    /// Length of the longest run.
+    /// Length of the longest run, in seconds. Other runs take a quarter of it, and below 60 the
+    /// checks have fewer rounds.
     pub(crate) seconds: u64,
     /// Stores to check.
     pub(crate) kinds: Vec<Kind>,
@@ -65,7 +65,6 @@ impl Options {
 }
 
 impl Options {
-    /// True if this group of checks is to run.
     pub(crate) fn has(&self, group: &str) -> bool {
         self.groups.is_empty() || self.groups.iter().any(|chosen| chosen == group)
     }
@@ -83,7 +82,6 @@ impl Proof {
         Self { options, failed: 0 }
     }
 
-    /// Duration of the check with random kills, the longest one.
     pub(crate) fn long_run(&self) -> Duration {
         Duration::from_secs(self.options.seconds)
     }
@@ -195,7 +193,6 @@ pub(crate) fn print(line: &str) {
     println!("{line}");
 }
 
-/// Path of another program of this crate, in the directory of this one.
 pub(crate) fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap_or_default();
     own.with_file_name(name)

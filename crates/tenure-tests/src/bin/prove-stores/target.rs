@@ -68,7 +68,6 @@ impl Target {
         }
     }
 
-    /// Location of the store: a URL, or a directory of lock files.
     pub(crate) fn location(&self) -> String {
         match self {
             Self::File(dir) => dir.path().display().to_string(),
@@ -85,7 +84,6 @@ impl Target {
         Some(self.location().replace(&own, &address.to_string()))
     }
 
-    /// Address of the server. `None` for lock files.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         let port = match self {
             Self::File(_) => return None,

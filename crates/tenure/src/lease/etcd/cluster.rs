@@ -23,7 +23,7 @@ pub(super) const PAGE: i64 = 1000;
 /// Maximum time for the revocation of a lease that no key uses.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The members of a cluster, and the connections to them.
+/// Connections to the members of an etcd cluster, each of which can serve every request.
 pub(super) struct Cluster {
     members: Vec<Member>,
     /// Index of the member that responded last. Requests start with it.
@@ -45,7 +45,6 @@ pub(super) struct Member {
 /// A lease as the cluster has stored it.
 pub(super) struct Held {
     pub(super) entry: Entry,
-    /// Id of the etcd lease.
     pub(super) lease: i64,
 }
 
@@ -132,7 +131,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the outcome of an attempt that found the key held, by this owner or by another one.
+    /// Returns the outcome of an attempt that found the key held. If this very owner holds it, an
+    /// earlier attempt succeeded; otherwise the key is held by another owner.
     async fn settle(
         self: &Arc<Self>,
         id: &LeaseId,
@@ -164,7 +164,8 @@ impl Cluster {
         }))
     }
 
-    /// Creates an etcd lease with this id. Returns false if it exists already.
+    /// Creates an etcd lease with the given id. Returns false if it exists already, because an
+    /// earlier request succeeded whose response was lost.
     async fn grant(&self, lease: i64, ttl: Duration, end: Instant) -> Result<bool, StoreError> {
         let seconds = seconds(ttl);
         let granted = self
@@ -228,7 +229,8 @@ impl Cluster {
         .await
     }
 
-    /// Extends an etcd lease to its whole TTL. Returns false if the lease does not exist.
+    /// Extends an etcd lease to its whole TTL. Returns false if the lease does not exist, which
+    /// means that its owner has lost the key.
     pub(super) async fn keep_alive(&self, lease: i64, end: Instant) -> Result<bool, StoreError> {
         self.run(end, |mut client| async move {
             // `lease_keep_alive` returns only after the first response, so the lease is renewed.
@@ -243,7 +245,8 @@ impl Cluster {
         .await
     }
 
-    /// Ends an etcd lease, and deletes the keys that are attached to it.
+    /// Ends an etcd lease. etcd then deletes the keys that are attached to it, which frees the key
+    /// of its owner.
     pub(super) async fn revoke(&self, lease: i64, end: Instant) -> Result<(), StoreError> {
         self.run(end, |mut client| async move {
             match client.lease_revoke(lease).await {

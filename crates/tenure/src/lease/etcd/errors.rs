@@ -14,7 +14,8 @@ const OUT_OF_RANGE: i32 = 11;
 const UNIMPLEMENTED: i32 = 12;
 const DATA_LOSS: i32 = 15;
 
-/// True if the server responded with this status code and a message that contains this text.
+/// True if the etcd server responded with this status code and a message that contains this text.
+/// etcd uses one code for several errors, which only the text distinguishes.
 pub(super) fn is_status(error: &etcd_client::Error, code: i32, text: &str) -> bool {
     match error {
         etcd_client::Error::GRpcStatus(status) => {

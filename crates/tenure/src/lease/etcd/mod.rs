@@ -36,7 +36,6 @@ use crate::error::Error;
 use cluster::{Cluster, PAGE, held, key_values};
 use errors::to_store_error;
 
-/// Client of one etcd cluster.
 pub(super) struct Etcd {
     cluster: Arc<Cluster>,
     bridge: Bridge,

@@ -8,7 +8,6 @@ use crate::error::Error;
 
 const DEFAULT_PORT: u16 = 2379;
 
-/// Returns the members of the cluster, from the hosts in the store's URL.
 pub(super) fn members(url: &StoreUrl) -> Vec<Member> {
     let scheme = if url.scheme == "etcds" {
         "https"
@@ -21,7 +20,7 @@ pub(super) fn members(url: &StoreUrl) -> Vec<Member> {
         .collect()
 }
 
-/// Reads the credentials and the TLS files that the URL names.
+/// Returns options of the etcd client with the credentials and the TLS files that the URL names.
 pub(super) fn connect_options(url: &mut StoreUrl) -> Result<ConnectOptions, Error> {
     let mut options = ConnectOptions::new()
         .with_require_leader(true)

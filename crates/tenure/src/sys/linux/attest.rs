@@ -69,7 +69,8 @@ pub(crate) fn lock_state_without_access(directory: &Directory, id: FileId) -> Lo
     }
 }
 
-/// Returns the process that acquired a lock that is known to be held.
+/// Returns the process that acquired a lock that is known to be held. It may have exited since and
+/// left the lock to a child.
 pub(crate) fn acquirer(file: &LockFile) -> Option<u32> {
     table_entry(file.id()).and_then(visible)
 }
@@ -135,7 +136,8 @@ pub(crate) fn record_of_lost_file(pid: u32, key: &str) -> Option<Record> {
     })
 }
 
-/// True if the process has the exclusive lock on this file among its descriptors.
+/// True if the process has the exclusive lock on this file among its descriptors. It is then the
+/// owner, even if another process acquired the lock.
 pub(super) fn has_lock(pid: u32, id: FileId) -> bool {
     let found = each_descriptor(pid, |number| {
         let meta = fs::metadata(format!("/proc/{pid}/fd/{number}")).ok()?;
@@ -148,7 +150,8 @@ pub(super) fn has_lock(pid: u32, id: FileId) -> bool {
     found.is_some()
 }
 
-/// True if the process has this socket among its descriptors.
+/// True if the process has this socket among its descriptors. Otherwise the pid that the kernel
+/// reports for the socket belongs to another process by now.
 pub(super) fn has_socket(pid: u32, inode: u64) -> bool {
     let link = format!("socket:[{inode}]");
     let found = each_descriptor(pid, |number| {

@@ -87,7 +87,8 @@ impl DeletionGuard {
         self.by_inode.is_some()
     }
 
-    /// Does nothing: on Linux the guard does not prevent the owner from removing its file.
+    /// Does nothing on Linux, where the guard does not prevent the owner from removing its lock
+    /// file. On Windows it does.
     pub(crate) fn allow_removal(&mut self) {}
 
     /// Shuts the sockets down, including copies in children. The socket to which waiting processes
@@ -142,15 +143,16 @@ fn bind(address: &SocketAddrUnix, writers: Writers) -> io::Result<Binding> {
     Ok(Binding::Unavailable)
 }
 
-/// Returns the living owner that has the guard, also if its lock file was deleted.
+/// Returns the living owner that has the deletion guard of a key. It is found even if its lock file
+/// was deleted.
 pub(crate) fn owner(directory: &Directory, name: &OsStr) -> Option<GuardOwner> {
     let by_inode = socket_name::by_inode(directory, name).ok();
     let by_parent = socket_name::by_parent(directory, name).ok().flatten();
     find_owner(by_inode.iter().chain(&by_parent), directory.writers())
 }
 
-/// Returns the living owner that has the guard of a directory that does not exist or cannot be
-/// opened.
+/// Returns the living owner that has the deletion guard of a key whose directory does not exist or
+/// cannot be opened, so that only the socket name by parent is known.
 pub(crate) fn owner_without_directory(dir: &Path, name: &OsStr) -> Option<GuardOwner> {
     let by_parent = socket_name::by_parent_of_missing(dir, name).ok().flatten();
     find_owner(by_parent.iter(), Writers::from_path(dir))
@@ -166,7 +168,8 @@ fn find_owner<'a>(
     })
 }
 
-/// Process that has bound a name of the guard.
+/// Process that has bound a socket name of the deletion guard: an owner, or a process that must not
+/// block the key.
 enum Peer {
     Owner(GuardOwner),
     /// A process of a user who could not own the key.

@@ -8,7 +8,6 @@ use crate::process::Identity;
 
 pub(crate) use super::super::unix::names::{current_uid, current_user, host, is_running, user};
 
-/// Fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stat {
     pub(super) state: u8,
@@ -37,7 +36,7 @@ pub(crate) fn identity(pid: u32) -> Option<Identity> {
     })
 }
 
-/// Effective user of a process.
+/// Effective user of a process. Unlike the user in a lock record it can be trusted.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     let owner = rustix::fs::stat(format!("/proc/{pid}")).ok()?.st_uid;
     if owner != 0 {
@@ -53,12 +52,12 @@ pub(crate) fn user_of(pid: u32) -> Option<u32> {
     ids.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
-/// True if the process is stopped (SIGSTOP, a debugger).
+/// True if the process is stopped (SIGSTOP, a debugger). It then keeps its keys and cannot respond
+/// to stop requests, which messages mention.
 pub(crate) fn is_suspended(pid: u32) -> bool {
     Stat::read_living(pid).is_some_and(Stat::is_suspended)
 }
 
-/// Id of the current boot.
 pub(super) fn boot() -> Option<&'static str> {
     static BOOT: OnceLock<Option<String>> = OnceLock::new();
     BOOT.get_or_init(|| {
@@ -68,7 +67,6 @@ pub(super) fn boot() -> Option<&'static str> {
     .as_deref()
 }
 
-/// PID namespace of this process.
 pub(super) fn own_namespace() -> Option<u64> {
     static NAMESPACE: OnceLock<Option<u64>> = OnceLock::new();
     *NAMESPACE.get_or_init(|| namespace_link("/proc/self/ns/pid"))
@@ -92,7 +90,8 @@ pub(super) fn namespace_of(pid: u32) -> Option<u64> {
     namespace_link(&format!("/proc/{pid}/ns/pid"))
 }
 
-/// Pid of a process in its own, innermost PID namespace.
+/// Pid of a process in its own, innermost PID namespace, in which the process wrote its lock
+/// record.
 pub(super) fn innermost_pid(pid: u32) -> Option<u32> {
     let status = proc::read_small(&format!("/proc/{pid}/status"))?;
     let ids = str::from_utf8(&status)

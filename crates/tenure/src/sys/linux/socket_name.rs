@@ -19,17 +19,19 @@ use rustix::net::SocketAddrUnix;
 
 use super::super::unix::file::Directory;
 
-/// Maximum length of an abstract address after its leading zero byte.
+/// Maximum length of an abstract address after its leading zero byte. A longer name is replaced by
+/// its hash.
 const LONGEST_NAME: usize = 107;
 
-/// Returns the name that stays valid as long as the directory exists.
+/// Returns the socket name by the directory's inode, which stays valid as long as the directory
+/// exists, whatever path leads to it.
 pub(super) fn by_inode(directory: &Directory, name: &OsStr) -> io::Result<SocketAddrUnix> {
     let id = directory.id();
     address(id.dev, id.ino, name.as_encoded_bytes())
 }
 
-/// Returns the name that stays valid after the directory is removed. `None`: the directory is a
-/// mount point, or its path does not end in a name.
+/// Returns the socket name by the parent directory, which stays valid after the directory is
+/// removed. `None`: the directory is a mount point, or its path does not end in a name.
 pub(super) fn by_parent(directory: &Directory, name: &OsStr) -> io::Result<Option<SocketAddrUnix>> {
     if directory.is_mount_point() {
         return Ok(None);
@@ -64,7 +66,8 @@ fn address(dev: u64, ino: u64, name: &[u8]) -> io::Result<SocketAddrUnix> {
     ))?)
 }
 
-/// Hashes a name that is too long or would break the lines of `/proc/net/unix`.
+/// Returns a file name as it appears in a socket name. A name that is too long, or would break the
+/// lines of `/proc/net/unix`, is replaced by its hash.
 fn readable_or_hashed(prefix: &str, name: &[u8]) -> Vec<u8> {
     let mut full = prefix.as_bytes().to_vec();
     if full.len() + name.len() <= LONGEST_NAME && name.iter().all(u8::is_ascii_graphic) {

@@ -36,8 +36,8 @@ pub(super) fn peer_credentials(socket: impl AsFd) -> io::Result<(u32, u32)> {
     Ok((u32::try_from(found.pid).unwrap_or(0), found.uid))
 }
 
-/// Returns the inode of the socket that listens on an abstract name. Format of `/proc/net/unix`:
-/// `Num RefCount Protocol Flags Type St Inode Path`.
+/// Returns the inode of the socket that listens on an abstract name, from `/proc/net/unix`. Format
+/// of its lines: `Num RefCount Protocol Flags Type St Inode Path`.
 pub(super) fn listening_inode(name: &[u8]) -> Option<u64> {
     const LISTENS: u64 = 0x10000;
     let table = proc::read_table("/proc/self/net/unix")?;
@@ -62,7 +62,7 @@ pub(super) fn creator_uid(inode: u64) -> Option<u32> {
     request.extend(BY_FAMILY.to_ne_bytes());
     request.extend(REQUEST.to_ne_bytes());
     request.extend([0; 8]);
-    // A `struct unix_diag_req` follows: family, protocol, padding, states, inode, requested
+    // The `struct unix_diag_req` comes next: family, protocol, padding, states, inode, requested
     // attributes, no cookie.
     request.extend([u8::try_from(libc::AF_UNIX).ok()?, 0, 0, 0]);
     request.extend(u32::MAX.to_ne_bytes());
@@ -83,7 +83,8 @@ pub(super) fn creator_uid(inode: u64) -> Option<u32> {
     uid_in(answer.get(..size)?)
 }
 
-/// Finds the attribute `UNIX_DIAG_UID` after `struct nlmsghdr` and `struct unix_diag_msg`.
+/// Returns the user in the kernel's response: the attribute `UNIX_DIAG_UID` after `struct nlmsghdr`
+/// and `struct unix_diag_msg`.
 fn uid_in(answer: &[u8]) -> Option<u32> {
     const HEADERS: usize = 16 + 16;
     const UID: u16 = 7;

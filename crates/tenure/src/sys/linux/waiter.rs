@@ -1,4 +1,4 @@
-//! Waiting for a release without polling.
+//! Waiting for the release of a key without polling, on Linux.
 
 use std::ffi::OsStr;
 use std::io;
@@ -15,11 +15,12 @@ use super::super::unix::file::Directory;
 use super::deletion_guard::{can_own, stream};
 use super::{socket_name, socket_owner};
 
-/// Maximum sleep of a waiter. The caller then tries to acquire the key again, in case no wake-up
-/// arrived.
+/// Maximum sleep of a process that waits for a key. It then tries to acquire the key again, in case
+/// no wake-up arrived.
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
-/// Waits for an owner to release the key.
+/// Waiting for the owner of a key to release it, without polling: the kernel wakes the process when
+/// the owner's socket closes.
 #[derive(Debug, Default)]
 pub(crate) struct Waiter {
     /// Connection to the owner's deletion guard. It is kept between calls, so that a waiter takes
@@ -43,7 +44,8 @@ impl Waiter {
         }
     }
 
-    /// Waits until the owner's socket is closed. Returns false if there is no such socket.
+    /// Waits until the socket of the owner's deletion guard is closed. Returns false if there is no
+    /// such socket, so the caller must poll.
     fn wait_for_close(
         &mut self,
         directory: &Directory,
@@ -54,7 +56,7 @@ impl Waiter {
         if self.connection.is_none() {
             let socket = stream(SocketFlags::CLOEXEC)?;
             // If the connection queue is full, `connect` itself waits until there is room or the
-            // owner exits.
+            // owner exits. The send timeout limits that wait.
             let at_least = limit.max(Duration::from_millis(1));
             sockopt::set_socket_timeout(&socket, Timeout::Send, Some(at_least))?;
             match rustix::net::connect(&socket, &socket_name::by_inode(directory, name)?) {

@@ -16,12 +16,13 @@ pub(crate) fn identity(pid: u32) -> Option<Identity> {
     })
 }
 
-/// Effective user of a process.
+/// Effective user of a process. Unlike the user in a lock record it can be trusted.
 pub(crate) fn user_of(pid: u32) -> Option<u32> {
     info(pid).map(|info| info.pbi_uid)
 }
 
-/// True if the process is stopped (SIGSTOP, a debugger).
+/// True if the process is stopped (SIGSTOP, a debugger). It then keeps its keys and cannot respond
+/// to stop requests, which messages mention.
 pub(crate) fn is_suspended(pid: u32) -> bool {
     info(pid).is_some_and(|info| info.pbi_status == STOPPED)
 }

@@ -19,14 +19,14 @@ use crate::error::Error;
 /// Maximum number of attempts to open a file that other processes keep creating and removing.
 const RETRIES: usize = 1000;
 
-/// Identity of a file, independent of its name.
+/// Identity of a file, independent of its name: a file that was replaced at its path has another
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     pub(crate) dev: u64,
     pub(crate) ino: u64,
 }
 
-/// An open directory of lock files.
 #[derive(Debug)]
 pub(crate) struct Directory {
     fd: OwnedFd,
@@ -35,7 +35,8 @@ pub(crate) struct Directory {
     owner: u32,
     group: u32,
     mode: Mode,
-    /// True if this process has just created the directory.
+    /// True if this process has just created the directory. Only then does it set the directory's
+    /// permissions.
     created: bool,
 }
 
@@ -76,14 +77,14 @@ impl Writers {
     }
 }
 
-/// An open lock file.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     fd: OwnedFd,
     id: FileId,
     size: u64,
     owner: u32,
-    /// True if this process has just created the file.
+    /// True if this process has just created the file. It then contains no lock record, and is
+    /// removed if the attempt to acquire the key fails.
     pub(crate) created: bool,
     /// True if the file system is read-only: the file can be locked, but not written.
     is_read_only: bool,
@@ -190,7 +191,6 @@ impl Directory {
         self.is_ours() || self.owner == 0
     }
 
-    /// Name of the directory's owner.
     pub(crate) fn owner_name(&self) -> String {
         names::user(self.owner)
     }
@@ -208,7 +208,8 @@ impl Directory {
         }
     }
 
-    /// True if a file system is mounted at the directory.
+    /// True if a file system is mounted at the directory. Such a directory has no socket name by
+    /// parent: containers may mount different directories there.
     #[cfg(target_os = "linux")]
     pub(crate) fn is_mount_point(&self) -> bool {
         use rustix::fs::{StatxAttributes, StatxFlags};
@@ -368,7 +369,6 @@ impl Directory {
         }
     }
 
-    /// Names of the files in the directory, sorted.
     pub(crate) fn names(&self) -> Result<Vec<OsString>, Error> {
         let failed = |errno| Error::io("list the directory", &self.path, errno);
         let mut found = Vec::new();
@@ -380,7 +380,8 @@ impl Directory {
         Ok(found)
     }
 
-    /// True if the name leads to the file with this identity.
+    /// True if the name in the open directory leads to the file with this identity, so the file was
+    /// not removed or replaced.
     pub(crate) fn has_entry(&self, name: &OsStr, id: FileId) -> io::Result<bool> {
         match self.stat(name) {
             Ok(stat) => Ok(file_id(&stat) == id),
@@ -415,7 +416,6 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::empty())?)
     }
 
-    /// Renames a file in the directory, and replaces a file that has the new name.
     pub(crate) fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
@@ -464,7 +464,6 @@ impl LockFile {
         }
     }
 
-    /// Uid of the file's owner.
     pub(crate) fn owner(&self) -> Option<u32> {
         Some(self.owner)
     }
@@ -718,7 +717,8 @@ mod tests {
     fn fuse_and_virtiofs_are_network_file_systems_and_a_temporary_directory_is_not() {
         let mut stat = rustix::fs::statfs(std::env::temp_dir()).unwrap();
         assert!(!is_network_file_system(&stat));
-        // FUSE_SUPER_MAGIC of linux/magic.h; virtiofs has no magic number of its own.
+        // FUSE_SUPER_MAGIC of linux/magic.h. virtiofs has no magic number of its own, so it is
+        // recognized by that of FUSE.
         stat.f_type = 0x6573_5546;
         assert!(is_network_file_system(&stat));
     }

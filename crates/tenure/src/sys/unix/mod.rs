@@ -1,4 +1,5 @@
-//! Code that Linux and macOS share.
+//! Functions that Linux and macOS share: lock files, names of users, the clock, and locks that a
+//! command inherits.
 
 pub(crate) mod clock;
 pub(crate) mod file;

@@ -24,12 +24,10 @@ pub(crate) fn user(uid: u32) -> String {
     listed.unwrap_or_else(|| format!("uid {uid}"))
 }
 
-/// Effective uid of this process.
 pub(crate) fn current_uid() -> Option<u32> {
     Some(rustix::process::geteuid().as_raw())
 }
 
-/// Name of the effective user of this process.
 pub(crate) fn current_user() -> String {
     user(rustix::process::geteuid().as_raw())
 }

@@ -1,4 +1,5 @@
-//! Lock directories and lock files.
+//! Lock directories and lock files on Windows, where locks are mandatory and a held file cannot be
+//! deleted.
 //!
 //! Windows locks are mandatory: other processes cannot read a locked range. So one byte far beyond
 //! the content is locked, and the lock record stays readable.
@@ -33,12 +34,14 @@ use crate::error::Error;
 const RETRIES: usize = 500;
 /// Pause between two attempts to create or open a lock file.
 const RETRY_PAUSE: Duration = Duration::from_millis(1);
-/// Offset of the locked byte, far beyond any content.
+/// Offset of the locked byte, far beyond any content, so that other processes can read the lock
+/// record while the file is locked.
 const LOCKED_BYTE: u64 = 1 << 62;
 const SHARE_ALL: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
 const DRIVE_REMOTE: u32 = 4;
 
-/// Identity of a file, independent of its name.
+/// Identity of a file, independent of its name: a file that was replaced at its path has another
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     volume: u32,

@@ -72,7 +72,8 @@ pub(super) fn is_alive(process: &Handle) -> bool {
     unsafe { WaitForSingleObject(process.raw(), 0) == WAIT_TIMEOUT }
 }
 
-/// Creation time of the process, in units of 100 ns since 1601 (`FILETIME`).
+/// Creation time of the process, in units of 100 ns since 1601 (`FILETIME`). A process that reuses
+/// the pid has another one.
 pub(super) fn creation_time(process: &Handle) -> Option<u64> {
     let mut times = [FILETIME::default(); 4];
     let [created, exited, kernel, user] = &mut times;

@@ -74,7 +74,7 @@ impl SignalTarget {
     }
 }
 
-/// Event that asks this process to stop.
+/// Event that `stop` sets to ask this process to exit, since Windows has no signals.
 #[derive(Debug)]
 pub(crate) struct StopEvent {
     event: Handle,

@@ -1,12 +1,12 @@
-//! Text output of the configuration that a server uses.
+//! Text output of `llmlb status` about the configuration that a server uses.
 
 use std::time::SystemTime;
 
 use super::{plain, usage};
 use crate::cli::status_client::ConfigStatus;
 
-/// Returns the lines of a server's configuration: its file, the last refused file, and settings that need a
-/// restart.
+/// Formats a server's configuration: its file, the last file that it refused, and changed settings
+/// that need a restart.
 pub(super) fn lines(config: &ConfigStatus, now: SystemTime) -> Vec<String> {
     let path = config.path.as_deref().unwrap_or("no file");
     let hash = config.hash.as_ref();

@@ -57,7 +57,7 @@ pub(super) fn all(found: &[ServerReport], now: SystemTime) -> String {
     lines.join("\n")
 }
 
-/// Formats the server of one port.
+/// Formats the server of one port as a list.
 pub(super) fn one(server: &ServerReport, now: SystemTime) -> String {
     let port = server.port;
     let mut lines = if let ServerState::Running(running) = &server.state {
@@ -72,7 +72,7 @@ pub(super) fn one(server: &ServerReport, now: SystemTime) -> String {
     lines.join("\n")
 }
 
-/// Describes a lock file without a running server.
+/// Describes a lock file that no running server holds, such as a stale one.
 fn leftover(server: &ServerReport) -> Option<String> {
     let path = server.lock_path.display();
     Some(match &server.state {
@@ -168,7 +168,7 @@ fn list(server: &ServerReport, running: &RunningServer, now: SystemTime) -> Vec<
     lines
 }
 
-/// Formats the client connections, and the number rejected since the start.
+/// Formats the number of client connections, and the number of those rejected since the start.
 fn clients(connections: &ConnectionCounts) -> String {
     let ConnectionCounts { open, max, .. } = connections;
     let counts = [connections.rejected, connections.rejected_per_address];
@@ -179,7 +179,8 @@ fn clients(connections: &ConnectionCounts) -> String {
     }
 }
 
-/// Formats the API keys of a server that needs them, and the requests that they did not permit.
+/// Formats the number of API keys of a server that needs them, and the requests that they did not
+/// permit.
 fn keys(response: &StatusResponse) -> Option<String> {
     let keys = response.keys.as_ref().filter(|keys| keys.required)?;
     let mut parts = vec![keys.count.to_string()];
@@ -193,7 +194,8 @@ fn keys(response: &StatusResponse) -> Option<String> {
     Some(parts.join("; "))
 }
 
-/// Formats a line for each backend, with the reason why it is down, or its last error.
+/// Formats a line for each backend, with the reason why the backend is down, or with its last
+/// error.
 fn backends(response: &StatusResponse, now: SystemTime) -> Vec<String> {
     let backends = response.backends.iter();
     let rows: Vec<[String; 4]> = backends.map(|one| backend(one, now)).collect();
@@ -262,7 +264,7 @@ fn row(port: u16, running: &RunningServer, now: SystemTime) -> [String; 9] {
     ]
 }
 
-/// Pads every column except the last to its widest cell.
+/// Formats rows as a table: every column except the last is padded to its widest cell.
 fn table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> Vec<String> {
     let mut widths = [0; COLUMNS];
     for row in rows {
@@ -340,7 +342,8 @@ fn started(at: SystemTime, now: SystemTime) -> String {
     format!("{} ({ago})", time::point(at))
 }
 
-/// Replaces control characters in a server's text by spaces: they could control the terminal.
+/// Replaces control characters in the text of a server by spaces, because they could control the
+/// terminal.
 fn plain(text: &str) -> String {
     text.replace(crate::text::is_unsafe, " ")
 }

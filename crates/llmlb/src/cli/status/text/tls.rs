@@ -1,4 +1,4 @@
-//! The lines about the certificate in the text of `llmlb status`.
+//! Text output of `llmlb status` about a server's certificate.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,10 +6,10 @@ use super::plain;
 use crate::cli::status_client::TlsStatus;
 use crate::cli::time;
 
-/// Maximum number of names that are shown.
+/// Maximum number of the certificate's names that are shown.
 const MAX_NAMES: usize = 3;
 
-/// Formats the certificate, and a problem with its files on a line of its own.
+/// Formats the server's certificate, and a problem with its files on a line of its own.
 pub(super) fn lines(tls: &TlsStatus, now: SystemTime) -> Vec<String> {
     let mut names: Vec<_> = tls
         .names
@@ -31,7 +31,7 @@ pub(super) fn lines(tls: &TlsStatus, now: SystemTime) -> Vec<String> {
     lines
 }
 
-/// Formats the end of the certificate's validity.
+/// Formats the time until the certificate expires, or since it expired.
 fn validity(end: &str, now: SystemTime) -> String {
     let Ok(at) = end.parse::<jiff::Timestamp>() else {
         return "expires at a time that the server reported in an invalid format".to_owned();

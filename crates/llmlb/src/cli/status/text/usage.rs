@@ -1,4 +1,4 @@
-//! State of the exporter of usage records, as text.
+//! Text output of `llmlb status` about the delivery of usage records.
 
 use std::time::{Duration, SystemTime};
 
@@ -42,7 +42,7 @@ pub(super) fn lines(usage: &UsageStatus, now: SystemTime) -> Vec<String> {
     lines
 }
 
-/// Formats the time since an RFC 3339 timestamp.
+/// Formats the time that has passed since an RFC 3339 timestamp, such as `5 min ago`.
 pub(super) fn ago(at: &str, now: SystemTime) -> String {
     let Ok(at) = at.parse::<jiff::Timestamp>() else {
         return "at a time that the server reported in an invalid format".to_owned();

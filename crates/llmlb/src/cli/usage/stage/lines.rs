@@ -1,15 +1,16 @@
-//! Line reader with bounded memory.
+//! Line reader for `llmlb usage stage`, which bounds the memory of an overlong line.
 
 use std::io::{self, BufRead, BufReader, Read};
 
-/// Maximum number of bytes of one read. The records of one read are synced to disk together.
+/// Maximum number of bytes of one read of the input. The records of one read are synced to disk
+/// together.
 const BUFFER: usize = 256 * 1024;
 
 /// Line of the input of `llmlb usage stage`, without its line feed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum InputLine {
     Whole(Vec<u8>),
-    /// The line was longer than allowed and was skipped.
+    /// The line was longer than allowed. It was skipped without being held in memory.
     TooLong,
 }
 
@@ -27,7 +28,7 @@ impl<R: Read> LineReader<R> {
         }
     }
 
-    /// Waits for the next line. `None`: end of the input.
+    /// Waits for the next line of the input. `None` at the end of the input.
     pub(super) fn next(&mut self) -> io::Result<Option<InputLine>> {
         let mut line = Vec::new();
         let (mut has_begun, mut is_too_long) = (false, false);
@@ -58,7 +59,7 @@ impl<R: Read> LineReader<R> {
         })
     }
 
-    /// True if the next line is already buffered, so that `next` does not block.
+    /// True if the next line is buffered in memory, so that `next` does not wait for input.
     pub(super) fn is_ready(&self) -> bool {
         self.reader.buffer().contains(&b'\n')
     }
@@ -68,7 +69,7 @@ impl<R: Read> LineReader<R> {
 mod tests {
     use super::*;
 
-    /// Input of which each read returns one of these pieces.
+    /// Input of a test, of which each read returns one of these pieces.
     struct Pieces(Vec<&'static str>);
 
     impl Read for Pieces {

@@ -1,5 +1,5 @@
-//! `llmlb usage stage`: stages records from files or stdin. All of them are synced to disk before the
-//! command exits.
+//! `llmlb usage stage`: stages records from files or stdin. All of them are synced to disk before
+//! the command exits.
 
 mod lines;
 #[cfg(test)]
@@ -18,13 +18,14 @@ use crate::cli::output;
 use crate::cli::progress::ProgressLine;
 use lines::{InputLine, LineReader};
 
-/// Maximum size of a record, which is held in memory.
+/// Maximum size of one staged record, which is held in memory.
 const MAX_RECORD_BYTES: usize = 16 << 20;
 /// Maximum number of buffered records that are staged with one sync.
 const MAX_GROUP_RECORDS: usize = 4096;
 /// Maximum size of the buffered records that are staged with one sync.
 const MAX_GROUP_BYTES: usize = 1 << 20;
-/// Maximum number of rejected records that are reported one by one.
+/// Maximum number of rejected records that are reported one by one, so that a wrong file does not
+/// flood the terminal.
 const MAX_REPORTED: u64 = 20;
 
 pub(super) fn stage(args: &Stage, data: &DataDir, quiet: bool) -> Result<u8, Failure> {
@@ -41,8 +42,8 @@ pub(super) fn stage(args: &Stage, data: &DataDir, quiet: bool) -> Result<u8, Fai
     let taken = stage_all(&mut run, args, quiet);
     let (staged, rejected) = (run.staged, run.rejected);
     drop(run);
-    // An entry that cannot be sealed is harmless: its records are on disk, and the next consolidation
-    // seals it.
+    // Log a failure to seal the entry only at debug level: its records are on disk, and the next
+    // consolidation seals it.
     if let Err(error) = staging.close() {
         tracing::debug!(%error, "cannot seal the staging entry");
     }
@@ -96,22 +97,22 @@ fn stage_stdin(run: &mut StagingRun<'_>, quiet: bool) -> Result<(), Failure> {
     run.stage_lines("stdin", stdin.lock())
 }
 
-/// State of the staging run: the buffered records, and the counts so far.
+/// State of one `llmlb usage stage`: the buffered records, and the counts so far.
 struct StagingRun<'a> {
     staging: &'a Staging,
     bar: ProgressLine,
-    /// Records that the next `flush` stages together.
+    /// Buffered records, which the next `flush` stages together with one sync.
     group: Vec<Record>,
     group_bytes: usize,
-    /// Source of the first record of the group, as `FILE:LINE`.
+    /// Source of the first record in `group`, as `FILE:LINE`, for the error if staging fails.
     group_start: String,
     staged: u64,
     rejected: u64,
 }
 
 impl StagingRun<'_> {
-    /// Stages one object per line. Buffered lines are staged together; a complete line never waits
-    /// for the next one to arrive.
+    /// Stages one object per line. Buffered lines are staged together, but no complete line waits
+    /// for later input.
     fn stage_lines(&mut self, name: &str, input: impl Read) -> Result<(), Failure> {
         let mut lines = LineReader::new(input, MAX_RECORD_BYTES);
         for number in 1_u64.. {
@@ -141,7 +142,7 @@ impl StagingRun<'_> {
         self.flush()
     }
 
-    /// Stages a file that is a single object.
+    /// Stages a `.json` file, which is a single object in any layout.
     fn stage_object(&mut self, name: &str, input: impl Read) -> Result<(), Failure> {
         let mut text = Vec::new();
         let limit = MAX_RECORD_BYTES as u64 + 1;
@@ -174,7 +175,7 @@ impl StagingRun<'_> {
         Ok(())
     }
 
-    /// Stages the buffered records. They are synced to disk when this returns.
+    /// Stages the buffered records. When this returns without an error, they are synced to disk.
     fn flush(&mut self) -> Result<(), Failure> {
         let staged = self.staging.stage_all(&self.group, Durability::Power);
         staged.map_err(|error| {
@@ -204,12 +205,13 @@ impl StagingRun<'_> {
     }
 }
 
-/// Strips a byte order mark, with which some programs start UTF-8 text.
+/// Strips a byte order mark, with which some programs begin UTF-8 text and which is not valid JSON.
 fn without_bom(text: &[u8]) -> &[u8] {
     text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text)
 }
 
-/// Formats a parse error without the line number, which the caller prints already.
+/// Formats a JSON error without its line number, which would contradict the line of the file in the
+/// same message.
 fn why(bad: &BadRecord) -> String {
     bad.to_string().replace(" at line 1 column ", " at column ")
 }

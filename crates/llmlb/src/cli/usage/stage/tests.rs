@@ -1,6 +1,7 @@
 use super::*;
 
-/// Stages an input. Returns the numbers of staged and rejected records, and of records on disk.
+/// Stages an input. Returns the number of staged records, of rejected records, and of records on
+/// disk.
 fn staged(input: &[u8]) -> (u64, u64, usize) {
     let dir = tempfile::tempdir().unwrap();
     let staging = Staging::open(dir.path()).unwrap();

@@ -13,12 +13,13 @@ const COLUMNS: [&str; 7] = [
     "without_tokens",
 ];
 
-/// Characters with which a formula begins: `=`, `+`, `-`, `@` and their wide forms, and what some spreadsheets skip.
+/// Characters with which a spreadsheet takes a cell as a formula: `=`, `+`, `-`, `@` and their wide
+/// forms, and characters that some spreadsheets skip.
 const FORMULA: [char; 10] = [
     '=', '+', '-', '@', '\t', '\r', '\u{ff1d}', '\u{ff0b}', '\u{ff0d}', '\u{ff20}',
 ];
 
-/// Formats a header line, then a line for each row.
+/// Formats the report as CSV: a header line, then a line for each row.
 pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     let head = by.iter().map(|by| by.name()).chain(COLUMNS);
     let mut lines = vec![head.collect::<Vec<_>>().join(",")];
@@ -31,9 +32,9 @@ pub(super) fn table(by: &[By], rows: &[Row]) -> String {
     lines.join("\n")
 }
 
-/// Formats a name; an unknown name is an empty cell. Clients choose these names, so a name that a
-/// spreadsheet would run as a formula gets an apostrophe, and unsafe characters are escaped. Names with a
-/// semicolon, which separates cells for some spreadsheets, are quoted too.
+/// Formats a name as a CSV cell; an unknown name is an empty cell. Clients choose these names, so a
+/// name that a spreadsheet would run as a formula gets an apostrophe, and unsafe characters are
+/// escaped. Names with a semicolon, which separates cells for some spreadsheets, are quoted too.
 pub(in crate::cli::usage) fn cell(name: Option<&str>) -> String {
     let Some(name) = name else {
         return String::new();
@@ -66,9 +67,11 @@ mod tests {
             (Some("\t=1"), "'\\u0009=1"),
             (Some("=1+2"), "'=1+2"),
             (Some("-x,y"), "\"'-x,y\""),
-            // A spreadsheet whose list separator is a semicolon would begin a cell with the formula.
+            // A name with a semicolon must be quoted: a spreadsheet whose list separator is the
+            // semicolon would begin a cell with the formula after it.
             (Some("x;=1+2"), "\"x;=1+2\""),
-            // Some spreadsheets read the wide forms as the ASCII characters.
+            // The wide forms of `=` and `@` must be disarmed: some spreadsheets read them as the
+            // ASCII characters.
             (Some("＝1+2"), "'＝1+2"),
             (Some("  =x"), "'  =x"),
             (Some("＠x"), "'＠x"),

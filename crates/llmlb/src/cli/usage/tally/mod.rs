@@ -29,7 +29,7 @@ use crate::meter::loss;
 use sums::{Row, Sums, grouped};
 use when::in_words;
 
-/// Default period of the report: the last 30 days.
+/// Default length of the report's period: the last 30 days.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(30 * 24 * 3600);
 
 #[derive(Serialize)]
@@ -37,14 +37,16 @@ struct ReportDocument {
     version: u32,
     from: Option<String>,
     until: Option<String>,
-    /// Time zone of days and hours.
+    /// Time zone of the days and hours in the report.
     tz: String,
     by: Vec<&'static str>,
     rows: Vec<Map<String, Value>>,
     total: Sums,
-    /// Errors of the daily totals that could not be read and are missing in the report.
+    /// Errors of the files with daily totals that could not be read. Their usage is missing in the
+    /// report.
     problems: Vec<String>,
-    /// Number of records that could not be staged since the data directory exists.
+    /// Number of records that could not be staged since the data directory exists. No total
+    /// includes them.
     lost: u64,
 }
 
@@ -96,7 +98,7 @@ fn by(args: &ReportArgs) -> Vec<By> {
     by
 }
 
-/// Requested period. `until` is not part of it.
+/// Period of the report. The time `until` is not part of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Period {
     pub(super) from: Timestamp,
@@ -104,7 +106,7 @@ pub(super) struct Period {
     pub(super) until: Option<Timestamp>,
 }
 
-/// Returns the period of `--since` and `--until` in the zone of `--tz`.
+/// Returns the period that `--since` and `--until` name in the time zone of `--tz`.
 pub(super) fn period(args: &PeriodArgs) -> Result<Period, Failure> {
     let now = Timestamp::now();
     let zone = args.tz.clone().unwrap_or_default();
@@ -126,7 +128,8 @@ pub(super) fn period(args: &PeriodArgs) -> Result<Period, Failure> {
     Ok(Period { from, until })
 }
 
-/// Formats the period, such as `from 2026-11-01 to 2026-11-15 (UTC)`. The last day is included.
+/// Formats the period of the report, such as `from 2026-11-01 to 2026-11-15 (UTC)`. The last day is
+/// included.
 fn in_time(tally: &Tally, zone: &Zone) -> String {
     let in_words = |time| in_words(time, zone);
     let zone = zone.name();

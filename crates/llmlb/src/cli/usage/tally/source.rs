@@ -1,8 +1,9 @@
-//! Where the sums of a report come from: totals by day, totals by hour, or single records.
+//! Sums for a usage report, from totals by day, from totals by hour, or from single records.
 //!
-//! Totals are kept by day and, for 40 days, by hour, both in UTC. A report in another time zone needs the
-//! hours; where the zone's offset has a part of an hour, or the hours are no longer kept, it needs the
-//! records themselves. If they are not on disk either, the report is refused, not rounded.
+//! Totals are kept by day and, for 40 days, by hour, both in UTC. A report in another time zone
+//! needs the totals by hour. If the zone's offset has a part of an hour, or the totals by hour are
+//! no longer kept, the report needs the records themselves. If the records are not on disk either,
+//! the report is refused, not rounded.
 
 use jiff::Timestamp;
 use spool::{Tally, TallyRow};
@@ -14,7 +15,7 @@ use super::{By, Period, Zone};
 use crate::cli::exit::{self, Failure};
 use crate::meter;
 
-/// Returns the sums of the period, divided as finely as `by` and the zone need.
+/// Returns the sums of usage in the period, divided as finely as `--by` and the time zone need.
 pub(super) fn tally(
     data: &DataDir,
     period: &Period,
@@ -35,7 +36,8 @@ pub(super) fn tally(
     } else {
         true
     };
-    // In UTC, the report extends to whole hours and days, and its first line says so.
+    // Accept totals in UTC: the report extends the period to whole hours and days, and its first
+    // line states the extended period.
     if is_exact && (zone.is_utc() || has_edges(&tally, period, zone)) {
         return Ok(tally);
     }
@@ -62,7 +64,8 @@ pub(super) fn tally(
         .hint("report whole days in UTC: omit --tz and `hour`"))
 }
 
-/// True if every row is a whole hour of the zone.
+/// True if every row of the report is a whole hour of the time zone, so that totals by hour
+/// suffice.
 fn has_hours(rows: &[TallyRow], zone: &Zone) -> bool {
     rows.iter().all(|row| {
         let start = row.start.and_then(|start| Timestamp::try_from(start).ok());
@@ -70,8 +73,8 @@ fn has_hours(rows: &[TallyRow], zone: &Zone) -> bool {
     })
 }
 
-/// True if the report has exactly the requested period. A period that begins or ends within an hour is
-/// extended to the hour, as in UTC; a period that begins or ends with a day of the zone is not.
+/// True if the totals cover the requested period, extended at most to whole hours. Totals extended
+/// to a day in UTC would include usage outside of a day in another time zone.
 fn has_edges(tally: &Tally, period: &Period, zone: &Zone) -> bool {
     const HOUR: i64 = 3600;
     let floor = |time: Timestamp| time.as_second().div_euclid(HOUR);

@@ -1,4 +1,4 @@
-//! Grouping of the totals by the fields of `--by`, and their sums.
+//! Grouping of usage by the fields of `--by`, and the sums of each group.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +17,8 @@ pub(in crate::cli::usage) enum By {
     Team,
     Key,
     Model,
-    /// The model that served the request. It differs from the requested model of an alias.
+    /// The model that served the request. If the requested name is an alias, it differs from that
+    /// name.
     ServedModel,
     Backend,
 }
@@ -28,21 +29,21 @@ pub(super) struct Sums {
     pub(super) requests: u64,
     pub(super) prompt_tokens: u64,
     pub(super) completion_tokens: u64,
-    /// Number of prompt tokens that came from a backend's prefix cache. They are included in
+    /// Number of prompt tokens that a backend took from its prefix cache. They are included in
     /// `prompt_tokens`.
     pub(super) cached_tokens: u64,
     pub(super) tokens: u64,
-    /// Number of requests whose tokens are estimated.
+    /// Number of requests whose token counts are estimates, because the backend reported none.
     pub(super) estimated: u64,
-    /// Number of requests without token counts.
+    /// Number of requests that have no token counts.
     pub(super) without_tokens: u64,
     pub(super) outcomes: BTreeMap<String, u64>,
 }
 
-/// Requests with the same values of the group fields.
+/// A row of the report: the sums of all requests with the same values in the fields of `--by`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// Value of each group field; `None` where the records have none.
+    /// Value of each field of `--by`; `None` if the records lack the field.
     pub(super) names: Vec<Option<String>>,
     pub(super) sums: Sums,
 }
@@ -85,7 +86,7 @@ impl By {
         match self {
             Self::Day => Some(start.map_or_else(|| row.day.clone(), |start| zone.day(start))),
             Self::Hour => start.map(|start| zone.hour(start)),
-            // A record has no `served_model` if the requested model served it.
+            // Use the requested model if a record has no `served_model`: both are then the same.
             Self::ServedModel => field("served_model").or_else(|| field("model")),
             other => field(other.name()),
         }
@@ -148,7 +149,8 @@ impl Sums {
     }
 }
 
-/// Groups the rows. The result is sorted by day and hour, then by tokens in descending order.
+/// Groups requests into the rows of the report, sorted by day and hour, then by tokens in
+/// descending order.
 pub(super) fn grouped(found: &[TallyRow], by: &[By], zone: &Zone) -> Vec<Row> {
     let mut groups: BTreeMap<Vec<Option<String>>, Sums> = BTreeMap::new();
     for row in found {
@@ -161,8 +163,8 @@ pub(super) fn grouped(found: &[TallyRow], by: &[By], zone: &Zone) -> Vec<Row> {
     rows.sort_by_cached_key(|row| {
         let named = by.iter().zip(&row.names);
         let times = named.filter(|(by, _)| by.is_time());
-        // The text of an hour begins with the text of its day. If rows have both, sorting by the longer text
-        // sorts by the day and then by the hour.
+        // Sort by the longer of the texts of day and hour. The text of an hour begins with that of
+        // its day, so rows with both are sorted by the day and then by the hour.
         let time = times
             .filter_map(|(_, name)| name.clone())
             .max_by_key(String::len);

@@ -1,9 +1,10 @@
-//! The usage report as a table.
+//! The usage report as a table for the terminal.
 
 use super::sums::{By, Row, Sums};
 use crate::text::is_unsafe;
 
-/// Maximum width of a name. Longer names are truncated, so that the table fits the terminal.
+/// Maximum width of a name in the table. Longer names are truncated, so that the table fits the
+/// terminal.
 const WIDEST_NAME: usize = 48;
 
 const COLUMNS: [&str; 7] = [
@@ -16,7 +17,8 @@ const COLUMNS: [&str; 7] = [
     "NO TOKENS",
 ];
 
-/// Formats a table with the names left-aligned, the numbers right-aligned, and a total line.
+/// Formats the report as a table with the names left-aligned, the numbers right-aligned, and a
+/// total line.
 pub(super) fn table(by: &[By], rows: &[Row], total: &Sums) -> String {
     let head = by.iter().map(|by| by.name().to_uppercase());
     let mut lines = vec![line(head.collect(), COLUMNS.map(str::to_owned))];
@@ -37,7 +39,8 @@ fn line(mut names: Vec<String>, numbers: [String; 7]) -> Vec<String> {
     names
 }
 
-/// Formats a name. Clients choose it, so control characters are replaced by `?`.
+/// Formats a name for the table. Clients choose names, so control characters, which could control
+/// the terminal, are replaced by `?`.
 fn shown(name: Option<&str>) -> String {
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         return "-".to_owned();
@@ -54,7 +57,7 @@ fn shown(name: Option<&str>) -> String {
     text
 }
 
-/// Formats a number with thousands separators, such as `1,234,567`.
+/// Formats a number with a comma after each three digits, such as `1,234,567`.
 fn separated(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -67,7 +70,8 @@ fn separated(number: u64) -> String {
     text
 }
 
-/// Aligns the columns, two spaces apart: the first `left` columns left-aligned, the others right.
+/// Formats rows as columns, two spaces apart: the first `left` columns left-aligned, the others
+/// right-aligned.
 fn aligned(lines: &[Vec<String>], left: usize) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or_default();
     let width = |column: usize| {

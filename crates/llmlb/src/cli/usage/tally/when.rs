@@ -1,5 +1,5 @@
-//! Parser for `--since` and `--until`: `24h`, `7d`, `today`, `2026-11-01`. Days are those of the zone of
-//! `--tz`, which is known only after all arguments are parsed.
+//! Parser for the times in `--since` and `--until`: `24h`, `7d`, `today`, `2026-11-01`. Days are
+//! those of the time zone of `--tz`, which is known only after all arguments are parsed.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,10 +17,10 @@ pub(in crate::cli::usage) enum When {
     Ago(Duration),
     Today,
     Yesterday,
-    /// Days from the first to the second, which is not included.
+    /// The days from the first date up to the second, which is not included.
     Days(Date, Date),
     At(Timestamp),
-    /// A time on a clock of the zone.
+    /// A date and time that a clock in the time zone of `--tz` shows.
     Local(DateTime),
 }
 
@@ -47,8 +47,8 @@ impl When {
             })
     }
 
-    /// Returns the start and the end, exclusive, in a zone. They are the same for a point in time. `None` for a
-    /// time beyond the years that the calendar supports.
+    /// Returns the start and the end (exclusive) in the time zone of `--tz`. Both are equal for a
+    /// point in time. `None` for a time beyond the years that the calendar supports.
     pub(in crate::cli::usage) fn resolve(
         self,
         zone: &Zone,
@@ -84,7 +84,7 @@ impl When {
     }
 }
 
-/// Formats a time to the minute; midnight as the date alone.
+/// Formats a time to the minute, and midnight as the date alone.
 pub(super) fn in_words(time: SystemTime, zone: &Zone) -> String {
     let Ok(time) = Timestamp::try_from(time) else {
         return "?".to_owned();
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn days_and_months_are_those_of_the_zone() {
         for (text, zone, start, end) in [
-            // The day on which summer time ends has 25 hours, and the month 1 hour more.
+            // The day on which summer time ends has 25 hours, and its month is longer by an hour.
             (
                 "2026-10-25",
                 "Europe/Berlin",

@@ -1,4 +1,4 @@
-//! Time zone of `--tz`: days and hours of the report and of the export.
+//! Time zone of `--tz`, which decides the days and hours of the report and of the export.
 
 use jiff::tz::{Offset, TimeZone, db};
 use jiff::{Timestamp, civil};
@@ -37,30 +37,31 @@ impl Zone {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// Start of a day in the zone.
+    /// Returns the point in time at which a day begins in the zone.
     pub(super) fn start_of(&self, day: civil::Date) -> Option<Timestamp> {
         let start = day.to_zoned(self.zone.clone()).ok()?;
         Some(start.start_of_day().ok()?.timestamp())
     }
 
-    /// Point in time at which a clock in the zone shows this date and time. Of two such points, at the end of
-    /// summer time, it is the first.
+    /// Returns the point in time at which a clock in the zone shows this date and time. At the end
+    /// of summer time there are two such points: the first is returned.
     pub(super) fn moment(&self, time: civil::DateTime) -> Option<Timestamp> {
         Some(time.to_zoned(self.zone.clone()).ok()?.timestamp())
     }
 
-    /// Date and time that a clock in the zone shows at this point in time.
+    /// Returns the date and time that a clock in the zone shows at this point in time.
     pub(super) fn local(&self, time: Timestamp) -> civil::DateTime {
         self.offset(time).to_datetime(time)
     }
 
-    /// Day in the zone: `2026-11-16`.
+    /// Returns the day in the zone to which a time belongs, such as `2026-11-16`.
     pub(super) fn day(&self, time: Timestamp) -> String {
         self.local(time).date().to_string()
     }
 
-    /// Hour in the zone with its offset from UTC, `2026-11-16T13:00+01:00`, so that the two equal hours
-    /// at the end of summer time differ. Hours in UTC end with `Z`.
+    /// Returns the hour in the zone to which a time belongs, with the offset from UTC, such as
+    /// `2026-11-16T13:00+01:00`. The offset distinguishes the two equal hours at the end of summer
+    /// time. Hours in UTC end with `Z`.
     pub(super) fn hour(&self, time: Timestamp) -> String {
         let local = self.local(time);
         let offset = self.offset(time).seconds();
@@ -76,7 +77,7 @@ impl Zone {
         format!("{}T{:02}:00{offset}", local.date(), local.hour())
     }
 
-    /// Time in the zone, to the millisecond, with its offset.
+    /// Formats a time in the zone, to the millisecond, with its offset from UTC.
     pub(in crate::cli::usage) fn exact(&self, time: Timestamp) -> String {
         if self.is_utc() {
             return format!("{time:.3}");
@@ -84,8 +85,8 @@ impl Zone {
         format!("{:.3}", time.display_with_offset(self.offset(time)))
     }
 
-    /// True if an hour of the zone's clock is an hour in UTC at this time. It is not where the offset
-    /// has a part of an hour, as in India.
+    /// True if an hour of the zone's clock is also an hour in UTC at this time. Where the offset
+    /// has a part of an hour, as in India, totals by hour cannot be used.
     pub(super) fn has_whole_hours(&self, time: Timestamp) -> bool {
         self.offset(time).seconds() % 3600 == 0
     }
@@ -95,7 +96,8 @@ impl Zone {
     }
 }
 
-/// Returns the name of a zone that ends with the word, such as `Europe/Berlin` for `berlin`.
+/// Returns the name of a zone that ends with the word, such as `Europe/Berlin` for `berlin`, as a
+/// suggestion.
 fn near(word: &str) -> Option<String> {
     let is_near = |name: &str| {
         let last = name.rsplit('/').next().unwrap_or(name);
@@ -117,7 +119,7 @@ mod tests {
     #[test]
     fn hours_at_the_end_of_summer_time_differ() {
         let berlin = Zone::parse("Europe/Berlin").unwrap();
-        // 2026-10-25: the clock goes from 03:00 back to 02:00.
+        // On 2026-10-25 in Berlin, clocks go from 03:00 back to 02:00.
         assert_eq!(
             berlin.hour(time("2026-10-25T00:10:00Z")),
             "2026-10-25T02:00+02:00"

@@ -1,4 +1,4 @@
-//! Facts that are found in streams: usage, errors and the end.
+//! Tests that usage, errors and the end are found in event streams of every API.
 
 use super::*;
 
@@ -62,7 +62,8 @@ fn events_of_the_responses_api_are_read() {
         assert_eq!(tokens(&summary, Api::Responses), Some((4, 2)));
         assert!(summary.saw_end);
         assert_eq!(summary.saw_error(), is_error);
-        // Without `event:` lines, the `type` field of the data identifies the event.
+        // Some backends omit the `event:` lines. The `type` field of the data must identify the
+        // event.
         let stream = stream.replace("event: ", "id: ");
         let summary = every_way(Api::Responses, Forward, &stream, &stream);
         assert!(summary.saw_end);
@@ -159,7 +160,8 @@ fn usage_in_a_comment_in_front_of_an_event_does_not_count() {
     for usage_events in [Forward, Hide] {
         let stream = [comment, comment, end].concat();
         let summary = every_way(Api::Messages, usage_events, &stream, &stream);
-        // The event itself has no `usage`, so it is not parsed, and its end mark is not found.
+        // The comment has a `usage`, but the event behind it has none. So the event is not parsed,
+        // and its end mark is not found.
         assert!(!summary.saw_end);
     }
     let stream = [comment, USAGE, comment, WORD].concat();

@@ -1,4 +1,5 @@
-//! Usage events are hidden from clients that did not request them; all other bytes are forwarded.
+//! Tests that usage events are hidden from clients that did not request them, and that all other
+//! bytes are forwarded.
 
 use super::*;
 
@@ -43,8 +44,8 @@ fn usage_event_is_hidden_in_every_spelling() {
         let stream = [WORD, spelling, DONE].concat();
         let summary = every_way(Api::Chat, Hide, &stream, &[WORD, DONE].concat());
         assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)), "{spelling}");
-        // A second usage event is hidden too, and its numbers are not added. The second one ends without
-        // an empty line.
+        // A second usage event must be hidden like the first one, without adding its numbers. It
+        // ends without an empty line.
         let stream = [WORD, spelling, DONE, spelling.trim_end()].concat();
         let summary = every_way(Api::Chat, Hide, &stream, &[WORD, DONE].concat());
         assert_eq!(tokens(&summary, Api::Chat), Some((9, 1)), "{spelling}");
@@ -102,7 +103,7 @@ fn comments_and_byte_order_mark_and_empty_stream_are_forwarded() {
         ]
         .concat();
         let expected = if usage_events == Hide {
-            // The byte order mark is hidden with the event that it precedes.
+            // The byte order mark is in front of the usage event and is removed with it.
             [": ping\n\n", "\n\n\n", WORD, ":\n\n", DONE].concat()
         } else {
             stream.clone()
@@ -158,9 +159,10 @@ fn event_is_held_back_only_while_it_may_be_a_usage_event() {
         String::from_utf8(out.to_vec()).unwrap()
     };
     assert_eq!(forwarded(WORD), WORD);
-    // The first bytes of an event are held back while it may still become a usage event.
+    // Hold back the first bytes of an event, because it can still become a usage event.
     assert_eq!(forwarded("data: {\"id\":\"x\","), "");
-    // Choices that are not empty rule out a usage event.
+    // An event whose `choices` are not empty can be no usage event, so it must be forwarded at
+    // once.
     assert_eq!(
         forwarded("\"choices\":[{\"delta"),
         "data: {\"id\":\"x\",\"choices\":[{\"delta"
@@ -173,7 +175,8 @@ fn event_is_held_back_only_while_it_may_be_a_usage_event() {
     );
     assert_eq!(forwarded("}}\n"), "");
     assert_eq!(forwarded("\ndata: [DONE]\n\n"), "data: [DONE]\n\n");
-    // Neither a list nor a complete object without usage is a usage event.
+    // A list, or a complete object without usage, can be no usage event and must be forwarded at
+    // once.
     assert_eq!(forwarded("data: ["), "data: [");
     assert_eq!(forwarded("DONE]\n\n"), "DONE]\n\n");
     assert_eq!(forwarded("data: {\"a\":1}"), "data: {\"a\":1}");
@@ -195,14 +198,14 @@ fn chunk_without_usage_is_not_copied_even_when_hiding() {
     let data = Bytes::from([WORD, WORD].concat());
     let place = data.as_ptr();
     assert_eq!(sse.pass(data).as_ptr(), place);
-    // If the usage event is at the end of the chunk, the rest is a slice of the chunk.
+    // A usage event at the end of a chunk is cut off. The rest must be a slice of the chunk, not a
+    // copy.
     let data = Bytes::from([WORD, USAGE].concat());
     let place = data.as_ptr();
     let out = sse.pass(data);
     assert_eq!((out.as_ptr(), &out[..]), (place, WORD.as_bytes()));
 }
 
-/// Returns an event of random lines; `ends` are the possible line breaks.
 fn event(dice: &mut Dice, ends: &[&str]) -> String {
     let mut text = String::new();
     for _ in 0..dice.below(4) {
@@ -253,7 +256,6 @@ fn random_stream_is_forwarded_the_same_however_it_is_split() {
     }
 }
 
-/// True if a JSON parser finds `usage` and empty `choices` in the event.
 fn is_usage_event(event: &str) -> bool {
     let lines = event
         .split('\n')

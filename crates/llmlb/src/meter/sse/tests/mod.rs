@@ -1,4 +1,5 @@
-//! A stream yields the same facts and the same forwarded bytes however it is split into chunks.
+//! Tests that a stream yields the same usage and the same forwarded bytes however it is split into
+//! chunks.
 
 mod facts;
 mod hiding;
@@ -8,7 +9,6 @@ use super::UsageEvents::{Forward, Hide};
 use super::*;
 use crate::dice::Dice;
 
-/// A stream that was read completely: the forwarded bytes, and the reader with its facts.
 struct Passed {
     out: Vec<u8>,
     sse: Sse,
@@ -41,8 +41,9 @@ fn facts(summary: &StreamSummary, api: Api) -> (Option<TokenUsage>, bool, bool, 
     )
 }
 
-/// Passes the stream in one chunk, split in two at every offset, byte by byte and in random chunks, with
-/// every kind of line break.
+/// Passes a stream through the reader in one chunk, split in two at every offset, byte by byte and
+/// in random chunks, with every kind of line break. Every way must forward the same bytes and find
+/// the same facts.
 fn every_way(api: Api, usage_events: UsageEvents, stream: &str, expected: &str) -> StreamSummary {
     let as_it_is = pass(api, usage_events, &[stream.as_bytes()]);
     let summary = facts(as_it_is.sse.summary(), api);
