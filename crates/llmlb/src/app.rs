@@ -300,6 +300,7 @@ fn shared(
         keys,
         refused: Arc::default(),
         meter: Arc::new(meter),
+        metrics: Arc::default(),
         limiter,
         config: Arc::new(ConfigStatus::new(config)),
         usage,

@@ -1,7 +1,7 @@
 //! APIs that llmlb meters. Each API reports its usage in its own format.
 
 /// API of an endpoint, which determines how its usage is read and estimated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Api {
     Chat,
     Completions,

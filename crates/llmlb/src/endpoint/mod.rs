@@ -61,6 +61,7 @@ pub(crate) enum AdminPage {
     Health,
     Ready,
     Status,
+    Metrics,
 }
 
 /// Format in which the body of a request is parsed.
@@ -387,6 +388,7 @@ fn literal(method: &Method, path: &str) -> Option<Result<Endpoint, PathError>> {
             "/healthz" => Some(admin(method, AdminPage::Health)),
             "/readyz" => Some(admin(method, AdminPage::Ready)),
             "/status" => Some(admin(method, AdminPage::Status)),
+            "/metrics" => Some(admin(method, AdminPage::Metrics)),
             _ => None,
         };
     };

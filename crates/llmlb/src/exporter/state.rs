@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use spool::Run;
 
+use super::books::CheckedBooks;
 use super::retention::Sizes;
 use crate::lock::rfc3339;
 
@@ -33,6 +34,8 @@ pub(crate) struct ExportReport {
     pub(crate) error: Option<String>,
     /// Sizes of `archive/` and `failed/`.
     pub(crate) sizes: Option<Sizes>,
+    /// Result of the last conclusive check of the books.
+    pub(crate) books: Option<CheckedBooks>,
 }
 
 impl ExportState {

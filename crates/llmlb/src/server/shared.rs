@@ -16,6 +16,7 @@ use crate::keys::KeyTable;
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
+use crate::metrics::Metrics;
 use crate::request::{Cancelled, Counter, RefusedRequests};
 use crate::request_settings::RequestSettings;
 use crate::tls::TlsConfig;
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     /// Counts of requests that API keys do not permit.
     pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) limiter: Arc<Limiter>,
     /// State of the configuration, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,

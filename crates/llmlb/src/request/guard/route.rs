@@ -1,6 +1,7 @@
 //! The backends that a request was sent to.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::balance::Backend;
 use crate::meter::record::Attempt;
@@ -14,6 +15,9 @@ pub(crate) struct RequestRoute {
     pub(crate) model: Option<String>,
     /// Model as the backend names it, if that differs.
     pub(crate) served_model: Option<String>,
+    /// Some backend lists the model, or it is an alias.
+    pub(super) is_known_model: bool,
+    pub(crate) queue: QueueTime,
     /// The backend that the request was sent to last, or whose response the client gets.
     pub(crate) backend: Option<Arc<Backend>>,
     /// A backend received the request, and may be working on it.
@@ -21,6 +25,40 @@ pub(crate) struct RequestRoute {
     pub(crate) failed: Vec<FailedAttempt>,
     /// Share of the client's address in the connections to backends, held until the guard is dropped.
     pub(super) address_share: Option<AddressShare>,
+}
+
+/// Time that a request waited for a slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QueueTime {
+    /// Time of past waits; `None` if the request needed no slot so far.
+    waited: Option<Duration>,
+    /// Start of the wait in progress.
+    since: Option<Instant>,
+}
+
+impl QueueTime {
+    /// Notes that the request needs a slot.
+    pub(crate) fn note_needed(&mut self) {
+        self.waited.get_or_insert_default();
+    }
+
+    /// Notes that the request begins to wait.
+    pub(crate) fn begin(&mut self) {
+        self.note_needed();
+        self.since = Some(Instant::now());
+    }
+
+    /// Notes the end of the wait.
+    pub(crate) fn end(&mut self) {
+        self.waited = self.until(Instant::now());
+        self.since = None;
+    }
+
+    /// Returns the time of all waits until `now`; `None` if the request needed no slot.
+    pub(crate) fn until(&self, now: Instant) -> Option<Duration> {
+        let current = self.since.map(|since| now.saturating_duration_since(since));
+        Some(self.waited? + current.unwrap_or_default())
+    }
 }
 
 /// An attempt that yielded no usable response.
