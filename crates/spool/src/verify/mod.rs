@@ -128,11 +128,7 @@ fn verify_scope(data: &DataDir, watch: &Watch<'_>, scope: Scope) -> Result<Books
 
 /// Makes one pass over all files. Returns the books, and true if locks kept every file in place
 /// during the pass, so that its problems are certain.
-fn verify_once(
-    data: &DataDir,
-    watch: &Watch<'_>,
-    scope: Scope,
-) -> Result<(Books, bool), Error> {
+fn verify_once(data: &DataDir, watch: &Watch<'_>, scope: Scope) -> Result<(Books, bool), Error> {
     let mut verification = Verification {
         data,
         watch,
