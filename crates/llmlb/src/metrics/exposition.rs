@@ -91,6 +91,8 @@ impl Exposition {
         Samples {
             metric,
             text: &mut self.text,
+            labels: String::new(),
+            bounds: Vec::new(),
         }
     }
 
@@ -108,56 +110,84 @@ impl Exposition {
 pub(crate) struct Samples<'a> {
     metric: &'static Metric,
     text: &'a mut String,
+    /// Labels of the sample, as far as its lines share them.
+    labels: String,
+    /// Upper bounds of the buckets as text.
+    bounds: Vec<String>,
 }
 
 impl Samples<'_> {
     /// Writes a sample. `values` are those of the metric's labels, in their order.
     pub(crate) fn put(&mut self, values: &[&str], number: impl Into<Number>) {
-        self.line("", values, None, number.into());
+        self.set_labels(values);
+        self.line("", number.into());
     }
 
     pub(super) fn put_histogram(&mut self, values: &[&str], bounds: &Bounds, times: &Histogram) {
-        let counts = times.cumulative();
-        let (up_to, all) = counts.split_at(bounds.len());
-        for (bound, count) in bounds.iter().zip(up_to) {
-            let mut le = String::new();
-            let _ = write_seconds(&mut le, *bound);
-            self.line("_bucket", values, Some(&le), Number::Whole(*count));
+        if self.bounds.is_empty() {
+            let bounds = bounds
+                .iter()
+                .map(|bound| Number::Micros(*bound).to_string());
+            self.bounds = bounds.chain(["+Inf".to_owned()]).collect();
         }
-        let all = Number::Whole(all[0]);
-        self.line("_bucket", values, Some("+Inf"), all);
-        self.line("_sum", values, None, Number::Micros(times.sum_micros()));
-        self.line("_count", values, None, all);
+        self.set_labels(values);
+        let counts = times.cumulative();
+        for (bound, count) in self.bounds.iter().zip(counts) {
+            self.text.push_str(self.metric.name);
+            self.text.push_str("_bucket{");
+            self.text.push_str(&self.labels);
+            if !self.labels.is_empty() {
+                self.text.push(',');
+            }
+            self.text.push_str("le=\"");
+            self.text.push_str(bound);
+            self.text.push_str("\"} ");
+            self.text.push_str(itoa::Buffer::new().format(count));
+            self.text.push('\n');
+        }
+        self.line("_sum", Number::Micros(times.sum_micros()));
+        self.line("_count", Number::Whole(counts[bounds.len()]));
     }
 
-    fn line(&mut self, suffix: &str, values: &[&str], le: Option<&str>, number: Number) {
+    fn set_labels(&mut self, values: &[&str]) {
         debug_assert_eq!(values.len(), self.metric.labels.len(), "{:?}", self.metric);
+        self.labels.clear();
+        for (name, value) in self.metric.labels.iter().zip(values) {
+            if !self.labels.is_empty() {
+                self.labels.push(',');
+            }
+            self.labels.push_str(name);
+            self.labels.push_str("=\"");
+            escape(&mut self.labels, value, true);
+            self.labels.push('"');
+        }
+    }
+
+    fn line(&mut self, suffix: &str, number: Number) {
         self.text.push_str(self.metric.name);
         self.text.push_str(suffix);
-        let labels = self
-            .metric
-            .labels
-            .iter()
-            .copied()
-            .zip(values.iter().copied());
-        let mut separator = '{';
-        for (name, value) in labels.chain(le.map(|le| ("le", le))) {
-            self.text.push(separator);
-            self.text.push_str(name);
-            self.text.push_str("=\"");
-            escape(self.text, value, true);
-            self.text.push('"');
-            separator = ',';
-        }
-        if separator == ',' {
+        if !self.labels.is_empty() {
+            self.text.push('{');
+            self.text.push_str(&self.labels);
             self.text.push('}');
         }
-        let _ = writeln!(self.text, " {number}");
+        self.text.push(' ');
+        match number {
+            Number::Whole(number) => self.text.push_str(itoa::Buffer::new().format(number)),
+            Number::Micros(micros) => {
+                // Writing to a `String` does not fail.
+                let _ = write_seconds(self.text, micros);
+            }
+        }
+        self.text.push('\n');
     }
 }
 
 /// Appends a text in which backslashes and line feeds are escaped, and double quotes if `quotes`.
 fn escape(out: &mut String, text: &str, quotes: bool) {
+    if !text.contains(['\\', '\n', '"']) {
+        return out.push_str(text); // The usual case.
+    }
     for c in text.chars() {
         match c {
             '\\' => out.push_str("\\\\"),

@@ -20,7 +20,8 @@ fn used_server(sandbox: &Sandbox) -> (LlmlbServer, Vec<FakeLlm>) {
     }
     config += "max_concurrent = 9\n";
     sandbox.file("llmlb.toml", config);
-    let add = "key add alice --rpm 100 --tpm 100000 --concurrency 5 --budget 1000000 --per day";
+    let add =
+        "key add alice --rpm 100 --tpm 100000 --concurrency 5 --budget-tokens 1000000 --per day";
     let added = sandbox.run(add);
     added.assert_code(0);
     let secret = format!("Bearer {}", added.stdout.trim());

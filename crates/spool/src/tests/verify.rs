@@ -10,11 +10,12 @@ use uuid::Uuid;
 use super::crashing_disk::{Crash, CrashingDisk};
 use super::fake_receiver::ScriptedReply;
 use super::test_data_dir::{TestDataDir, batches_of, record};
+use crate::batch::is_batch_name;
 use crate::consolidate::{ConsolidatorState, Options, consolidate, consolidate_on};
 use crate::delivery::{Answer, Watch, archive};
 use crate::disk::Disk;
 use crate::manager::SpoolManager;
-use crate::verify::{Books, verify};
+use crate::verify::{Books, verify, verify_changing};
 
 fn books(test_dir: &TestDataDir) -> Books {
     verify(test_dir.path(), &Watch::silent()).unwrap()
@@ -92,6 +93,40 @@ fn verify_counts_records_by_state_with_every_kind_of_file() {
     let books = test_dir.assert_balanced("every kind");
     assert_eq!((books.staged, books.delivered), (22, 10));
     assert_eq!((books.pending, books.failed, books.archived), (9, 2, 1));
+}
+
+#[test]
+fn verification_of_changing_files_skips_only_the_content_of_files_that_never_change() {
+    let test_dir = dir_with_every_kind();
+    let changing = || verify_changing(test_dir.path(), &Watch::silent()).unwrap();
+    let all = books(&test_dir);
+    let found = changing();
+    assert!(found.balance(), "{:?}", found.problems);
+    assert_eq!((found.staged, found.delivered), (all.staged, all.delivered));
+    let batch_in = |dir: &Path| {
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        let mut batches = all_files(dir).into_iter();
+        let batch = batches.find(|path| is_batch_name(&name(path)));
+        batch.unwrap_or_else(|| panic!("no batch in {}", dir.display()))
+    };
+    let data = test_dir.data();
+    for (dir, is_found) in [
+        (&data.spool, true),
+        (&data.failed, true),
+        (&data.archive, false),
+    ] {
+        let path = batch_in(dir);
+        let bytes = fs::read(&path).unwrap();
+        let mut flipped = bytes.clone();
+        flipped[bytes.len() / 2] ^= 1;
+        fs::write(&path, flipped).unwrap();
+        assert_eq!(!changing().balance(), is_found, "{}", path.display());
+        assert!(!books(&test_dir).balance(), "{}", path.display());
+        fs::write(&path, bytes).unwrap();
+    }
+    // A pending batch that is deleted is missed.
+    fs::remove_file(batch_in(&data.spool)).unwrap();
+    assert!(!changing().balance());
 }
 
 #[test]
