@@ -66,7 +66,7 @@ pub(super) struct RequestKey {
 }
 
 impl RequestKey {
-    pub(super) fn status_class(&self) -> &'static str {
+    pub(super) fn status_class(self) -> &'static str {
         match self.class {
             1 => "1xx",
             2 => "2xx",

@@ -178,7 +178,7 @@ fn verify_names_the_lines_of_a_missing_batch() {
     let test_dir = dir_with_every_kind();
     let batch = all_files(&test_dir.data().spool)
         .into_iter()
-        .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()));
+        .find(|path| is_batch_name(path.file_name().unwrap().to_str().unwrap()));
     fs::remove_file(batch.unwrap()).unwrap();
     let problems = books(&test_dir).problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
@@ -195,7 +195,7 @@ fn verify_reports_a_record_in_two_batches() {
     let data = test_dir.data();
     let failed = all_files(&data.failed)
         .into_iter()
-        .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()))
+        .find(|path| is_batch_name(path.file_name().unwrap().to_str().unwrap()))
         .unwrap();
     let batch = crate::Batch::decode(&fs::read(&failed).unwrap()).unwrap();
     let part = crate::Part {
