@@ -20,6 +20,10 @@ pub(super) struct LabelId(u16);
 impl LabelId {
     pub(super) const OTHER: Self = Self(0);
     pub(super) const NONE: Self = Self(1);
+
+    pub(super) fn bytes(self) -> [u8; 2] {
+        self.0.to_ne_bytes()
+    }
 }
 
 /// Values of one label, in the order in which they were used first. A value is never removed: a counter that

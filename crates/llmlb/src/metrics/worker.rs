@@ -2,6 +2,7 @@
 //! requested at that moment holds the lock too, for as long as the table is copied.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -55,7 +56,7 @@ pub(crate) enum ModelLabel<'a> {
 }
 
 /// Combination of labels of a counted request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RequestKey {
     pub(super) model: LabelId,
     pub(super) backend: LabelId,
@@ -78,11 +79,29 @@ impl RequestKey {
     }
 }
 
+/// Hashes one number instead of each field, which costs a third as much.
+impl Hash for RequestKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let rest = [self.api as u8, self.outcome as u8, self.class, 0];
+        let route = [self.model.bytes(), self.backend.bytes()];
+        let [[a, b], [c, d]] = route;
+        let [e, f, g, h] = rest;
+        state.write_u64(u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+    }
+}
+
 /// Model and backend of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RouteKey {
     pub(super) model: LabelId,
     pub(super) backend: LabelId,
+}
+
+impl Hash for RouteKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ([a, b], [c, d]) = (self.model.bytes(), self.backend.bytes());
+        state.write_u32(u32::from_ne_bytes([a, b, c, d]));
+    }
 }
 
 impl RouteKey {
@@ -92,10 +111,18 @@ impl RouteKey {
     };
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct TokenKey {
     pub(super) route: RouteKey,
     pub(super) key: LabelId,
+}
+
+impl Hash for TokenKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let ([a, b], [c, d]) = (self.route.model.bytes(), self.route.backend.bytes());
+        let [e, f] = self.key.bytes();
+        state.write_u64(u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]));
+    }
 }
 
 /// Numbers of tokens by type, reported and estimated.
@@ -322,7 +349,7 @@ impl Table {
 
 /// Returns the counts of a combination of labels. `admit` returns the combination under which a new one is
 /// counted.
-fn slot<K: Copy + Eq + std::hash::Hash, V: Default>(
+fn slot<K: Copy + Eq + Hash, V: Default>(
     map: &mut Map<K, V>,
     key: K,
     admit: impl FnOnce(K) -> K,

@@ -1,5 +1,7 @@
 //! Requests, tokens, times and attempts are counted once, under the labels that docs/metrics.md describes.
 
+use std::fmt::Write as _;
+
 use testkit::backends::{CHAT, address};
 use testkit::{Connection, FakeLlm, Gate, Reply, Request, chat_completion, chat_events, until};
 
@@ -9,7 +11,10 @@ use crate::page::Page;
 fn config(addresses: &[std::net::SocketAddr], rest: &str) -> String {
     let mut config = format!("{rest}\n[upstream]\nprobe_interval = \"100ms\"\n");
     for (number, address) in addresses.iter().enumerate() {
-        config += &format!("[[backend]]\nname = \"b{number}\"\nurl = \"http://{address}\"\n");
+        let _ = write!(
+            config,
+            "[[backend]]\nname = \"b{number}\"\nurl = \"http://{address}\"\n"
+        );
     }
     config
 }
@@ -17,7 +22,7 @@ fn config(addresses: &[std::net::SocketAddr], rest: &str) -> String {
 #[test]
 fn requests_and_tokens_are_counted_under_their_labels() {
     let sandbox = testkit::sandbox!();
-    let backend = FakeLlm::start("m", |_| Reply::json(200, &chat_completion("x", 7, 5)));
+    let backend = FakeLlm::start("m", |_| Reply::json(200, chat_completion("x", 7, 5)));
     let backend = backend.unwrap();
     sandbox.file(
         "llmlb.toml",

@@ -1,6 +1,7 @@
 //! The alerts and the dashboard in `examples/` use metrics that exist, and `promtool` accepts them.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -139,7 +140,10 @@ fn promtool_accepts_the_alerts_and_the_dashboard() {
             .replace("$__rate_interval", "1m")
             .replace("$__range", "1h");
         let plain = Value::String(plain).to_string();
-        rules += &format!("  - record: panel:number_{number}\n    expr: {plain}\n");
+        let _ = writeln!(
+            rules,
+            "  - record: panel:number_{number}\n    expr: {plain}"
+        );
     }
     let sandbox = testkit::sandbox!();
     promtool(&["check", "rules"], &sandbox.file("dashboard.yml", rules));

@@ -1,5 +1,6 @@
 //! The page is valid for the programs that read it: `promtool`, Prometheus, and the reference parser of OpenMetrics.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -16,7 +17,10 @@ fn used_server(sandbox: &Sandbox) -> (LlmlbServer, Vec<FakeLlm>) {
     let mut config = String::from("[aliases]\nfast = \"m\"\n");
     for (number, backend) in backends.iter().enumerate() {
         let address = backend.address;
-        config += &format!("[[backend]]\nname = \"b{number}\"\nurl = \"http://{address}\"\n");
+        let _ = write!(
+            config,
+            "[[backend]]\nname = \"b{number}\"\nurl = \"http://{address}\"\n"
+        );
     }
     config += "max_concurrent = 9\n";
     sandbox.file("llmlb.toml", config);

@@ -1,6 +1,10 @@
 //! `/metrics` of real servers: its format, its numbers, its bounds, and the files that use it. (promise L13)
 
-#![expect(clippy::unwrap_used, reason = "helpers fail the test that called them")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers fail the test that called them"
+)]
 
 mod access;
 mod cardinality;
