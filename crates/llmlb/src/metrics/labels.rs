@@ -21,8 +21,8 @@ impl LabelId {
     pub(super) const OTHER: Self = Self(0);
     pub(super) const NONE: Self = Self(1);
 
-    pub(super) fn bytes(self) -> [u8; 2] {
-        self.0.to_ne_bytes()
+    pub(super) fn number(self) -> u64 {
+        u64::from(self.0)
     }
 }
 

@@ -14,6 +14,8 @@ mod format;
 mod histogram;
 mod labels;
 mod registry;
+#[cfg(test)]
+mod tests;
 mod worker;
 
 pub(crate) use exposition::{Exposition, Number};

@@ -79,14 +79,12 @@ impl RequestKey {
     }
 }
 
-/// Hashes one number instead of each field, which costs a third as much.
+/// Hashes one number instead of five fields.
 impl Hash for RequestKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let rest = [self.api as u8, self.outcome as u8, self.class, 0];
-        let route = [self.model.bytes(), self.backend.bytes()];
-        let [[a, b], [c, d]] = route;
-        let [e, f, g, h] = rest;
-        state.write_u64(u64::from_ne_bytes([a, b, c, d, e, f, g, h]));
+        let route = self.model.number() | self.backend.number() << 16;
+        let rest = u32::from_be_bytes([0, self.class, self.outcome as u8, self.api as u8]);
+        state.write_u64(route | u64::from(rest) << 32);
     }
 }
 
@@ -99,8 +97,7 @@ pub(super) struct RouteKey {
 
 impl Hash for RouteKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let ([a, b], [c, d]) = (self.model.bytes(), self.backend.bytes());
-        state.write_u32(u32::from_ne_bytes([a, b, c, d]));
+        state.write_u64(self.model.number() | self.backend.number() << 16);
     }
 }
 
@@ -119,9 +116,8 @@ pub(super) struct TokenKey {
 
 impl Hash for TokenKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        let ([a, b], [c, d]) = (self.route.model.bytes(), self.route.backend.bytes());
-        let [e, f] = self.key.bytes();
-        state.write_u64(u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]));
+        let route = self.route.model.number() | self.route.backend.number() << 16;
+        state.write_u64(route | self.key.number() << 32);
     }
 }
 
