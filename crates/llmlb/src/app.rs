@@ -296,6 +296,7 @@ fn shared(
         keys,
         refused: Arc::default(),
         meter: Arc::new(meter),
+        metrics: Arc::default(),
         limiter,
         config: Arc::new(ConfigStatus::new(config)),
         usage,

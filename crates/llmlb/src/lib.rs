@@ -40,6 +40,7 @@ mod listen;
 pub mod lock;
 mod memory_budget;
 mod meter;
+mod metrics;
 mod notify;
 mod receiver;
 mod reload;

@@ -63,6 +63,7 @@ const LAYERS: &[&str] = &[
     "issuer_file",
     "issuer_store",
     "meter",
+    "metrics",
     "limits",
     "fleet",
     "exporter",

@@ -71,7 +71,7 @@ pub use staging::{Durability, Staging};
 pub use staging_lock::{LockError, LockRecord, StagingLock};
 pub use tally::{ExactRow, Tally, TallyRow, tally, tally_by_hour};
 pub use totals::Grouping;
-pub use verify::{Books, Busy, Problem, verify};
+pub use verify::{Books, Busy, Problem, verify, verify_changing};
 
 /// Compiles and runs the example of the README as a doc test.
 #[cfg(doctest)]

@@ -398,6 +398,11 @@ impl Backend {
         self.stats.requests()
     }
 
+    /// Number of ejections and of pauses that the backend requested.
+    pub(crate) fn ejections(&self) -> u64 {
+        self.stats.ejections()
+    }
+
     /// True if the backend gets no requests, or a single trial, because its last requests failed.
     pub(crate) fn is_ejected(&self) -> bool {
         self.stats.verdict(Moment::now()) != Verdict::Healthy

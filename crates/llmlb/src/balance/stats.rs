@@ -28,6 +28,8 @@ pub(super) struct BackendStats {
     latency: AtomicU64,
     /// A packed [`Breaker`].
     breaker: AtomicU64,
+    /// Number of ejections and of pauses that the backend requested.
+    ejections: AtomicU64,
 }
 
 impl BackendStats {
@@ -74,6 +76,11 @@ impl BackendStats {
 
     pub(super) fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
+    }
+
+    /// Number of ejections and of pauses that the backend requested.
+    pub(super) fn ejections(&self) -> u64 {
+        self.ejections.load(Ordering::Relaxed)
     }
 
     pub(super) fn latency(&self, now: Moment) -> u32 {
@@ -183,6 +190,7 @@ impl BackendStats {
         let (before, after) = self.change(next);
         match after.verdict(now) {
             Verdict::Ejected(until) if before.verdict(now) != Verdict::Ejected(until) => {
+                self.ejections.fetch_add(1, Ordering::Relaxed);
                 Some(until)
             }
             _ => None,

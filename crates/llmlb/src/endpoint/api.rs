@@ -1,6 +1,6 @@
 //! APIs that llmlb meters. Each API reports its usage in its own format.
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Api {
     Chat,
     Completions,

@@ -59,6 +59,7 @@ pub(crate) enum AdminPage {
     Health,
     Ready,
     Status,
+    Metrics,
 }
 
 /// Format in which the body of a request is parsed.
@@ -391,6 +392,7 @@ fn literal(method: &Method, path: &str) -> Option<Result<Endpoint, PathError>> {
             "/healthz" => Some(admin(method, AdminPage::Health)),
             "/readyz" => Some(admin(method, AdminPage::Ready)),
             "/status" => Some(admin(method, AdminPage::Status)),
+            "/metrics" => Some(admin(method, AdminPage::Metrics)),
             _ => None,
         };
     };

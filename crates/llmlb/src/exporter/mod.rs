@@ -6,6 +6,7 @@
 //! Unfinished work stays on disk for the next run or the next start.
 
 mod alerts;
+mod books;
 mod retention;
 mod state;
 
@@ -27,8 +28,9 @@ use crate::config::{Config, env};
 use crate::fleet::{Fleet, FleetError};
 use crate::{meter, receiver, sys};
 pub(crate) use alerts::{Alerts, RunEnd};
+use books::BooksCheck;
 pub(crate) use retention::Housekeeping;
-pub(crate) use state::ExportState;
+pub(crate) use state::{ExportReport, ExportState};
 
 /// Maximum duration of the exporter's last run. `serve` must exit within its drain timeout plus
 /// five seconds, or `llmlb stop` reports a timeout.
@@ -89,6 +91,7 @@ impl Exporter {
             state: Arc::clone(&state),
             alerts: Alerts::default(),
             housekeeping: Housekeeping::new(usage.archive(), usage.failed()),
+            books: BooksCheck::default(),
         };
         let (every, cancels) = (usage.every, Cancels::default());
         let thread_cancels = cancels.clone();
@@ -168,6 +171,7 @@ struct ExportWorker {
     state: Arc<ExportState>,
     alerts: Alerts,
     housekeeping: Housekeeping,
+    books: BooksCheck,
 }
 
 impl ExportWorker {
@@ -189,6 +193,9 @@ impl ExportWorker {
                 if let Some(sizes) = sizes.ok().flatten() {
                     self.state.update(|report| report.sizes = Some(sizes));
                 }
+            }
+            if let Some(checked) = self.books.run_if_due(&self.data, &cancels.run) {
+                self.state.update(|report| report.books = Some(checked));
             }
             sys::release_freed_memory();
         }

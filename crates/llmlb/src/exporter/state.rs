@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use serde_json::{Value, json};
 use spool::Run;
 
+use super::books::CheckedBooks;
 use super::retention::Sizes;
 use crate::lock::rfc3339;
 
@@ -30,6 +31,8 @@ pub(crate) struct ExportReport {
     /// Text of the problems of the last run; `None` if it had none.
     pub(crate) error: Option<String>,
     pub(crate) sizes: Option<Sizes>,
+    /// Result of the last conclusive check of the books.
+    pub(crate) books: Option<CheckedBooks>,
 }
 
 impl ExportState {

@@ -124,7 +124,7 @@ async fn attempts(
 ) -> Result<Option<UpstreamResponse>, ForwardError> {
     let pool = &context.pool;
     while outbound.tried.len() < MAX_ATTEMPTS && course.check_retry(context).await {
-        let slot = match next_slot(pool, route, outbound).await {
+        let slot = match next_slot(pool, route, outbound, guard).await {
             Ok(Some(slot)) => slot,
             Ok(None) => break,
             Err(error) => {
@@ -206,7 +206,9 @@ async fn next_slot(
     pool: &Pool,
     route: &Arc<Route>,
     outbound: &Outbound<'_>,
+    guard: &mut RequestGuard,
 ) -> Result<Option<Slot>, ForwardError> {
+    guard.route.queue.note_needed();
     let (hints, tried) = (outbound.hints, &outbound.tried);
     let newer;
     let route = if tried.is_empty() {
@@ -229,15 +231,24 @@ async fn next_slot(
             choice = pool.choose(route, hints, tried);
         }
     }
-    let slot = match choice {
-        Choice::Slot(slot) => Some(slot),
-        Choice::Busy => match pool.wait(route, hints, tried).await {
-            Ok(slot) => Some(slot),
-            Err(WaitError::Full) => return Err(ForwardError::QueueFull),
-            Err(WaitError::TimedOut) => return Err(ForwardError::WaitedTooLong),
-            Err(WaitError::Down) => None,
-        },
-        Choice::Down => None,
+    let (why, slot) = match choice {
+        Choice::Slot(slot) => ("free_slot", Some(slot)),
+        Choice::Busy => {
+            guard.route.queue.begin();
+            let waited = pool.wait(route, hints, tried).await;
+            guard.route.queue.end();
+            match waited {
+                Ok(slot) => ("queue", Some(slot)),
+                Err(WaitError::Full) => return Err(ForwardError::QueueFull),
+                Err(WaitError::TimedOut) => return Err(ForwardError::WaitedTooLong),
+                Err(WaitError::Down) => ("last_resort", None),
+            }
+        }
+        Choice::Down => ("last_resort", None),
     };
-    Ok(slot.or_else(|| pool.last_resort(route, hints, tried)))
+    let slot = slot.or_else(|| pool.last_resort(route, hints, tried));
+    if slot.is_some() {
+        guard.count_choice(why);
+    }
+    Ok(slot)
 }

@@ -28,6 +28,8 @@ pub(crate) struct Meter {
     refuses: AtomicBool,
     persisted: AtomicU64,
     lost: AtomicU64,
+    /// Number of failed attempts to stage records.
+    errors: AtomicU64,
     /// Number of lost records that are in `lost.jsonl` already, so that none is added twice.
     lost_noted: AtomicU64,
     is_failing: AtomicBool,
@@ -56,6 +58,7 @@ impl Meter {
             refuses: AtomicBool::new(false),
             persisted: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            errors: AtomicU64::new(0),
             lost_noted: AtomicU64::new(0),
             is_failing: AtomicBool::new(false),
             failures: Episode::default(),
@@ -224,6 +227,16 @@ impl Meter {
         self.lost.load(Ordering::Relaxed)
     }
 
+    /// Number of failed attempts to stage records since the server started.
+    pub(crate) fn errors(&self) -> u64 {
+        self.errors.load(Ordering::Relaxed)
+    }
+
+    /// True while records are lost or not synced to disk. Does not try to stage again.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Relaxed) || self.unsynced().is_some()
+    }
+
     /// Returns the error of staging or syncing, while usage records are lost or not synced to disk.
     pub(crate) fn error(&self) -> Option<String> {
         let failure = self.failure();
@@ -243,6 +256,7 @@ impl Meter {
 
     fn record_loss(&self, count: u64, error: String) {
         let lost = self.lost.fetch_add(count, Ordering::Relaxed) + count;
+        self.errors.fetch_add(1, Ordering::Relaxed);
         self.is_failing.store(true, Ordering::Relaxed);
         let now = Instant::now();
         match self.failures.occurred(now) {

@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AccessLog, Cancelled, Ids, RefusedRequests};
 use crate::meter::{CommitGroup, Meter};
+use crate::metrics::WorkerMetrics;
 use crate::upstream::AddressLimit;
 
 #[derive(Debug)]
@@ -18,6 +19,7 @@ pub(crate) struct Accounting {
     pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) commits: CommitGroup,
     pub(crate) access_log: AccessLog,
+    pub(crate) metrics: Arc<WorkerMetrics>,
     /// Cancelled when a shutdown aborts the requests that are still running, so that their outcome
     /// is `cut` and not a cancellation by the client.
     pub(crate) abort: CancellationToken,

@@ -1,4 +1,4 @@
-//! Pages about the server itself: `/`, `/healthz`, `/readyz` and `/status`.
+//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status` and `/metrics`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use serde_json::{Value, json};
 
+use super::metrics;
 use super::serve::ConnectionContext;
 use super::shared::Shared;
 use crate::balance::{Backend, BackendState, LastError};
@@ -41,19 +42,28 @@ pub(crate) fn respond(
         AdminPage::Status if is_admin() => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
-        AdminPage::Status => Err(Refusal::new(
-            StatusCode::FORBIDDEN,
-            "forbidden",
-            "/status is served only to programs on this machine, and not through a proxy, or with an \
-             API key for admins; use /healthz or /readyz.",
-        )
-        .unrecorded()),
+        AdminPage::Metrics if is_admin() => Ok(metrics::respond(shared, headers)),
+        AdminPage::Status => Err(forbidden("/status")),
+        AdminPage::Metrics => Err(forbidden("/metrics")),
     }
 }
 
+/// Error for a page that is served only to admins.
+fn forbidden(page: &str) -> Refusal {
+    Refusal::new(
+        StatusCode::FORBIDDEN,
+        "forbidden",
+        format!(
+            "{page} is served only to programs on this machine, and not through a proxy, or with an \
+             API key for admins; use /healthz or /readyz."
+        ),
+    )
+    .unrecorded()
+}
+
 /// True for pages that a server with `server.tls_client_ca` serves to clients without a
-/// certificate: health checks, and, to programs on this machine, the page that `llmlb status`
-/// requests. An API key for admins does not replace the certificate.
+/// certificate: health checks, and, to programs on this machine, the pages for `llmlb status`
+/// and for metrics. An API key for admins does not replace the certificate.
 pub(crate) fn is_open<T, E>(
     caller: &ConnectionContext,
     headers: &HeaderMap,
@@ -67,7 +77,7 @@ pub(crate) fn is_open<T, E>(
     };
     match page {
         AdminPage::Health | AdminPage::Ready => true,
-        AdminPage::Status => is_local(caller.peer, caller.local, headers),
+        AdminPage::Status | AdminPage::Metrics => is_local(caller.peer, caller.local, headers),
         AdminPage::Greeting => false,
     }
 }

@@ -226,6 +226,13 @@ impl ClientConnections {
         })
     }
 
+    /// Returns the number of open connections, the maximum, and the number of connections that were rejected at
+    /// any limit.
+    pub(crate) fn counts(&self) -> (usize, usize, u64) {
+        let rejected = self.beyond_max.total() + self.beyond_max_per_address.total();
+        (self.open.load(Ordering::Relaxed), self.max, rejected)
+    }
+
     fn networks(&self) -> MutexGuard<'_, HashMap<ClientNetwork, usize>> {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }

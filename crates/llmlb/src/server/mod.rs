@@ -13,6 +13,7 @@ mod connections;
 mod h2_idle;
 mod h2_streams;
 mod h2_unfinished;
+mod metrics;
 mod models;
 mod ollama;
 mod opening;

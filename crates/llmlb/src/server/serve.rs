@@ -289,6 +289,7 @@ async fn prepare<'a>(
     request::check_model(key, head, endpoint, &path, &parsed, is_upgrade)?;
     let model = parsed.model.take();
     let (route, settings) = find_route(&shared.pool, kind, model.as_deref(), key)?;
+    guard.note_routed();
     if is_upgrade {
         websocket::check_route(&route, endpoint, &path)?;
     }

@@ -16,6 +16,7 @@ use crate::keys::KeyTable;
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
+use crate::metrics::Metrics;
 use crate::request::{Cancelled, Counter, RefusedRequests};
 use crate::request_settings::RequestSettings;
 use crate::tls::TlsConfig;
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     /// Counts of requests that were rejected because their API keys do not permit them.
     pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) metrics: Arc<Metrics>,
     pub(crate) limiter: Arc<Limiter>,
     /// State of the running and the last rejected configuration, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,

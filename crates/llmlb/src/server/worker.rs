@@ -72,6 +72,7 @@ impl Worker {
                 config.timed,
                 Arc::clone(&config.logs_requests),
             ),
+            metrics: shared.metrics.add_worker(),
             abort: config.abort.clone(),
         });
         let forwarding = Arc::new(ForwardContext {

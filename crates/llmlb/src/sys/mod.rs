@@ -16,7 +16,7 @@ mod windows;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{
     data_dir::data_dir, hangup::is_hangup_ignored, listen, listener::listener_owner,
-    mounts::local_lock_option, port_owner::port_owner,
+    memory::resident_memory, mounts::local_lock_option, port_owner::port_owner,
 };
 #[cfg(target_os = "macos")]
 pub(crate) use macos::{
@@ -25,7 +25,9 @@ pub(crate) use macos::{
 };
 #[cfg(unix)]
 pub(crate) use unix::{
-    bus_error, config_file, data_file,
+    bus_error, config_file,
+    cpu::cpu_time,
+    data_file,
     disk::{disk_free, disk_size, is_writable},
     host::host_name,
     limits, notify, secret_file, signals, users,
@@ -96,6 +98,18 @@ impl signals::Signals {
 
 pub(crate) use exposed::Exposed;
 pub(crate) use owner::{ListenerOwner, PortOwner};
+
+/// Returns `None`: the resident memory is read only on Linux.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn resident_memory() -> Option<u64> {
+    None
+}
+
+/// Returns `None`: the CPU time is not read on Windows.
+#[cfg(windows)]
+pub(crate) fn cpu_time() -> Option<std::time::Duration> {
+    None
+}
 
 /// Returns `None`: this system does not show the mount options of network file systems.
 #[cfg(not(target_os = "linux"))]

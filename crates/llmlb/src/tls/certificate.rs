@@ -66,6 +66,11 @@ impl CertificateInfo {
         })
     }
 
+    /// End of the validity.
+    pub(crate) fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
     pub(crate) fn validity(&self, now: SystemTime) -> Validity {
         if now > self.not_after {
             Validity::Expired

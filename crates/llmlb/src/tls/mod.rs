@@ -202,6 +202,11 @@ impl TlsConfig {
         self.is_expiry_logged.store(is_expired, Ordering::Relaxed);
     }
 
+    /// True while the files on disk cannot be used and an older certificate stays in use.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failure().is_some()
+    }
+
     /// Returns the object `tls` of `/status` (docs/status-json.md).
     pub(crate) fn json(&self) -> Value {
         let current = self.current.load();

@@ -141,6 +141,13 @@ impl BackendConnections {
         }
     }
 
+    /// Returns the number of open connections, the maximum, and the number of requests that were rejected for
+    /// want of a connection.
+    pub(crate) fn counts(&self, address_limit: &AddressLimit) -> (usize, usize, u64) {
+        let rejected = self.beyond_max.total() + address_limit.rejected();
+        (self.open.load(Ordering::Relaxed), self.max, rejected)
+    }
+
     /// Returns the object `backend_connections` of `/status` (docs/status-json.md).
     pub(crate) fn json(&self, address_limit: &AddressLimit) -> Value {
         json!({

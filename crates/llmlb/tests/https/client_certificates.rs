@@ -54,6 +54,7 @@ fn client_without_a_certificate_gets_only_health_checks() {
         ("/healthz", 200),
         ("/readyz", 200),
         ("/status", 200),
+        ("/metrics", 200),
         ("/v1/models", 403),
         ("/", 403),
         ("/v1/files", 403),

@@ -90,7 +90,7 @@ fn pages_for_probes_need_no_key_and_lists_of_models_do() {
     let sandbox = testkit::sandbox!();
     let good = add(&sandbox, "alice");
     let (_backend, server) = serve(&sandbox, "");
-    for path in ["/", "/healthz", "/readyz", "/status"] {
+    for path in ["/", "/healthz", "/readyz", "/status", "/metrics"] {
         assert_eq!(send(&server, "GET", path, "", "").status(), 200, "{path}");
         let wrong = bearer("wrong");
         assert_eq!(

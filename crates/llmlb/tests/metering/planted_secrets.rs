@@ -155,6 +155,7 @@ fn no_secret_is_in_logs_outputs_and_files() {
 
     let status = server.get("/status");
     assert_no_secret("/status", status.text().as_bytes());
+    assert_no_secret("/metrics", server.get("/metrics").text().as_bytes());
     for verb in [
         "status --json",
         "status",
@@ -306,6 +307,7 @@ fn no_api_key_is_in_logs_outputs_files_and_requests_to_backends() {
     let none = |place: &str, text: &str| assert_none(&secrets, place, text.as_bytes());
     none("check", &check.output());
     none("/status", &server.get("/status").text());
+    none("/metrics", &server.get("/metrics").text());
     for verb in [
         "key list",
         "key list --json",

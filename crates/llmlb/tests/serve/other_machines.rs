@@ -55,6 +55,8 @@ fn serves_clients_but_not_status_on_other_machines() {
         ("10.9.9.2", "/v1/models", 200),
         ("10.9.9.2", "/readyz", 200),
         ("10.9.9.2", "/status", 403),
+        ("10.9.9.2", "/metrics", 403),
+        ("10.9.9.1", "/metrics", 200),
         ("10.9.9.1", "/status", 200),
         ("127.0.0.1", "/status", 200),
     ] {

@@ -10,11 +10,12 @@ use uuid::Uuid;
 use super::crashing_disk::{Crash, CrashingDisk};
 use super::fake_receiver::ScriptedReply;
 use super::test_data_dir::{TestDataDir, batches_of, record};
+use crate::batch::is_batch_name;
 use crate::consolidate::{ConsolidatorState, Options, consolidate, consolidate_on};
 use crate::delivery::{Answer, Watch, archive};
 use crate::disk::Disk;
 use crate::manager::SpoolManager;
-use crate::verify::{Books, verify};
+use crate::verify::{Books, verify, verify_changing};
 
 fn books(test_dir: &TestDataDir) -> Books {
     verify(test_dir.path(), &Watch::silent()).unwrap()
@@ -96,6 +97,40 @@ fn verify_counts_records_by_state_with_every_kind_of_file() {
 }
 
 #[test]
+fn verification_of_changing_files_skips_only_the_content_of_files_that_never_change() {
+    let test_dir = dir_with_every_kind();
+    let changing = || verify_changing(test_dir.path(), &Watch::silent()).unwrap();
+    let all = books(&test_dir);
+    let found = changing();
+    assert!(found.balance(), "{:?}", found.problems);
+    assert_eq!((found.staged, found.delivered), (all.staged, all.delivered));
+    let batch_in = |dir: &Path| {
+        let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
+        let mut batches = all_files(dir).into_iter();
+        let batch = batches.find(|path| is_batch_name(&name(path)));
+        batch.unwrap_or_else(|| panic!("no batch in {}", dir.display()))
+    };
+    let data = test_dir.data();
+    for (dir, is_found) in [
+        (&data.spool, true),
+        (&data.failed, true),
+        (&data.archive, false),
+    ] {
+        let path = batch_in(dir);
+        let bytes = fs::read(&path).unwrap();
+        let mut flipped = bytes.clone();
+        flipped[bytes.len() / 2] ^= 1;
+        fs::write(&path, flipped).unwrap();
+        assert_eq!(!changing().balance(), is_found, "{}", path.display());
+        assert!(!books(&test_dir).balance(), "{}", path.display());
+        fs::write(&path, bytes).unwrap();
+    }
+    // A pending batch that is deleted is missed.
+    fs::remove_file(batch_in(&data.spool)).unwrap();
+    assert!(!changing().balance());
+}
+
+#[test]
 fn verify_names_the_file_of_any_flipped_byte() {
     let test_dir = dir_with_every_kind();
     let files = all_files(test_dir.path());
@@ -144,7 +179,7 @@ fn verify_names_the_lines_of_a_missing_batch() {
     let test_dir = dir_with_every_kind();
     let batch = all_files(&test_dir.data().spool)
         .into_iter()
-        .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()));
+        .find(|path| is_batch_name(path.file_name().unwrap().to_str().unwrap()));
     fs::remove_file(batch.unwrap()).unwrap();
     let problems = books(&test_dir).problems;
     assert_eq!(problems.len(), 1, "{problems:?}");
@@ -161,7 +196,7 @@ fn verify_reports_a_record_in_two_batches() {
     let data = test_dir.data();
     let failed = all_files(&data.failed)
         .into_iter()
-        .find(|path| crate::batch::is_batch_name(path.file_name().unwrap().to_str().unwrap()))
+        .find(|path| is_batch_name(path.file_name().unwrap().to_str().unwrap()))
         .unwrap();
     let batch = crate::Batch::decode(&fs::read(&failed).unwrap()).unwrap();
     let part = crate::Part {

@@ -74,7 +74,7 @@ pub(crate) struct Attempt<'a> {
 }
 
 /// Outcome of a request, as its usage record and the access log report it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Outcome {
     /// The client received the backend's complete response, which may be an error.
     Complete,

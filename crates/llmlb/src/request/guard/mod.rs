@@ -18,12 +18,13 @@ use hyper::body::Body;
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
 use super::{Accounting, InFlight, ParsedRequest, Refusal};
 use crate::balance::Backend;
-use crate::endpoint::{self, Endpoint};
+use crate::endpoint::{self, Endpoint, Service};
 use crate::keys::ApiKey;
 use crate::limits::Admission;
 use crate::meter::in_flight_list::{self, RequestState, Row};
 use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::TokenUsage;
+use crate::metrics::{FinishedRequest, ModelLabel};
 
 pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
@@ -148,6 +149,16 @@ impl RequestGuard {
             row.note_model(model);
         }
         self.update_row();
+    }
+
+    /// Notes that the request has a route: backends are known for its model.
+    pub(crate) fn note_routed(&mut self) {
+        self.route.is_known_model = true;
+    }
+
+    /// Counts the choice of a backend for the request, by the reason for it.
+    pub(crate) fn count_choice(&self, why: &'static str) {
+        self.accounting.metrics.count_choice(why);
     }
 
     /// Stores the backend that the request is being sent to, for the log and the usage record.
@@ -349,9 +360,43 @@ impl RequestGuard {
         // A request that was rejected at admission was never in flight and has no usage record.
         let is_served = self.in_flight.is_some() && !self.is_unrecorded;
         let is_metered = is_served && self.accounting.meter.is_on();
-        let record = is_metered.then(|| self.record(end, outcome));
+        let now = Instant::now();
+        let record = is_metered.then(|| self.record(end, outcome, now));
         self.settle(outcome);
+        self.count_in_metrics(end, outcome, now);
         record
+    }
+
+    /// Counts the request in the metrics, unless it was for a page of llmlb's own.
+    fn count_in_metrics(&self, end: End, outcome: Outcome, now: Instant) {
+        let (identity, route, metering) = (&self.identity, &self.route, &self.metering);
+        let endpoint = identity.endpoint;
+        if matches!(endpoint.service, Service::Own(_)) {
+            return;
+        }
+        let model = match &route.model {
+            Some(name) if route.is_known_model => ModelLabel::Known(name),
+            Some(_) => ModelLabel::Unknown,
+            None => ModelLabel::None,
+        };
+        let since_start = |at: Instant| at.saturating_duration_since(identity.started);
+        let first_byte = metering.first_byte.filter(|_| metering.is_stream());
+        let request = FinishedRequest {
+            model,
+            backend: route.backend.as_ref().map(|one| (one.id, &*one.name)),
+            key: self.key.as_deref().map(|key| &*key.name),
+            api: endpoint.api,
+            outcome,
+            status: self.status,
+            code: self.code.filter(|_| end == End::Refused),
+            usage: metering.usage,
+            duration: since_start(now),
+            first_byte: first_byte.map(since_start),
+            queued: route.queue.until(now),
+        };
+        let failed = route.failed.iter();
+        let failed = failed.map(|one| (one.backend.id, &*one.backend.name));
+        self.accounting.metrics.record(&request, failed);
     }
 
     /// Replaces the tokens that the request has reserved in the limits of its key with those of its
@@ -370,7 +415,7 @@ impl RequestGuard {
         }
     }
 
-    fn record(&mut self, end: End, outcome: Outcome) -> spool::Record {
+    fn record(&mut self, end: End, outcome: Outcome, now: Instant) -> spool::Record {
         let (identity, route, metering) = (&self.identity, &self.route, &self.metering);
         let api = identity.endpoint.api;
         let usage = self.measure();
@@ -391,7 +436,7 @@ impl RequestGuard {
             reason: self.code.filter(|_| end == End::Unfinished),
             attempts: &route.attempts(),
             usage,
-            ms: identity.ms_until(Instant::now()),
+            ms: identity.ms_until(now),
             first_byte_ms: metering.first_byte.map(|at| identity.ms_until(at)),
             bytes: metering.bytes,
             instance: self.accounting.meter.instance(),

@@ -2,6 +2,7 @@
 //! record.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::balance::Backend;
 use crate::meter::record::Attempt;
@@ -12,6 +13,9 @@ pub(crate) struct RequestRoute {
     pub(crate) model: Option<String>,
     /// Name by which the backend knows the model, if it differs from the client's name.
     pub(crate) served_model: Option<String>,
+    /// Some backend lists the model, or it is an alias.
+    pub(super) is_known_model: bool,
+    pub(crate) queue: QueueTime,
     pub(crate) backend: Option<Arc<Backend>>,
     /// True if a backend received the request and may be working on it, so that the tokens of the
     /// prompt count.
@@ -19,6 +23,40 @@ pub(crate) struct RequestRoute {
     pub(crate) failed: Vec<FailedAttempt>,
     /// Share of the client's address in the connections to backends. Dropping it frees the share.
     pub(super) address_share: Option<AddressShare>,
+}
+
+/// Time that a request waited for a slot.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QueueTime {
+    /// Time of past waits; `None` if the request needed no slot so far.
+    waited: Option<Duration>,
+    /// Start of the wait in progress.
+    since: Option<Instant>,
+}
+
+impl QueueTime {
+    /// Notes that the request needs a slot.
+    pub(crate) fn note_needed(&mut self) {
+        self.waited.get_or_insert_default();
+    }
+
+    /// Notes that the request begins to wait.
+    pub(crate) fn begin(&mut self) {
+        self.note_needed();
+        self.since = Some(Instant::now());
+    }
+
+    /// Notes the end of the wait.
+    pub(crate) fn end(&mut self) {
+        self.waited = self.until(Instant::now());
+        self.since = None;
+    }
+
+    /// Returns the time of all waits until `now`; `None` if the request needed no slot.
+    pub(crate) fn until(&self, now: Instant) -> Option<Duration> {
+        let current = self.since.map(|since| now.saturating_duration_since(since));
+        Some(self.waited? + current.unwrap_or_default())
+    }
 }
 
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 pub(crate) mod bus_error;
 pub(crate) mod config_file;
+pub(super) mod cpu;
 pub(crate) mod data_file;
 pub(super) mod disk;
 pub(super) mod host;

@@ -1,0 +1,4 @@
+//! Tests of the catalog and of the registry.
+
+mod catalog;
+mod registry;
