@@ -27,8 +27,9 @@ use crate::keys::{KeyTable, KeyWatch};
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
+use crate::recent::Recent;
 use crate::reload::{Reloader, Reloads};
-use crate::request::{Cancelled, Counter, LogSink};
+use crate::request::{Cancelled, Counter, LineStyle, LogSink};
 use crate::request_settings::RequestSettings;
 use crate::server::{ClientConnections, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
@@ -43,8 +44,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Destination of the access log.
 pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
-    /// True if lines begin with a timestamp.
-    pub(crate) timed: bool,
+    pub(crate) style: LineStyle,
 }
 
 /// Port for clients: the socket, and the certificate if the port serves https.
@@ -269,7 +269,7 @@ fn worker_config(config: &Config, connector: Connector, via: Via, log: RequestLo
         ids: Arc::default(),
         via,
         lines: log.lines,
-        timed: log.timed,
+        line_style: log.style,
         logs_requests: Arc::new(AtomicBool::new(config.log.requests)),
     }
 }
@@ -289,6 +289,7 @@ fn shared(
         contention: pool.contention(server.stall_timeout),
         pool,
         requests: Counter::default(),
+        recent: Recent::new(server.workers),
         connections: Arc::new(ClientConnections::new(division, proxies.clone())),
         backend_connections: Arc::clone(workers.connector.connections()),
         address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),

@@ -42,6 +42,7 @@ mod memory_budget;
 mod meter;
 mod notify;
 mod receiver;
+mod recent;
 mod reload;
 mod request;
 mod request_settings;

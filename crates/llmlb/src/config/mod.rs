@@ -60,7 +60,8 @@ pub(crate) use reload::Changes;
 pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use settings::{
-    FleetConfig, LimitMode, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,
+    FleetConfig, LimitMode, LogFormat, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig,
+    UnknownEndpoints,
 };
 pub(crate) use status::ConfigStatus;
 pub(crate) use url::BackendUrl;
@@ -75,7 +76,7 @@ use keys::ReadKeys;
 use layers::Layers;
 use problems::ProblemList;
 use setting::{Defaults, Section, Source};
-use settings::{LogConfig, UpstreamConfig, UsageConfig};
+use settings::{LogConfig, TelemetryConfig, UpstreamConfig, UsageConfig};
 
 /// The validated configuration.
 #[derive(Debug, Clone)]
@@ -83,6 +84,7 @@ pub(crate) struct Config {
     pub(crate) server: ServerConfig,
     pub(crate) upstream: UpstreamConfig,
     pub(crate) log: LogConfig,
+    pub(crate) telemetry: TelemetryConfig,
     pub(crate) usage: UsageConfig,
     pub(crate) fleet: FleetConfig,
     /// Token from the variable that `usage.token_env` names.
@@ -261,6 +263,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     check_tls(&server, &mut layers);
     let upstream = UpstreamConfig::read(&mut layers);
     let log = LogConfig::read(&mut layers);
+    let telemetry = TelemetryConfig::read(&mut layers);
     let usage = UsageConfig::read_from(&mut layers);
     usage.check_reach(&mut layers);
     let has_stored_keys = || {
@@ -296,6 +299,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
         server,
         upstream,
         log,
+        telemetry,
         usage,
         fleet,
         usage_token,

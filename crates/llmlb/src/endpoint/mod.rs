@@ -61,6 +61,8 @@ pub(crate) enum AdminPage {
     Health,
     Ready,
     Status,
+    /// What is known of one request that has finished recently.
+    Explain,
 }
 
 /// Format in which the body of a request is parsed.
@@ -487,6 +489,10 @@ fn takes_model(endpoint: Endpoint) -> bool {
 
 /// Returns the endpoint of a path that equals no known path: a member of a collection, or unknown.
 fn other(method: &Method, path: &str) -> Endpoint {
+    let is_read = *method == Method::GET || *method == Method::HEAD;
+    if is_read && path.starts_with(EXPLAIN) {
+        return Endpoint::own(Page::Admin(AdminPage::Explain));
+    }
     if !path.starts_with("/v1/") {
         return Endpoint {
             dialect: dialect(path),
@@ -502,7 +508,6 @@ fn other(method: &Method, path: &str) -> Endpoint {
         is_known: false,
         ..endpoint
     };
-    let is_read = *method == Method::GET || *method == Method::HEAD;
     let is_known = |actions: &[&str]| actions.iter().any(|shape| has_shape(path, shape));
     match family(path) {
         Some("/v1/models") if is_read => Endpoint::own(Page::Model),
@@ -567,6 +572,9 @@ fn without_extra_slashes(path: &str) -> Cow<'_, str> {
     }
     Cow::Owned(plain)
 }
+
+/// Path of [`AdminPage::Explain`], which ends in a request id.
+const EXPLAIN: &str = "/explain/";
 
 /// Maximum number of times a path is percent-decoded to find another meaning. A backend behind a proxy may
 /// decode twice.
@@ -679,6 +687,11 @@ pub(crate) fn id_in(path: &str) -> Option<&str> {
 /// True if a path names a member of a collection.
 pub(crate) fn has_id(path: &str) -> bool {
     literal(&Method::POST, path).is_none() && (family(path).is_some() || id_in(path).is_some())
+}
+
+/// Returns the request id in the path of [`AdminPage::Explain`].
+pub(crate) fn request_id_in(path: &str) -> String {
+    percent_decoded(path.strip_prefix(EXPLAIN).unwrap_or_default())
 }
 
 /// Returns the model name in the path of [`Page::Model`]. The name may contain slashes, encoded or not.

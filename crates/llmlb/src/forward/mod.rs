@@ -122,7 +122,7 @@ async fn attempts(
 ) -> Result<Option<UpstreamResponse>, ForwardError> {
     let pool = &context.pool;
     while outbound.tried.len() < MAX_ATTEMPTS && course.check_retry(context).await {
-        let slot = match next_slot(pool, route, outbound).await {
+        let slot = match next_slot(pool, route, outbound, guard).await {
             Ok(Some(slot)) => slot,
             Ok(None) => break,
             Err(error) => {
@@ -139,7 +139,7 @@ async fn attempts(
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
-        guard.note_sent(&backend, slot.model());
+        guard.note_selected(&slot, outbound.hints, &outbound.tried, started);
         match attempt::attempt(context, slot, outbound, guard, started).await {
             Ok(response) => {
                 match evaluate(pool, response, started, outbound, guard, course).await {
@@ -181,7 +181,10 @@ async fn evaluate(
         // The backend's latency starts with the last byte sent: a slow upload must not count.
         let sent = response.exchange.last_write_at().unwrap_or(started);
         let is_inference = outbound.endpoint.is_inference;
-        judge::note_response(pool, slot, &response.head, sent.elapsed(), is_inference);
+        let now = Instant::now();
+        guard.route.note_head(now);
+        let first_byte = now.saturating_duration_since(sent);
+        judge::note_response(pool, slot, &response.head, first_byte, is_inference);
         next = course.note_response(slot, status, pool, outbound);
     }
     if unsupported::refuses_websocket(outbound, status) {
@@ -203,6 +206,7 @@ async fn next_slot(
     pool: &Pool,
     route: &Arc<Route>,
     outbound: &Outbound<'_>,
+    guard: &mut RequestGuard,
 ) -> Result<Option<Slot>, ForwardError> {
     let (hints, tried) = (outbound.hints, &outbound.tried);
     let newer;
@@ -226,12 +230,17 @@ async fn next_slot(
     }
     let slot = match choice {
         Choice::Slot(slot) => Some(slot),
-        Choice::Busy => match pool.wait(route, hints, tried).await {
-            Ok(slot) => Some(slot),
-            Err(WaitError::Full) => return Err(ForwardError::QueueFull),
-            Err(WaitError::TimedOut) => return Err(ForwardError::WaitedTooLong),
-            Err(WaitError::Down) => None,
-        },
+        Choice::Busy => {
+            guard.route.queue.start();
+            let waited = pool.wait(route, hints, tried).await;
+            guard.route.queue.end();
+            match waited {
+                Ok(slot) => Some(slot),
+                Err(WaitError::Full) => return Err(ForwardError::QueueFull),
+                Err(WaitError::TimedOut) => return Err(ForwardError::WaitedTooLong),
+                Err(WaitError::Down) => None,
+            }
+        }
         Choice::Down => None,
     };
     Ok(slot.or_else(|| pool.last_resort(route, hints, tried)))

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AccessLog, Cancelled, Ids, RefusedRequests};
 use crate::meter::{CommitGroup, Meter};
+use crate::recent::RecentShard;
 use crate::upstream::AddressLimit;
 
 /// State of one worker that the guards of its requests share, to identify, limit, log and meter the
@@ -22,6 +23,8 @@ pub(crate) struct Accounting {
     /// Usage records of this worker that are not persisted yet.
     pub(crate) commits: CommitGroup,
     pub(crate) access_log: AccessLog,
+    /// Requests of this worker that have finished recently.
+    pub(crate) recent: Arc<RecentShard>,
     /// Cancelled when the server aborts the requests that are still running.
     pub(crate) abort: CancellationToken,
 }

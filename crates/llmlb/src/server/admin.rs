@@ -1,4 +1,4 @@
-//! Pages about the server itself: `/`, `/healthz`, `/readyz` and `/status`.
+//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status` and `/explain/ID`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,7 +12,7 @@ use super::serve::ConnectionContext;
 use super::shared::Shared;
 use crate::balance::{Backend, BackendState, LastError};
 use crate::config::Kind;
-use crate::endpoint::{AdminPage, Dialect, Endpoint, Page, Service};
+use crate::endpoint::{self, AdminPage, Dialect, Endpoint, Page, Service};
 use crate::keys::{ApiKey, KeyReport};
 use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
@@ -27,7 +27,7 @@ const MAX_PATH: usize = 200;
 pub(crate) fn respond(
     caller: &ConnectionContext,
     headers: &HeaderMap,
-    page: AdminPage,
+    (page, path): (AdminPage, &str),
     key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let shared = &*caller.worker.shared;
@@ -40,11 +40,15 @@ pub(crate) fn respond(
         AdminPage::Status if is_admin() => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
-        AdminPage::Status => Err(Refusal::new(
+        AdminPage::Explain if is_admin() => {
+            let found = explain(shared, &endpoint::request_id_in(path));
+            Ok(json_response(StatusCode::OK, found.to_string()))
+        }
+        AdminPage::Status | AdminPage::Explain => Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "forbidden",
-            "/status is served only to programs on this machine, and not through a proxy, or with an \
-             API key for admins; use /healthz or /readyz.",
+            "This page is served only to programs on this machine, and not through a proxy, or with \
+             an API key for admins; use /healthz or /readyz.",
         )
         .unrecorded()),
     }
@@ -66,7 +70,7 @@ pub(crate) fn is_open<T, E>(
     };
     match page {
         AdminPage::Health | AdminPage::Ready => true,
-        AdminPage::Status => is_local(caller.peer, caller.local, headers),
+        AdminPage::Status | AdminPage::Explain => is_local(caller.peer, caller.local, headers),
         AdminPage::Greeting => false,
     }
 }
@@ -140,6 +144,15 @@ fn status(shared: &Shared) -> Value {
         "refused": shared.refused.report(),
         "limits": limits(shared),
         "tls": shared.tls.as_ref().map(|tls| tls.json()),
+    })
+}
+
+/// Response of `/explain/ID`, which `llmlb explain` prints: the requests with this id that have finished
+/// recently.
+fn explain(shared: &Shared, id: &str) -> Value {
+    json!({
+        "pid": std::process::id(),
+        "requests": shared.recent.find(id, &shared.pool.table()),
     })
 }
 

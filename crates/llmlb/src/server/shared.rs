@@ -16,6 +16,7 @@ use crate::keys::KeyTable;
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
+use crate::recent::Recent;
 use crate::request::{Cancelled, Counter, RefusedRequests};
 use crate::request_settings::RequestSettings;
 use crate::tls::TlsConfig;
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) limiter: Arc<Limiter>,
+    /// Requests that have finished recently.
+    pub(crate) recent: Recent,
     /// State of the configuration, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,
     /// Progress of usage records; `None` if no usage is recorded.

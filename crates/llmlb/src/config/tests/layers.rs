@@ -176,6 +176,8 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_LIMITS", "dry-run", None),
     ("LLMLB_INSTANCE", "eu-1.gpu_2:80", None),
     ("LLMLB_CONNECT_TIMEOUT", "250ms", None),
+    ("LLMLB_LOG_FORMAT", "json", None),
+    ("LLMLB_WHY_HEADER", "true", None),
     ("LLMLB_FIRST_BYTE_TIMEOUT", "3m", None),
     ("LLMLB_IDLE_TIMEOUT", "4m", None),
     (

@@ -133,6 +133,10 @@ impl InterruptedRequest {
             reason: None,
             // Failed attempts are not listed.
             attempts: &[],
+            why: None,
+            candidates: 0,
+            queue_ms: 0,
+            sent_ms: 0,
             usage: state.usage,
             // The time at which the request ended is not known. The record has the time of the first byte
             // instead.

@@ -4,7 +4,7 @@ use super::MAX_NAME;
 
 /// Writes the fields of one JSON object.
 #[derive(Debug)]
-pub(super) struct ObjectWriter<'a> {
+pub(crate) struct ObjectWriter<'a> {
     bytes: &'a mut Vec<u8>,
 }
 
@@ -14,13 +14,18 @@ impl<'a> ObjectWriter<'a> {
         Self { bytes }
     }
 
-    pub(super) fn end(self) {
+    /// Continues an object whose first fields were written otherwise, with a comma after them. `bytes` is empty.
+    pub(crate) fn resume(bytes: &'a mut Vec<u8>) -> Self {
+        Self { bytes }
+    }
+
+    pub(crate) fn end(self) {
         self.bytes.push(b'}');
     }
 
     /// Writes a field name. Names are constants that need no escapes.
     fn name(&mut self, name: &str) {
-        if self.bytes.last() != Some(&b'{') {
+        if !matches!(self.bytes.last(), None | Some(b'{')) {
             self.bytes.push(b',');
         }
         self.plain_string(name);
@@ -34,13 +39,13 @@ impl<'a> ObjectWriter<'a> {
     }
 
     /// Writes a text that needs no escapes, such as a constant or a UUID.
-    pub(super) fn plain(&mut self, name: &str, text: &str) {
+    pub(crate) fn plain(&mut self, name: &str, text: &str) {
         self.name(name);
         self.plain_string(text);
     }
 
     /// Writes any text, escaped and truncated to [`MAX_NAME`] characters.
-    pub(super) fn text(&mut self, name: &str, text: Option<&str>) {
+    pub(crate) fn text(&mut self, name: &str, text: Option<&str>) {
         self.name(name);
         match text {
             Some(text) => self.string(truncate(text)),
@@ -48,13 +53,13 @@ impl<'a> ObjectWriter<'a> {
         }
     }
 
-    pub(super) fn boolean(&mut self, name: &str, value: bool) {
+    pub(crate) fn boolean(&mut self, name: &str, value: bool) {
         self.name(name);
         let word: &[u8] = if value { b"true" } else { b"false" };
         self.bytes.extend_from_slice(word);
     }
 
-    pub(super) fn number(&mut self, name: &str, value: Option<u64>) {
+    pub(crate) fn number(&mut self, name: &str, value: Option<u64>) {
         self.name(name);
         match value {
             Some(value) => self.digits(value, 1),
@@ -63,7 +68,7 @@ impl<'a> ObjectWriter<'a> {
     }
 
     /// Writes a time, given in milliseconds since 1970, in RFC 3339 format; `null` if it is out of range.
-    pub(super) fn time(&mut self, name: &str, ms: u64) {
+    pub(crate) fn time(&mut self, name: &str, ms: u64) {
         self.name(name);
         let time = i64::try_from(ms).map(jiff::Timestamp::from_millisecond);
         let Ok(Ok(time)) = time else {
@@ -88,7 +93,7 @@ impl<'a> ObjectWriter<'a> {
         self.bytes.extend_from_slice(b"Z\"");
     }
 
-    pub(super) fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         name: &str,
         all: &[T],

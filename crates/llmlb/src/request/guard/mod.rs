@@ -11,19 +11,21 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, request};
 use http_body_util::Full;
 use hyper::body::Body;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
 use super::{Accounting, InFlight, ParsedRequest, Refusal};
-use crate::balance::Backend;
+use crate::backend_id::BackendId;
+use crate::balance::{Backend, SelectHints, Slot};
 use crate::endpoint::{self, Endpoint};
 use crate::keys::ApiKey;
 use crate::limits::Admission;
 use crate::meter::in_flight_list::{self, RequestState, Row};
 use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::TokenUsage;
+use crate::recent::FinishedRequest;
 
 pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
@@ -58,6 +60,8 @@ pub(crate) struct RequestGuard {
     pub(crate) key: Option<Arc<ApiKey>>,
     /// True if the request gets no usage record: its API key does not permit the request.
     is_unrecorded: bool,
+    /// True if the request has a usage record.
+    is_recorded: bool,
     /// Share of the request in the limits of its key, held until the guard is dropped.
     pub(crate) admission: Option<Admission>,
     /// Row in the list of requests in flight, until the record is persisted.
@@ -116,6 +120,7 @@ impl RequestGuard {
             in_flight: None,
             key: None,
             is_unrecorded: false,
+            is_recorded: false,
             admission: None,
             row: None,
         }
@@ -145,6 +150,19 @@ impl RequestGuard {
             row.note_model(model);
         }
         self.update_row();
+    }
+
+    /// Notes the start of an attempt at the backend of this slot, which was selected among candidates that are
+    /// not in `tried`. `started` is the start of the attempt.
+    pub(crate) fn note_selected(
+        &mut self,
+        slot: &Slot,
+        hints: &SelectHints<'_>,
+        tried: &[BackendId],
+        started: Instant,
+    ) {
+        self.route.note_selected(slot, hints, tried, started);
+        self.note_sent(slot.backend(), slot.model());
     }
 
     /// Notes that the request is sent to a backend. `model` is the backend's own name of the model, if
@@ -234,6 +252,18 @@ impl RequestGuard {
         if self.end == End::Unfinished {
             self.code = Some(SEND_TIMEOUT);
         }
+    }
+
+    /// Returns why the backend was selected, for the client: `affinity; candidates=3; queue=12ms; attempts=1`.
+    /// Clients do not learn the names of backends other than the one that responded.
+    pub(crate) fn why(&self) -> HeaderValue {
+        let route = &self.route;
+        let attempt = route.attempt.as_ref();
+        let word = attempt.map_or("none", |attempt| attempt.reason.name());
+        let (candidates, queue) = (route.candidates.total, route.queue.ms(Instant::now()));
+        let attempts = route.failed.len() + usize::from(attempt.is_some());
+        let text = format!("{word}; candidates={candidates}; queue={queue}ms; attempts={attempts}");
+        HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
     }
 
     /// True if dropping the guard now means that the client cancelled the request. After the end mark of
@@ -344,6 +374,7 @@ impl RequestGuard {
         // Requests that were rejected at admission are not in flight and have no usage record.
         let is_served = self.in_flight.is_some() && !self.is_unrecorded;
         let is_metered = is_served && self.accounting.meter.is_on();
+        self.is_recorded = is_metered;
         let record = is_metered.then(|| self.record(end, outcome));
         self.settle(outcome);
         record
@@ -368,6 +399,8 @@ impl RequestGuard {
         let (identity, route, metering) = (&self.identity, &self.route, &self.metering);
         let api = identity.endpoint.api;
         let usage = self.measure();
+        let now = Instant::now();
+        let attempt = route.attempt.as_ref();
         let record = Record {
             id: identity.record_id,
             time_ms: identity.time_ms(),
@@ -383,9 +416,13 @@ impl RequestGuard {
             status: (self.status > 0).then_some(self.status),
             outcome,
             reason: self.code.filter(|_| end == End::Unfinished),
-            attempts: &route.attempts(),
+            attempts: &route.attempts(identity),
+            why: attempt.map(|attempt| attempt.reason.name()),
+            candidates: route.candidates.total,
+            queue_ms: route.queue.ms(now),
+            sent_ms: attempt.map_or(0, |attempt| identity.ms_until(attempt.started)),
             usage,
-            ms: identity.ms_until(Instant::now()),
+            ms: identity.ms_until(now),
             first_byte_ms: metering.first_byte.map(|at| identity.ms_until(at)),
             bytes: metering.bytes,
             instance: self.accounting.meter.instance(),
@@ -409,6 +446,36 @@ impl RequestGuard {
             End::Refused if self.status >= 500 => Outcome::Failed,
             End::Refused if matches!(self.code, Some(INCOMPLETE | STALLED)) => Outcome::Cancelled,
             End::Refused => Outcome::Refused,
+        }
+    }
+
+    /// Moves the facts of the request, which ends now, out of the guard.
+    fn take_finished(&mut self, now: Instant) -> FinishedRequest {
+        let (identity, route, metering) = (&mut self.identity, &mut self.route, &self.metering);
+        FinishedRequest {
+            id: std::mem::replace(&mut identity.id, HeaderValue::from_static("")),
+            record_id: identity.record_id,
+            method: std::mem::take(&mut identity.method),
+            path: std::mem::take(&mut identity.path),
+            api: identity.endpoint.api,
+            key: self.key.take(),
+            model: route.model.take(),
+            served_model: route.served_model.take(),
+            backend: route.backend.take(),
+            attempt: route.attempt,
+            failed: std::mem::take(&mut route.failed),
+            candidates: route.candidates,
+            is_stream: metering.is_stream(),
+            status: self.status,
+            code: self.code,
+            outcome: self.outcome,
+            usage: metering.usage,
+            is_recorded: self.is_recorded,
+            bytes: metering.bytes,
+            started: identity.started,
+            queue_ms: route.queue.ms(now),
+            first_byte: metering.first_byte,
+            ended: now,
         }
     }
 
@@ -436,7 +503,10 @@ impl Drop for RequestGuard {
         }
         // Successful requests for the server's own pages are not logged: monitoring sends many.
         if self.identity.endpoint.is_logged() || self.end != End::Complete {
-            self.accounting.access_log.write(self);
+            let now = Instant::now();
+            self.accounting.access_log.write(self, now);
+            let finished = self.take_finished(now);
+            self.accounting.recent.add(finished);
         }
     }
 }

@@ -1,9 +1,13 @@
-//! The backends that a request was sent to.
+//! The backends that a request was sent to, when, and why.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use crate::balance::Backend;
-use crate::meter::record::Attempt;
+use super::RequestIdentity;
+use crate::backend_id::BackendId;
+use crate::balance::{Backend, Comparison, SelectHints, Slot};
+use crate::meter::record;
+use crate::recent::{Attempt, FailedAttempt, QueueTime};
 use crate::upstream::AddressShare;
 
 /// Model that a request names, and the backends that the request was sent to. The access log and
@@ -19,15 +23,13 @@ pub(crate) struct RequestRoute {
     /// A backend received the request, and may be working on it.
     is_delivered: bool,
     pub(crate) failed: Vec<FailedAttempt>,
+    /// The attempt in progress, or the one whose response the client gets.
+    pub(crate) attempt: Option<Attempt>,
+    /// Candidates at the last selection.
+    pub(crate) candidates: Comparison,
+    pub(crate) queue: QueueTime,
     /// Share of the client's address in the connections to backends, held until the guard is dropped.
     pub(super) address_share: Option<AddressShare>,
-}
-
-/// An attempt that yielded no usable response.
-#[derive(Debug)]
-pub(crate) struct FailedAttempt {
-    pub(crate) backend: Arc<Backend>,
-    pub(crate) why: String,
 }
 
 /// State of a backend after a failed attempt.
@@ -40,6 +42,30 @@ pub(crate) enum AfterFailure {
 }
 
 impl RequestRoute {
+    /// Notes the start of an attempt at the backend of this slot, and the candidates among which the backend
+    /// was selected.
+    pub(crate) fn note_selected(
+        &mut self,
+        slot: &Slot,
+        hints: &SelectHints<'_>,
+        tried: &[BackendId],
+        started: Instant,
+    ) {
+        self.attempt = Some(Attempt {
+            reason: slot.reason(),
+            started,
+            head: None,
+        });
+        slot.note_candidates(hints, tried, &mut self.candidates);
+    }
+
+    /// Notes the time of the response's head.
+    pub(crate) fn note_head(&mut self, at: Instant) {
+        if let Some(attempt) = &mut self.attempt {
+            attempt.head = Some(at);
+        }
+    }
+
     /// Notes that the request is sent to a backend. `model` is the backend's own name of the model, if
     /// that differs.
     pub(crate) fn note_sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
@@ -56,10 +82,14 @@ impl RequestRoute {
     pub(crate) fn note_failed(&mut self, backend: &Arc<Backend>, why: &str, after: AfterFailure) {
         self.backend = None;
         self.is_delivered &= after == AfterFailure::Abandoned;
-        self.failed.push(FailedAttempt {
-            backend: Arc::clone(backend),
-            why: why.to_owned(),
-        });
+        if let Some(times) = self.attempt.take() {
+            self.failed.push(FailedAttempt {
+                backend: Arc::clone(backend),
+                why: why.to_owned(),
+                times,
+                ended: Instant::now(),
+            });
+        }
     }
 
     /// Notes that the client gets the response of this backend.
@@ -67,8 +97,10 @@ impl RequestRoute {
         self.backend = Some(Arc::clone(backend));
         // The attempt at this backend was noted as failed while its response was held back. Now the
         // client gets that response, so the attempt is removed from the failed ones.
-        self.failed
-            .retain(|attempt| attempt.backend.id != backend.id);
+        let is_this = |attempt: &FailedAttempt| attempt.backend.id == backend.id;
+        if let Some(place) = self.failed.iter().position(is_this) {
+            self.attempt = Some(self.failed.remove(place).times);
+        }
     }
 
     /// True if a backend received the request and may be working on it.
@@ -77,10 +109,13 @@ impl RequestRoute {
     }
 
     /// Returns the failed attempts in the form in which the usage record lists them.
-    pub(super) fn attempts(&self) -> Vec<Attempt<'_>> {
-        let attempts = self.failed.iter().map(|attempt| Attempt {
+    pub(super) fn attempts(&self, identity: &RequestIdentity) -> Vec<record::Attempt<'_>> {
+        let attempts = self.failed.iter().map(|attempt| record::Attempt {
             backend: &attempt.backend.name,
             error: &attempt.why,
+            why: attempt.times.reason.name(),
+            at_ms: identity.ms_until(attempt.times.started),
+            ms: attempt.ms(),
         });
         attempts.collect()
     }
