@@ -64,6 +64,7 @@ const LAYERS: &[&str] = &[
     "issuer_store",
     "meter",
     "limits",
+    "recent",
     "fleet",
     "exporter",
     "request",

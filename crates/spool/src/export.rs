@@ -118,7 +118,6 @@ pub(crate) fn export_in(
 ) -> Result<Exported, Error> {
     let mut tally = tally::tally_by_hour_in(data, &Grouping::default(), from, until)?;
     let mut export = Export {
-        data,
         now: SystemTime::now().into(),
         exact: (from.map(Into::into), until.map(Into::into)),
         counted: (tally.from.map(Into::into), tally.until.map(Into::into)),
@@ -153,7 +152,6 @@ pub(crate) fn export_in(
 }
 
 struct Export<'a> {
-    data: &'a DataDir,
     now: Moment,
     /// Requested span. Its end is not part of it.
     exact: (Option<Moment>, Option<Moment>),

@@ -51,7 +51,7 @@ pub(crate) use issuers::{CAPACITY as ISSUER_CAPACITY, Issuer, IssuerQueue};
 pub(crate) use model::{Model, Models};
 pub(crate) use pool::Pool;
 pub(crate) use queue::WaitError;
-pub(crate) use reason::{CandidateState, ChoiceReason, ComparedBackend, Comparison};
+pub(crate) use reason::{ChoiceReason, ComparedBackend, Comparison};
 pub(crate) use reconfigure::{PlannedBackend, Reconfigured};
 pub(crate) use route::Route;
 pub(crate) use slot::Slot;

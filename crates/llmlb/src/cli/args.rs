@@ -131,9 +131,10 @@ pub(super) struct Status {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Explain {
-    /// x-request-id of the request, or the id of its usage record
+    /// x-request-id of the request, or the id of its usage record; without it, the last failed
+    /// requests are listed
     #[arg(value_name = "REQUEST_ID")]
-    pub(super) id: String,
+    pub(super) id: Option<String>,
 
     /// Ask only the server on this port
     #[arg(short, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]

@@ -61,7 +61,7 @@ pub(crate) enum AdminPage {
     Health,
     Ready,
     Status,
-    /// What is known of one request that has finished recently.
+    /// The last failed requests, or what is known of the request whose id the path has.
     Explain,
 }
 
@@ -389,6 +389,7 @@ fn literal(method: &Method, path: &str) -> Option<Result<Endpoint, PathError>> {
             "/healthz" => Some(admin(method, AdminPage::Health)),
             "/readyz" => Some(admin(method, AdminPage::Ready)),
             "/status" => Some(admin(method, AdminPage::Status)),
+            EXPLAIN => Some(admin(method, AdminPage::Explain)),
             _ => None,
         };
     };
@@ -490,7 +491,8 @@ fn takes_model(endpoint: Endpoint) -> bool {
 /// Returns the endpoint of a path that equals no known path: a member of a collection, or unknown.
 fn other(method: &Method, path: &str) -> Endpoint {
     let is_read = *method == Method::GET || *method == Method::HEAD;
-    if is_read && path.starts_with(EXPLAIN) {
+    let is_explain = |rest: &str| rest.starts_with('/');
+    if is_read && path.strip_prefix(EXPLAIN).is_some_and(is_explain) {
         return Endpoint::own(Page::Admin(AdminPage::Explain));
     }
     if !path.starts_with("/v1/") {
@@ -573,8 +575,8 @@ fn without_extra_slashes(path: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
-/// Path of [`AdminPage::Explain`], which ends in a request id.
-const EXPLAIN: &str = "/explain/";
+/// Path of [`AdminPage::Explain`], which a request id may follow.
+const EXPLAIN: &str = "/explain";
 
 /// Maximum number of times a path is percent-decoded to find another meaning. A backend behind a proxy may
 /// decode twice.
@@ -690,8 +692,9 @@ pub(crate) fn has_id(path: &str) -> bool {
 }
 
 /// Returns the request id in the path of [`AdminPage::Explain`].
-pub(crate) fn request_id_in(path: &str) -> String {
-    percent_decoded(path.strip_prefix(EXPLAIN).unwrap_or_default())
+pub(crate) fn request_id_in(path: &str) -> Option<String> {
+    let id = path.strip_prefix(EXPLAIN)?.strip_prefix('/')?;
+    Some(percent_decoded(id))
 }
 
 /// Returns the model name in the path of [`Page::Model`]. The name may contain slashes, encoded or not.

@@ -1,4 +1,4 @@
-//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status` and `/explain/ID`.
+//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status` and `/explain`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -20,6 +20,8 @@ use crate::text;
 
 /// Maximum number of keys in `/status`.
 const MAX_KEYS_SHOWN: usize = 1000;
+/// Maximum number of failed requests in `/explain`.
+const MAX_ERRORS: usize = 50;
 /// Maximum number of characters of a path in a message.
 const MAX_PATH: usize = 200;
 
@@ -41,7 +43,7 @@ pub(crate) fn respond(
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
         AdminPage::Explain if is_admin() => {
-            let found = explain(shared, &endpoint::request_id_in(path));
+            let found = explain(shared, endpoint::request_id_in(path));
             Ok(json_response(StatusCode::OK, found.to_string()))
         }
         AdminPage::Status | AdminPage::Explain => Err(Refusal::new(
@@ -148,12 +150,16 @@ fn status(shared: &Shared) -> Value {
 }
 
 /// Response of `/explain/ID`, which `llmlb explain` prints: the requests with this id that have finished
-/// recently.
-fn explain(shared: &Shared, id: &str) -> Value {
-    json!({
-        "pid": std::process::id(),
-        "requests": shared.recent.find(id, &shared.pool.table()),
-    })
+/// recently. Without an id, the last failed requests.
+fn explain(shared: &Shared, id: Option<String>) -> Value {
+    let pid = std::process::id();
+    match id {
+        Some(id) => {
+            let requests = shared.recent.find(&id, &shared.pool.table());
+            json!({ "pid": pid, "requests": requests })
+        }
+        None => json!({ "pid": pid, "errors": shared.recent.errors(MAX_ERRORS) }),
+    }
 }
 
 /// Returns the object `config`: the running configuration, and the last one that was refused.

@@ -3,6 +3,7 @@
 //! `servers` asks the running servers, `records` searches the usage records on disk, so that the command works
 //! after a restart too. `text` prints in words. Prompts and responses are never known.
 
+mod errors;
 mod records;
 mod servers;
 mod text;
@@ -39,11 +40,14 @@ struct Searched {
 }
 
 pub(super) fn explain(args: &Explain) -> Result<u8, Failure> {
+    let Some(id) = &args.id else {
+        return errors::list(args);
+    };
     let mut searched = Searched::default();
-    let mut found = servers::find(args, &mut searched);
-    records::add(args, &mut searched, &mut found);
+    let mut found = servers::find(args, id, &mut searched);
+    records::add(args, id, &mut searched, &mut found);
     if found.is_empty() {
-        return Err(not_found(args, &searched));
+        return Err(not_found(id, &searched));
     }
     // Ids of records sort by time.
     found.sort_by(|one, other| other.text("id").cmp(&one.text("id")));
@@ -107,7 +111,7 @@ impl Explanation {
     }
 }
 
-fn not_found(args: &Explain, searched: &Searched) -> Failure {
+fn not_found(id: &str, searched: &Searched) -> Failure {
     let servers = match searched.ports.as_slice() {
         [] => "no server responded".to_owned(),
         ports => {
@@ -122,7 +126,6 @@ fn not_found(args: &Explain, searched: &Searched) -> Failure {
         Some(dir) => format!("no usage record in {} has it", dir.display()),
         None => "no data directory was searched".to_owned(),
     };
-    let id = &args.id;
     let message = format!("no finished request has the id {id}: {servers}, and {data}");
     let mut failure = Failure::new(exit::FAILED, message);
     for problem in &searched.problems {

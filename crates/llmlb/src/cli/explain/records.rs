@@ -9,7 +9,7 @@ use crate::cli::args::Explain;
 
 /// Adds the requests of the records with this id, and the places of the records to the requests that a server
 /// knows. Problems are reported and stop nothing: a server may know the request.
-pub(super) fn add(args: &Explain, searched: &mut Searched, found: &mut Vec<Explanation>) {
+pub(super) fn add(args: &Explain, id: &str, searched: &mut Searched, found: &mut Vec<Explanation>) {
     let dir = match args.data.directory() {
         Ok(dir) => dir,
         Err(failure) => {
@@ -24,8 +24,8 @@ pub(super) fn add(args: &Explain, searched: &mut Searched, found: &mut Vec<Expla
         ));
         return;
     }
-    let own_id = Uuid::try_parse(&args.id).ok();
-    let mut ids = vec![args.id.clone()];
+    let own_id = Uuid::try_parse(id).ok();
+    let mut ids = vec![id.to_owned()];
     // The requests that a server found by the ids of their records.
     ids.extend(
         found
@@ -34,14 +34,14 @@ pub(super) fn add(args: &Explain, searched: &mut Searched, found: &mut Vec<Expla
     );
     ids.sort_unstable();
     ids.dedup();
-    for id in ids {
+    for known in ids {
         // The text as a record has it, with escapes.
-        let text = Value::String(id.clone()).to_string();
+        let text = Value::String(known.clone()).to_string();
         let is_wanted = |record: &Record| {
             let fields = fields(record);
             Some(record.id()) == own_id
-                || record.id().to_string() == id
-                || fields.get("request_id").and_then(Value::as_str) == Some(&*args.id)
+                || record.id().to_string() == known
+                || fields.get("request_id").and_then(Value::as_str) == Some(id)
         };
         match spool::find(&dir, &text, MAX_SHOWN, is_wanted) {
             Ok((records, problems)) => {

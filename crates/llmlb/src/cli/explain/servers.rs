@@ -22,8 +22,30 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'~');
 
-/// Asks every running server for the requests with this id, or only the server of one port.
-pub(super) fn find(args: &Explain, searched: &mut Searched) -> Vec<Explanation> {
+/// Asks every running server for the requests with this id.
+pub(super) fn find(args: &Explain, id: &str, searched: &mut Searched) -> Vec<Explanation> {
+    let path = format!("/explain/{}", utf8_percent_encode(id, ESCAPED));
+    let pages = pages(args, &path, searched).into_iter();
+    pages
+        .flat_map(|(port, page)| requests(port, page))
+        .collect()
+}
+
+/// Returns the last failed requests of every running server, each with the port.
+pub(super) fn errors(args: &Explain, searched: &mut Searched) -> Vec<(u16, Value)> {
+    let pages = pages(args, "/explain", searched).into_iter();
+    let errors = pages.flat_map(|(port, mut page)| {
+        let errors = match page["errors"].take() {
+            Value::Array(errors) => errors,
+            _ => Vec::new(),
+        };
+        errors.into_iter().map(move |error| (port, error))
+    });
+    errors.collect()
+}
+
+/// Requests a page of every running server, or of the server on the port of `args`.
+fn pages(args: &Explain, path: &str, searched: &mut Searched) -> Vec<(u16, Value)> {
     let store = lock::store();
     let listed = match args.port {
         Some(port) => store.status(&lock::key(port)).map(|one| vec![one]),
@@ -50,13 +72,12 @@ pub(super) fn find(args: &Explain, searched: &mut Searched) -> Vec<Explanation> 
             servers.push((port, info));
         }
     }
-    let path = format!("/explain/{}", utf8_percent_encode(&args.id, ESCAPED));
     // Query all servers concurrently: one that does not respond must not delay the others.
     let responses: Vec<_> = thread::scope(|scope| {
         let ask = |server: &(u16, Option<LockInfo>)| {
             let address = server.1.as_ref().and_then(|info| info.address);
             let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, server.0));
-            status_client::fetch_page(address.unwrap_or(loopback), &path, RESPONSE_TIMEOUT)
+            status_client::fetch_page(address.unwrap_or(loopback), path, RESPONSE_TIMEOUT)
         };
         let queries: Vec<_> = servers
             .iter()
@@ -73,7 +94,7 @@ pub(super) fn find(args: &Explain, searched: &mut Searched) -> Vec<Explanation> 
         match response {
             Ok(page) if is_from(&page, info.as_ref()) => {
                 searched.ports.push(*port);
-                found.extend(requests(*port, page));
+                found.push((*port, page));
             }
             Ok(_) => searched.problems.push(format!(
                 "another process than the server responded on port {port}"
