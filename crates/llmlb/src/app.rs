@@ -27,6 +27,7 @@ use crate::keys::{KeyTable, KeyWatch};
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
+use crate::otlp::SpanExporter;
 use crate::recent::Recent;
 use crate::reload::{Reloader, Reloads};
 use crate::request::{Cancelled, Counter, LineStyle, LogSink};
@@ -66,6 +67,7 @@ pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
     workers: Workers,
     exporter: Option<Exporter>,
+    spans: Option<SpanExporter>,
     /// Writer of issued ids; `None` if there is no data directory.
     issuer_file: Option<IssuerFile>,
     _key_watch: Option<KeyWatch>,
@@ -146,6 +148,7 @@ impl App {
         }
         let workers_config = worker_config(config, connector.clone(), via, log);
         let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
+        let spans = SpanExporter::start(&config.telemetry, opened.meter.instance())?;
         let limiter = start_limiter(config, demo, &opened)?;
         if let Some(tls) = &tls {
             tls.log_warnings();
@@ -160,7 +163,12 @@ impl App {
             issuer_store,
             &workers_config,
         );
-        let shared = Arc::new(Shared { tls, ..shared });
+        let queue = spans.as_ref().map(SpanExporter::queue);
+        let shared = Arc::new(Shared {
+            tls,
+            spans: queue,
+            ..shared
+        });
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         let drain_timeout = Arc::new(AtomicDuration::new(config.server.drain_timeout));
         let reloaded = Arc::new(Notify::new());
@@ -182,6 +190,7 @@ impl App {
             reloaded,
             workers,
             exporter,
+            spans,
             issuer_file,
             _key_watch: opened.key_watch,
             workers_config,
@@ -252,10 +261,19 @@ impl App {
         }
         // All records are staged, so the last export can start. After a second signal the process
         // exits without it: the records stay in staging for the next start.
-        if let Some(exporter) = self.exporter.take()
-            && !matches!(ended, Ended::SecondSignal(_))
-        {
-            exporter.finish(signals.next_stop()).await;
+        if !matches!(ended, Ended::SecondSignal(_)) {
+            let (exporter, spans) = (self.exporter.take(), self.spans.take());
+            let delivered = async {
+                if let Some(exporter) = exporter {
+                    exporter.finish(signals.next_stop()).await;
+                }
+            };
+            let flushed = async {
+                if let Some(spans) = spans {
+                    spans.finish().await;
+                }
+            };
+            tokio::join!(delivered, flushed);
         }
         ended
     }
@@ -290,6 +308,7 @@ fn shared(
         pool,
         requests: Counter::default(),
         recent: Recent::new(server.workers),
+        spans: None,
         connections: Arc::new(ClientConnections::new(division, proxies.clone())),
         backend_connections: Arc::clone(workers.connector.connections()),
         address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),

@@ -41,6 +41,7 @@ pub mod lock;
 mod memory_budget;
 mod meter;
 mod notify;
+mod otlp;
 mod receiver;
 mod recent;
 mod reload;
@@ -51,6 +52,7 @@ mod short_writes;
 mod sys;
 mod text;
 mod tls;
+mod trace_context;
 mod upstream;
 
 /// Compiles and runs the README's examples as doc tests.

@@ -29,6 +29,7 @@ pub(crate) mod settings;
 mod status;
 mod suggest;
 mod tables;
+mod telemetry;
 mod types;
 mod url;
 mod usage;
@@ -61,7 +62,7 @@ pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use settings::{
     FleetConfig, LimitMode, LogFormat, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig,
-    UnknownEndpoints,
+    TelemetryConfig, UnknownEndpoints,
 };
 pub(crate) use status::ConfigStatus;
 pub(crate) use url::BackendUrl;
@@ -76,7 +77,7 @@ use keys::ReadKeys;
 use layers::Layers;
 use problems::ProblemList;
 use setting::{Defaults, Section, Source};
-use settings::{LogConfig, TelemetryConfig, UpstreamConfig, UsageConfig};
+use settings::{LogConfig, UpstreamConfig, UsageConfig};
 
 /// The validated configuration.
 #[derive(Debug, Clone)]

@@ -9,6 +9,8 @@ use crate::balance::{Backend, ChoiceReason};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Attempt {
     pub(crate) reason: ChoiceReason,
+    /// Number of earlier attempts.
+    pub(crate) number: u8,
     pub(crate) started: Instant,
     /// Time of the head of the response.
     pub(crate) head: Option<Instant>,

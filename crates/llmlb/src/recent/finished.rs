@@ -12,6 +12,7 @@ use crate::endpoint::Api;
 use crate::keys::ApiKey;
 use crate::meter::record::Outcome;
 use crate::meter::usage::TokenUsage;
+use crate::trace_context::SpanContext;
 
 /// Maximum number of bytes of a text that a client or a backend chose.
 const MAX_TEXT: usize = 256;
@@ -49,6 +50,8 @@ pub(crate) struct FinishedRequest {
     pub(crate) queue_ms: u64,
     pub(crate) first_byte: Option<Instant>,
     pub(crate) ended: Instant,
+    /// Trace of the request; `None` if it is not recorded.
+    pub(crate) trace: Option<SpanContext>,
 }
 
 impl FinishedRequest {

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AccessLog, Cancelled, Ids, RefusedRequests};
 use crate::meter::{CommitGroup, Meter};
+use crate::otlp::SpanQueue;
 use crate::recent::RecentShard;
 use crate::upstream::AddressLimit;
 
@@ -25,6 +26,8 @@ pub(crate) struct Accounting {
     pub(crate) access_log: AccessLog,
     /// Requests of this worker that have finished recently.
     pub(crate) recent: Arc<RecentShard>,
+    /// Queue of spans; `None` if no traces are sent.
+    pub(crate) spans: Option<Arc<SpanQueue>>,
     /// Cancelled when the server aborts the requests that are still running.
     pub(crate) abort: CancellationToken,
 }

@@ -145,6 +145,7 @@ fn status(shared: &Shared) -> Value {
         "keys": keys(&shared.keys.report()),
         "refused": shared.refused.report(),
         "limits": limits(shared),
+        "traces": shared.spans.as_ref().map(|spans| spans.json()),
         "tls": shared.tls.as_ref().map(|tls| tls.json()),
     })
 }

@@ -16,6 +16,7 @@ use crate::keys::KeyTable;
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
+use crate::otlp::SpanQueue;
 use crate::recent::Recent;
 use crate::request::{Cancelled, Counter, RefusedRequests};
 use crate::request_settings::RequestSettings;
@@ -49,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) limiter: Arc<Limiter>,
     /// Requests that have finished recently.
     pub(crate) recent: Recent,
+    /// Queue of spans; `None` if no traces are sent.
+    pub(crate) spans: Option<Arc<SpanQueue>>,
     /// State of the configuration, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,
     /// Progress of usage records; `None` if no usage is recorded.

@@ -71,6 +71,7 @@ impl Worker {
                 Arc::clone(&config.logs_requests),
             ),
             recent: shared.recent.shard(number),
+            spans: shared.spans.clone(),
             abort: config.abort.clone(),
         });
         let forwarding = Arc::new(ForwardContext {

@@ -13,5 +13,8 @@ mod support;
 mod command;
 mod header;
 mod log;
+#[cfg(feature = "otlp")]
+mod otlp;
 mod pages;
 mod reasons;
+mod traces;

@@ -26,6 +26,7 @@ use crate::meter::in_flight_list::{self, RequestState, Row};
 use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::TokenUsage;
 use crate::recent::FinishedRequest;
+use crate::trace_context::{SpanContext, TraceParent};
 
 pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
@@ -60,6 +61,8 @@ pub(crate) struct RequestGuard {
     pub(crate) key: Option<Arc<ApiKey>>,
     /// True if the request gets no usage record: its API key does not permit the request.
     is_unrecorded: bool,
+    /// Trace of the request; `None` if it is not recorded.
+    trace: Option<SpanContext>,
     /// True if the request has a usage record.
     is_recorded: bool,
     /// Share of the request in the limits of its key, held until the guard is dropped.
@@ -91,7 +94,12 @@ impl RequestGuard {
         let (method, path) = (head.method.clone(), head.uri.path().into());
         let ids = &accounting.ids;
         let identity = RequestIdentity::new(ids, client, &head.headers, method, path, endpoint);
-        Self::new(accounting, identity)
+        let mut guard = Self::new(accounting, identity);
+        if accounting.spans.is_some() {
+            let parent = TraceParent::of(&head.headers);
+            guard.trace = SpanContext::new(parent, &guard.identity.record_id);
+        }
+        guard
     }
 
     /// Returns the guard of a request whose head cannot be parsed, apart from its method and path.
@@ -120,6 +128,7 @@ impl RequestGuard {
             in_flight: None,
             key: None,
             is_unrecorded: false,
+            trace: None,
             is_recorded: false,
             admission: None,
             row: None,
@@ -252,6 +261,12 @@ impl RequestGuard {
         if self.end == End::Unfinished {
             self.code = Some(SEND_TIMEOUT);
         }
+    }
+
+    /// Returns the `traceparent` for the backend of the current attempt. `None` if the request has no spans.
+    pub(crate) fn traceparent(&self) -> Option<[u8; 55]> {
+        let attempt = self.route.attempt?;
+        Some(self.trace?.traceparent(attempt.number))
     }
 
     /// Returns why the backend was selected, for the client: `affinity; candidates=3; queue=12ms; attempts=1`.
@@ -476,6 +491,7 @@ impl RequestGuard {
             queue_ms: route.queue.ms(now),
             first_byte: metering.first_byte,
             ended: now,
+            trace: self.trace,
         }
     }
 
@@ -506,6 +522,9 @@ impl Drop for RequestGuard {
             let now = Instant::now();
             self.accounting.access_log.write(self, now);
             let finished = self.take_finished(now);
+            if let Some(spans) = &self.accounting.spans {
+                spans.add(&finished);
+            }
             self.accounting.recent.add(finished);
         }
     }

@@ -53,6 +53,8 @@ impl RequestRoute {
     ) {
         self.attempt = Some(Attempt {
             reason: slot.reason(),
+            // At most `MAX_ATTEMPTS`.
+            number: u8::try_from(self.failed.len()).unwrap_or(u8::MAX),
             started,
             head: None,
         });
