@@ -27,8 +27,10 @@ use crate::keys::{KeyTable, KeyWatch};
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
+use crate::otlp::SpanExporter;
+use crate::recent::Recent;
 use crate::reload::{Reloader, Reloads};
-use crate::request::{Cancelled, Counter, LogSink};
+use crate::request::{Cancelled, Counter, LineStyle, LogSink};
 use crate::request_settings::RequestSettings;
 use crate::server::{ClientConnections, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
@@ -43,7 +45,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct RequestLog {
     pub(crate) lines: Option<LogSink>,
-    pub(crate) timed: bool,
+    pub(crate) style: LineStyle,
 }
 
 /// Socket on which the server accepts clients, and the certificate if the port serves https.
@@ -65,6 +67,7 @@ pub(crate) struct App {
     pub(crate) shared: Arc<Shared>,
     workers: Workers,
     exporter: Option<Exporter>,
+    spans: Option<SpanExporter>,
     /// Writer of issued ids; `None` without a data directory.
     issuer_file: Option<IssuerFile>,
     _key_watch: Option<KeyWatch>,
@@ -144,6 +147,7 @@ impl App {
         }
         let workers_config = worker_config(config, connector.clone(), via, log);
         let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
+        let spans = SpanExporter::start(&config.telemetry, opened.meter.instance())?;
         let limiter = start_limiter(config, demo, &opened)?;
         if let Some(tls) = &tls {
             tls.log_warnings();
@@ -158,7 +162,12 @@ impl App {
             issuer_store,
             &workers_config,
         );
-        let shared = Arc::new(Shared { tls, ..shared });
+        let queue = spans.as_ref().map(SpanExporter::queue);
+        let shared = Arc::new(Shared {
+            tls,
+            spans: queue,
+            ..shared
+        });
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         let drain_timeout = Arc::new(AtomicDuration::new(config.server.drain_timeout));
         let reloaded = Arc::new(Notify::new());
@@ -180,6 +189,7 @@ impl App {
             reloaded,
             workers,
             exporter,
+            spans,
             issuer_file,
             _key_watch: opened.key_watch,
             workers_config,
@@ -248,10 +258,19 @@ impl App {
         }
         // All records are staged, so the last export can start. After a second signal the process
         // exits without it: the records stay in staging for the next start.
-        if let Some(exporter) = self.exporter.take()
-            && !matches!(ended, Ended::SecondSignal(_))
-        {
-            exporter.finish(signals.next_stop()).await;
+        if !matches!(ended, Ended::SecondSignal(_)) {
+            let (exporter, spans) = (self.exporter.take(), self.spans.take());
+            let delivered = async {
+                if let Some(exporter) = exporter {
+                    exporter.finish(signals.next_stop()).await;
+                }
+            };
+            let flushed = async {
+                if let Some(spans) = spans {
+                    spans.finish().await;
+                }
+            };
+            tokio::join!(delivered, flushed);
         }
         ended
     }
@@ -265,7 +284,7 @@ fn worker_config(config: &Config, connector: Connector, via: Via, log: RequestLo
         ids: Arc::default(),
         via,
         lines: log.lines,
-        timed: log.timed,
+        line_style: log.style,
         logs_requests: Arc::new(AtomicBool::new(config.log.requests)),
     }
 }
@@ -285,6 +304,8 @@ fn shared(
         contention: pool.contention(server.stall_timeout),
         pool,
         requests: Counter::default(),
+        recent: Recent::new(server.workers),
+        spans: None,
         connections: Arc::new(ClientConnections::new(division, proxies.clone())),
         backend_connections: Arc::clone(workers.connector.connections()),
         address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),

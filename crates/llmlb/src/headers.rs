@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use http::{HeaderName, Method};
+use http::{HeaderMap, HeaderName, Method};
 
 /// Field with the id of a request, sent to the backend and returned to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -15,6 +15,15 @@ pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 /// Header field with the code of an error in every error response that llmlb itself sends. It is
 /// removed from responses of backends, so that clients can distinguish the two.
 pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static("x-llmlb-error");
+
+/// Field of a request that asks why its backend is selected, with the value `1`, and of the response with the
+/// reason.
+pub(crate) const WHY: HeaderName = HeaderName::from_static("x-llmlb-why");
+
+/// True if a request asks why its backend is selected.
+pub(crate) fn asks_why(headers: &HeaderMap) -> bool {
+    headers.get(&WHY).is_some_and(|value| value == "1")
+}
 
 /// Returns the media type of a Content-Type, without its parameters.
 pub(crate) fn media_type(content_type: &str) -> &str {
@@ -101,6 +110,7 @@ fn is_consumed(name: &str) -> bool {
             | "via"
             | "x-api-key"
             | "x-goog-api-key"
+            | "x-llmlb-why"
             | "x-request-id"
     )
 }
@@ -230,7 +240,7 @@ pub(crate) fn is_removed_from_responses(name: &str) -> bool {
         Some(b't') => name == "te",
         Some(b'u') => name == "upgrade",
         Some(b'x') => {
-            matches!(name, "x-api-key" | "x-llmlb-error")
+            matches!(name, "x-api-key" | "x-llmlb-error" | "x-llmlb-why")
                 || name.starts_with("x-litellm-")
                 || is_rate_limit(name)
         }

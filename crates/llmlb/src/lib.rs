@@ -42,7 +42,9 @@ mod memory_budget;
 mod meter;
 mod metrics;
 mod notify;
+mod otlp;
 mod receiver;
+mod recent;
 mod reload;
 mod request;
 mod request_settings;
@@ -51,6 +53,7 @@ mod short_writes;
 mod sys;
 mod text;
 mod tls;
+mod trace_context;
 mod upstream;
 
 /// Compiles and runs the README's examples as doc tests, so that they stay correct.

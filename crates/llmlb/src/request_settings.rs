@@ -25,6 +25,8 @@ pub(crate) struct RequestSettings {
     /// Client header fields that are forwarded in addition to the default ones
     /// (`upstream.forward_headers`).
     pub(crate) forward_headers: HeaderPatterns,
+    /// True if every response of a backend has `x-llmlb-why`.
+    pub(crate) why_header: bool,
 }
 
 /// Limits on clients that send or read slowly, or cancel many requests.
@@ -98,6 +100,7 @@ impl RequestSettings {
                 tunnel_idle: server.tunnel_idle,
             },
             forward_headers: config.upstream.forward_headers.clone(),
+            why_header: config.telemetry.why_header,
         }
     }
 

@@ -11,19 +11,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-use crate::batch::{self, Batch};
 use crate::data_dir::DataDir;
-use crate::entry::{EntryKind, EntryName};
-use crate::entry_reader::{EntryReader, SingleRecordFile};
 use crate::error::Error;
-use crate::files::{for_each_file, read_bounded};
-use crate::line::Line;
 use crate::record::Record;
+use crate::record_files;
 use crate::tally::{self, Tally};
 use crate::time::Moment;
 use crate::totals::{self, Grouping, Groups};
@@ -122,7 +118,6 @@ pub(crate) fn export_in(
 ) -> Result<Exported, Error> {
     let mut tally = tally::tally_by_hour_in(data, &Grouping::default(), from, until)?;
     let mut export = Export {
-        data,
         now: SystemTime::now().into(),
         exact: (from.map(Into::into), until.map(Into::into)),
         counted: (tally.from.map(Into::into), tally.until.map(Into::into)),
@@ -138,7 +133,7 @@ pub(crate) fn export_in(
     export.done.problems = std::mem::take(&mut tally.problems);
     let mut listed = BTreeSet::new();
     for _ in 0..MAX_LISTINGS {
-        let mut files = export.list()?;
+        let mut files = record_files::list(data)?;
         files.retain(|file| listed.insert((file.path.clone(), file.entry.is_none())));
         if files.is_empty() {
             break;
@@ -146,7 +141,7 @@ pub(crate) fn export_in(
         // The names of batches begin with that of their first entry, so all names sort by age.
         files.sort_by(|a, b| a.path.file_name().cmp(&b.path.file_name()));
         for file in &files {
-            match export.read(file) {
+            match file.read(data, &mut |record| export.add(record)) {
                 Ok(ControlFlow::Continue(())) => {}
                 Ok(ControlFlow::Break(())) => return Ok(export.done),
                 Err(error) => export.done.problems.push(error),
@@ -156,15 +151,7 @@ pub(crate) fn export_in(
     Ok(export.finish(&tally))
 }
 
-/// A file that may have records of the span.
-struct SourceFile {
-    path: PathBuf,
-    /// Name of a staged entry; `None` for a batch.
-    entry: Option<EntryName>,
-}
-
 struct Export<'a> {
-    data: &'a DataDir,
     now: Moment,
     /// Requested span. Its end is not part of it.
     exact: (Option<Moment>, Option<Moment>),
@@ -180,77 +167,6 @@ struct Export<'a> {
 }
 
 impl Export<'_> {
-    /// Lists the directories in the order in which records pass through them, so that a record that
-    /// moves meanwhile is listed twice rather than missed.
-    fn list(&self) -> Result<Vec<SourceFile>, Error> {
-        let mut files = Vec::new();
-        for_each_file(&*self.data.disk, &self.data.staging, |name| {
-            if let Some(entry) = EntryName::parse(name.as_ref()) {
-                let path = self.data.staging.join(name);
-                let entry = Some(entry);
-                files.push(SourceFile { path, entry });
-            }
-        })?;
-        for dir in [&self.data.spool, &self.data.archive, &self.data.failed] {
-            for_each_file(&*self.data.disk, dir, |name| {
-                if batch::is_batch_name(name) {
-                    let path = dir.join(name);
-                    files.push(SourceFile { path, entry: None });
-                }
-            })?;
-        }
-        Ok(files)
-    }
-
-    /// Exports the records of a file. Skips a file that was moved or deleted since it was listed.
-    fn read(&mut self, file: &SourceFile) -> Result<ControlFlow<()>, Error> {
-        let Some(entry) = file.entry else {
-            return self.read_batch(&file.path);
-        };
-        if entry.kind == EntryKind::Single {
-            let single = SingleRecordFile::read(&*self.data.disk, &file.path, entry.id)?;
-            return Ok(match single {
-                Some(SingleRecordFile::Record(record)) => self.add(&record),
-                // Skip a file that is not a record: consolidation will move it to `failed/`.
-                _ => ControlFlow::Continue(()),
-            });
-        }
-        let mut lines = EntryReader::open(&*self.data.disk, &file.path)?;
-        if lines.is_none() && entry.kind == EntryKind::Open {
-            let kind = EntryKind::Sealed;
-            let sealed = EntryName { kind, ..entry };
-            lines = EntryReader::open(&*self.data.disk, &sealed.path_in(&self.data.staging))?;
-        }
-        let Some(mut lines) = lines else {
-            return Ok(ControlFlow::Continue(()));
-        };
-        while let Some(line) = lines.next()? {
-            if let Ok(Line::Record { record, .. }) = line.content
-                && self.add(&record).is_break()
-            {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
-    fn read_batch(&mut self, path: &Path) -> Result<ControlFlow<()>, Error> {
-        let bytes = match read_bounded(&*self.data.disk, path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(ControlFlow::Continue(()));
-            }
-            read => read.map_err(|error| Error::read(path, error))?,
-        };
-        let batch = Batch::decode(&bytes.unwrap_or_default())
-            .map_err(|damage| Error::damage(path, damage.to_string()))?;
-        for record in batch.records() {
-            if self.add(record).is_break() {
-                return Ok(ControlFlow::Break(()));
-            }
-        }
-        Ok(ControlFlow::Continue(()))
-    }
-
     fn add(&mut self, record: &Record) -> ControlFlow<()> {
         let time = Moment::from_id(record.id());
         let hour = totals::hour_of(record.id(), self.now);

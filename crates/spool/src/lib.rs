@@ -20,6 +20,7 @@ mod export;
 mod fence;
 mod fields;
 mod files;
+mod find;
 mod fingerprint;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -33,6 +34,7 @@ mod lines;
 mod manager;
 mod quarantine;
 mod record;
+mod record_files;
 mod recover;
 mod reserve;
 mod run;
@@ -60,10 +62,12 @@ pub use destination::{ChangedDestination, change_destination, claim_destination,
 pub use error::Error;
 pub use export::{Exported, MissingRecords, export, tally_records};
 pub use fence::Fence;
+pub use find::{FoundRecord, find};
 #[cfg(feature = "http")]
 pub use http::{CloudEvents, Format, Http, HttpError, HttpOptions, Token};
 pub use manager::{Failed, FileTotals, Keep, KeptIn, Pause, PendingBatch, SpoolManager};
 pub use record::{BadRecord, Record};
+pub use record_files::Place;
 pub use run::{Destination, Run, Runner, run};
 pub use schedule::{Schedule, Tick};
 pub use staged::{Staged, staged};

@@ -8,6 +8,7 @@ use super::clock::Moment;
 use super::endpoints::EndpointKey;
 use super::pick::{self, Drawn, Load};
 use super::random::Random;
+use super::reason::ChoiceReason;
 use super::route::{Average, Route};
 use super::slot::Slot;
 use crate::backend_id::BackendId;
@@ -94,13 +95,18 @@ impl Selection<'_> {
     /// Acquires a slot at a candidate. `None` if the candidate is unavailable, or another request
     /// acquired its last slot first.
     pub(super) fn acquire(&self, index: usize) -> Option<Slot> {
-        match self.availability(index) {
-            Availability::TrialDue if !self.backend(index).stats.claim_trial(self.now) => None,
-            Availability::Free(_) | Availability::TrialDue | Availability::Ejected(_) => {
-                Slot::acquire(self.route, index)
+        let by_state = match self.availability(index) {
+            Availability::TrialDue if !self.backend(index).stats.claim_trial(self.now) => {
+                return None;
             }
-            Availability::Full | Availability::EjectedAndFull | Availability::Unavailable => None,
-        }
+            Availability::Free(_) => ChoiceReason::Load,
+            Availability::TrialDue => ChoiceReason::Trial,
+            Availability::Ejected(_) => ChoiceReason::Ejected,
+            Availability::Full | Availability::EjectedAndFull | Availability::Unavailable => {
+                return None;
+            }
+        };
+        Slot::acquire(self.route, index, self.reason(by_state))
     }
 
     pub(super) fn availability(&self, index: usize) -> Availability {
@@ -223,7 +229,8 @@ impl Selection<'_> {
                 // Send the request even if the backend is ejected and its trial is running: no
                 // other backend can serve the request.
                 self.backend(index).stats.claim_trial(self.now);
-                Slot::acquire(self.route, index).map_or(Choice::Busy, Choice::Slot)
+                let reason = self.reason(ChoiceReason::NoModel);
+                Slot::acquire(self.route, index, reason).map_or(Choice::Busy, Choice::Slot)
             }
         }
     }

@@ -11,6 +11,7 @@ use super::current::Current;
 use super::issuers::{Issuer, IssuerQueue, Issuers};
 use super::queue::{Queue, WaitError};
 use super::random::Random;
+use super::reason::ChoiceReason;
 use super::reconfigure::KnownBackends;
 use super::route::Route;
 use super::slot::Slot;
@@ -304,7 +305,7 @@ impl Pool {
                     && !backend.is_removed()
                     && !tried.contains(&backend.id)
             })
-            .find_map(|index| Slot::acquire(route, index))
+            .find_map(|index| Slot::acquire(route, index, ChoiceReason::LastResort))
     }
 
     /// Acquires a slot at the backend that received the longest known beginning of the prompt,
@@ -326,7 +327,9 @@ impl Pool {
                     .allows(load.outstanding, load.weight),
                 availability => availability == Availability::TrialDue,
             };
-            is_allowed.then(|| selection.acquire(index)).flatten()
+            let mut slot = is_allowed.then(|| selection.acquire(index)).flatten()?;
+            slot.note_reason(ChoiceReason::Affinity);
+            Some(slot)
         })
     }
 
@@ -373,7 +376,8 @@ impl Pool {
         let waiter = self.queue.join(hints.client, || {
             WaitKey::new(self.current_route(route), only, tried, hints.endpoint)
         })?;
-        let slot = waiter.outcome().await?;
+        let mut slot = waiter.outcome().await?;
+        slot.note_reason(ChoiceReason::Queue);
         self.affinity.remember(hints.blocks, slot.backend());
         Ok(slot)
     }

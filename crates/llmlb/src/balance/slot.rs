@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::backend::Backend;
 use super::clock::Moment;
+use super::reason::{ChoiceReason, Comparison};
 use super::route::Route;
+use super::{BackendId, SelectHints};
 
 /// A slot at a backend. Dropping it frees the slot for the next request.
 #[derive(Debug)]
@@ -13,6 +15,8 @@ pub(crate) struct Slot {
     route: Arc<Route>,
     /// Index, in the candidates of `route`, of the backend that the slot belongs to.
     index: usize,
+    /// The reason for which this backend was selected.
+    reason: ChoiceReason,
     /// True if a response has begun that does not count as a failure. Only then does its complete
     /// end clear the backend's failures, and its early end count as a failure.
     has_begun: bool,
@@ -24,7 +28,7 @@ pub(crate) struct Slot {
 impl Slot {
     /// Acquires a slot at one of the route's candidates. `None` if all slots of that backend are in
     /// use.
-    pub(super) fn acquire(route: &Arc<Route>, index: usize) -> Option<Self> {
+    pub(super) fn acquire(route: &Arc<Route>, index: usize, reason: ChoiceReason) -> Option<Self> {
         let backend = route.backend(index);
         backend
             .stats
@@ -32,6 +36,7 @@ impl Slot {
             .then(|| Self {
                 route: Arc::clone(route),
                 index,
+                reason,
                 has_begun: false,
                 is_success: false,
             })
@@ -39,6 +44,31 @@ impl Slot {
 
     pub(crate) fn backend(&self) -> &Arc<Backend> {
         self.route.backend(self.index)
+    }
+
+    pub(crate) fn reason(&self) -> ChoiceReason {
+        self.reason
+    }
+
+    /// Notes a reason that is known only after the slot was acquired. A choice that the request left no
+    /// room for keeps its reason.
+    pub(super) fn note_reason(&mut self, reason: ChoiceReason) {
+        if matches!(
+            self.reason,
+            ChoiceReason::Load | ChoiceReason::Trial | ChoiceReason::Ejected
+        ) {
+            self.reason = reason;
+        }
+    }
+
+    /// Notes the candidates among which this slot's backend was selected.
+    pub(crate) fn note_candidates(
+        &self,
+        hints: &SelectHints<'_>,
+        tried: &[BackendId],
+        comparison: &mut Comparison,
+    ) {
+        comparison.note(&self.route, self.index, hints, tried);
     }
 
     pub(crate) fn route(&self) -> &Arc<Route> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Parser, Subcommand};
 
+use super::data_args::DataArgs;
 use super::key::KeyArgs;
 use super::usage::UsageArgs;
 
@@ -15,6 +16,7 @@ Examples:
   llmlb serve --backend http://10.0.0.5:8000 --backend http://10.0.0.6:8000
   llmlb status                                     list running servers with their health
   llmlb stop -p 32768                              drain the server, then stop it
+  llmlb explain REQUEST_ID                         show why a request went to its backend
   llmlb key add alice --rpm 60                     create an API key; all clients then need one
   llmlb usage --since 7d --by day,model            report tokens by day and model
   llmlb usage deliver --to URL                     deliver usage records, each exactly once
@@ -47,6 +49,8 @@ pub(super) enum Verb {
     Stop(Stop),
     /// List running servers with their health
     Status(Status),
+    /// Show why a request went to its backend, and what it took
+    Explain(Explain),
     /// Check the configuration without starting a server
     Check(Check),
     /// Create, list, revoke and rotate the API keys of clients
@@ -123,6 +127,25 @@ pub(super) struct Status {
     /// Print JSON (docs/status-json.md)
     #[arg(long)]
     pub(super) json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Explain {
+    /// x-request-id of the request, or the id of its usage record; without it, the last failed
+    /// requests are listed
+    #[arg(value_name = "REQUEST_ID")]
+    pub(super) id: Option<String>,
+
+    /// Ask only the server on this port
+    #[arg(short, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) port: Option<u16>,
+
+    /// Print JSON (docs/troubleshooting.md)
+    #[arg(long)]
+    pub(super) json: bool,
+
+    #[command(flatten)]
+    pub(super) data: DataArgs,
 }
 
 #[derive(Debug, clap::Args)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
@@ -18,6 +18,8 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use super::progress;
+use crate::config::LogFormat;
+use crate::request::LineStyle;
 use crate::{app, request, text};
 
 /// Maximum number of log lines that wait for a slow reader of stderr. Further lines are dropped, so
@@ -34,6 +36,7 @@ pub(super) struct StderrLog {
     lines: Arc<LineQueue>,
     quiet: bool,
     timed: bool,
+    is_json: Arc<AtomicBool>,
 }
 
 /// Installs the log for the rest of the run. Warnings and errors are always logged, even with `-q`.
@@ -44,7 +47,11 @@ pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
         _ => LevelFilter::INFO,
     };
     let timed = !io::stderr().is_terminal();
-    let line = LineFormat { time: timed };
+    let is_json = Arc::<AtomicBool>::default();
+    let line = LineFormat {
+        time: timed,
+        is_json: Arc::clone(&is_json),
+    };
     let lines = Arc::new(LineQueue::start());
     let to = Arc::clone(&lines);
     let printer = tracing_subscriber::fmt::layer()
@@ -67,17 +74,25 @@ pub(super) fn install(verbose: bool, quiet: bool) -> StderrLog {
         lines,
         quiet,
         timed,
+        is_json,
     }
 }
 
 impl StderrLog {
-    /// Returns the destination of the access log; `None` with `-q`.
-    pub(super) fn requests(&self) -> app::RequestLog {
+    /// Returns the destination of the access log; `None` with `-q`. All further lines of the log have
+    /// `format`.
+    pub(super) fn requests(&self, format: LogFormat) -> app::RequestLog {
+        let is_json = format == LogFormat::Json;
+        self.is_json.store(is_json, Ordering::Relaxed);
         let lines = Arc::clone(&self.lines);
         let lines: request::LogSink = Arc::new(move |text: &[u8]| lines.add(text));
         app::RequestLog {
             lines: (!self.quiet).then_some(lines),
-            timed: self.timed,
+            style: match (is_json, self.timed) {
+                (true, _) => LineStyle::Json,
+                (false, true) => LineStyle::Timed,
+                (false, false) => LineStyle::Untimed,
+            },
         }
     }
 }
@@ -221,9 +236,10 @@ impl Write for LineWriter {
     }
 }
 
-/// Format of a log line: `[time] llmlb: [warning: ] message field=value`
+/// Format of a log line: `[time] llmlb: [warning: ] message field=value`, or a JSON object.
 struct LineFormat {
     time: bool,
+    is_json: Arc<AtomicBool>,
 }
 
 impl<S, N> FormatEvent<S, N> for LineFormat
@@ -237,6 +253,19 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
+        let mut text = String::new();
+        let fields = context.field_format();
+        fields.format_fields(Writer::new(&mut text), event)?;
+        // Text from backends and clients must not contain line breaks: it could forge log lines.
+        let text = text::shortened(&text, MAX_LINE_CHARS);
+        if self.is_json.load(Ordering::Relaxed) {
+            let line = serde_json::json!({
+                "time": format!("{:.3}", jiff::Timestamp::now()),
+                "level": level_word(*event.metadata().level()),
+                "message": text,
+            });
+            return writeln!(writer, "{}", text::escaped_json(&line.to_string()));
+        }
         if self.time {
             write!(writer, "{:.3} ", jiff::Timestamp::now())?;
         }
@@ -245,13 +274,16 @@ where
             Level::WARN => "warning: ",
             _ => "",
         };
-        let mut text = String::new();
-        let fields = context.field_format();
-        fields.format_fields(Writer::new(&mut text), event)?;
-        // Remove line breaks, since backends and clients choose parts of the text and could forge
-        // log lines.
-        let text = text::shortened(&text, MAX_LINE_CHARS);
         writeln!(writer, "llmlb: {level}{}", text::plain(&text))
+    }
+}
+
+fn level_word(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warning",
+        Level::INFO => "info",
+        _ => "debug",
     }
 }
 

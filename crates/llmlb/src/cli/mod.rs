@@ -7,6 +7,7 @@ mod check_machine;
 mod completions;
 mod data_args;
 mod exit;
+mod explain;
 mod interrupt;
 mod key;
 mod log;
@@ -45,9 +46,10 @@ pub fn run() -> ExitCode {
     };
     let log = log::install(args.verbose, args.quiet);
     let done = match args.verb {
-        Verb::Serve(serve) => serve::serve(&serve, log.requests()),
+        Verb::Serve(serve) => serve::serve(&serve, &log),
         Verb::Stop(stop) => stop::stop(&stop, args.quiet),
         Verb::Status(status) => status::status(&status),
+        Verb::Explain(explain) => explain::explain(&explain),
         Verb::Check(check) => check::check(&check, args.quiet),
         Verb::Key(key) => key::key(&key, args.quiet),
         Verb::Usage(usage) => usage::usage(&usage, args.quiet),

@@ -9,6 +9,7 @@ use spool::RunError;
 
 use super::args::Serve;
 use super::exit::{self, Failure};
+use super::log::StderrLog;
 use super::{check, server_keys, stop};
 use crate::app::{App, ClientPort, Ended, Opened, RequestLog};
 use crate::config::{self, Config, Flags, Instance, OnFailure, env};
@@ -26,7 +27,7 @@ use crate::tls::{TlsConfig, TlsError};
 /// lock another starting server already holds.
 const FREE_PORT_TRIES: usize = 8;
 
-pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
+pub(super) fn serve(args: &Serve, log: &StderrLog) -> Result<u8, Failure> {
     let flags = Flags {
         config: args.config.clone(),
         allow_shared_config: args.allow_shared_config,
@@ -40,6 +41,7 @@ pub(super) fn serve(args: &Serve, log: RequestLog) -> Result<u8, Failure> {
         tls_key: args.tls_key.clone(),
     };
     let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
+    let log = log.requests(config.log.format);
     if args.demo
         && let Some(url) = config.adapt_to_demo()
     {

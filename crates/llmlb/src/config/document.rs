@@ -232,7 +232,7 @@ fn unknown_section(name: &str, value: &DeValue<'_>) -> String {
     };
     format!(
         "unknown {kind}{near}; \
-         allowed: [server], [upstream], [log], [usage], [fleet], [[backend]], [[key]], [aliases]"
+         allowed: [server], [upstream], [log], [telemetry], [usage], [fleet], [[backend]], [[key]], [aliases]"
     )
 }
 

@@ -16,6 +16,7 @@ impl Config {
             self.server.effective(),
             self.upstream.effective(),
             self.log.effective(),
+            self.telemetry.effective(),
             self.usage.effective(),
             self.fleet.effective(),
         ];

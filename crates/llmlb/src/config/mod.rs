@@ -29,6 +29,7 @@ pub(crate) mod settings;
 mod status;
 mod suggest;
 mod tables;
+mod telemetry;
 mod types;
 mod url;
 mod usage;
@@ -60,7 +61,8 @@ pub(crate) use reload::Changes;
 pub(crate) use schema::schema;
 pub(crate) use secret::Secret;
 pub(crate) use settings::{
-    FleetConfig, LimitMode, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig, UnknownEndpoints,
+    FleetConfig, LimitMode, LogFormat, MAX_KEYS, MAX_TOKENS, MOST_CONNECTIONS, ServerConfig,
+    TelemetryConfig, UnknownEndpoints,
 };
 pub(crate) use status::ConfigStatus;
 pub(crate) use url::BackendUrl;
@@ -83,6 +85,7 @@ pub(crate) struct Config {
     pub(crate) server: ServerConfig,
     pub(crate) upstream: UpstreamConfig,
     pub(crate) log: LogConfig,
+    pub(crate) telemetry: TelemetryConfig,
     pub(crate) usage: UsageConfig,
     pub(crate) fleet: FleetConfig,
     /// Bearer token for the receiver of usage records, from the variable that `usage.token_env`
@@ -266,6 +269,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
     check_tls(&server, &mut layers);
     let upstream = UpstreamConfig::read(&mut layers);
     let log = LogConfig::read(&mut layers);
+    let telemetry = TelemetryConfig::read(&mut layers);
     let usage = UsageConfig::read_from(&mut layers);
     usage.check_reach(&mut layers);
     let has_stored_keys = || {
@@ -301,6 +305,7 @@ fn read(flags: &Flags, env: &Environment, directory: &Path) -> Result<Config, Pr
         server,
         upstream,
         log,
+        telemetry,
         usage,
         fleet,
         usage_token,

@@ -22,6 +22,7 @@ impl Config {
         self.server.merge(&running.server, &mut changes);
         self.upstream.merge(&running.upstream, &mut changes);
         self.log.merge(&running.log, &mut changes);
+        self.telemetry.merge(&running.telemetry, &mut changes);
         self.usage.merge(&running.usage, &mut changes);
         self.fleet.merge(&running.fleet, &mut changes);
         self.usage_token.clone_from(&running.usage_token);

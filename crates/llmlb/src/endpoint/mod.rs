@@ -60,6 +60,8 @@ pub(crate) enum AdminPage {
     Ready,
     Status,
     Metrics,
+    /// The last failed requests, or what is known of the request whose id the path has.
+    Explain,
 }
 
 /// Format in which the body of a request is parsed.
@@ -393,6 +395,7 @@ fn literal(method: &Method, path: &str) -> Option<Result<Endpoint, PathError>> {
             "/readyz" => Some(admin(method, AdminPage::Ready)),
             "/status" => Some(admin(method, AdminPage::Status)),
             "/metrics" => Some(admin(method, AdminPage::Metrics)),
+            EXPLAIN => Some(admin(method, AdminPage::Explain)),
             _ => None,
         };
     };
@@ -493,6 +496,11 @@ fn takes_model(endpoint: Endpoint) -> bool {
 
 /// Returns the endpoint of a path that equals no known path: a stored object, or unknown.
 fn other(method: &Method, path: &str) -> Endpoint {
+    let is_read = *method == Method::GET || *method == Method::HEAD;
+    let is_explain = |rest: &str| rest.starts_with('/');
+    if is_read && path.strip_prefix(EXPLAIN).is_some_and(is_explain) {
+        return Endpoint::own(Page::Admin(AdminPage::Explain));
+    }
     if !path.starts_with("/v1/") {
         return Endpoint {
             dialect: dialect(path),
@@ -508,7 +516,6 @@ fn other(method: &Method, path: &str) -> Endpoint {
         is_known: false,
         ..endpoint
     };
-    let is_read = *method == Method::GET || *method == Method::HEAD;
     let is_known = |actions: &[&str]| actions.iter().any(|shape| has_shape(path, shape));
     match family(path) {
         Some("/v1/models") if is_read => Endpoint::own(Page::Model),
@@ -573,6 +580,9 @@ fn without_extra_slashes(path: &str) -> Cow<'_, str> {
     }
     Cow::Owned(plain)
 }
+
+/// Path of [`AdminPage::Explain`], which a request id may follow.
+const EXPLAIN: &str = "/explain";
 
 /// Maximum number of times that a path is percent-decoded to find another meaning. A backend behind
 /// a proxy may decode twice.
@@ -689,6 +699,12 @@ pub(crate) fn id_in(path: &str) -> Option<&str> {
 /// True if a path names a stored object, a member of a collection.
 pub(crate) fn has_id(path: &str) -> bool {
     literal(&Method::POST, path).is_none() && (family(path).is_some() || id_in(path).is_some())
+}
+
+/// Returns the request id in the path of [`AdminPage::Explain`].
+pub(crate) fn request_id_in(path: &str) -> Option<String> {
+    let id = path.strip_prefix(EXPLAIN)?.strip_prefix('/')?;
+    Some(percent_decoded(id))
 }
 
 /// Returns the model's name in the path of [`Page::Model`]. The name may contain slashes, encoded

@@ -160,6 +160,7 @@ fn upload(
     usage: AskUsage,
 ) -> Option<Upload> {
     let upgrade = outbound.upgrade.is_some();
+    let traceparent = guard.traceparent();
     let proxy = ProxyHeaders {
         via: &context.via,
         id: &guard.identity.id,
@@ -169,6 +170,7 @@ fn upload(
             .get(http::header::UPGRADE)
             .filter(|_| upgrade),
         extra: &outbound.settings.forward_headers,
+        traceparent: traceparent.as_ref().map(|value| &value[..]),
         dropped: &context.dropped_headers,
     };
     let target =

@@ -9,6 +9,7 @@ use crate::balance::Backend;
 use crate::config::{BackendUrl, Kind};
 use crate::dropped_headers::DroppedHeaders;
 use crate::headers::{self, HeaderAction, HeaderPatterns, REQUEST_ID, RequestContext};
+use crate::trace_context::TraceFields;
 
 /// Header fields that llmlb adds to a request for a backend, and rules for the client's fields.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(super) struct ProxyHeaders<'a> {
     /// Names of client header fields that are forwarded in addition to the default ones
     /// (`upstream.forward_headers`).
     pub(super) extra: &'a HeaderPatterns,
+    /// `traceparent` of the attempt; `None` if the client's is forwarded.
+    pub(super) traceparent: Option<&'a [u8]>,
     /// Counts of the client's header fields that are not forwarded, by name, for `/status`.
     pub(super) dropped: &'a DroppedHeaders,
 }
@@ -52,6 +55,7 @@ pub(super) fn write(
         is_unread: body.is_unread,
         extra: proxy.extra,
     };
+    let trace = TraceFields::new(&head.headers, proxy.traceparent.is_some());
     for (name, value) in &head.headers {
         match context.action(name.as_str()) {
             HeaderAction::Consume => continue,
@@ -59,7 +63,11 @@ pub(super) fn write(
                 proxy.dropped.count(name.as_str());
                 continue;
             }
-            HeaderAction::Forward if named.contains(name) => continue,
+            HeaderAction::Forward
+                if named.contains(name) || !trace.forwards(name.as_str(), &head.headers) =>
+            {
+                continue;
+            }
             HeaderAction::Forward => {}
         }
         if *name == header::SEC_WEBSOCKET_PROTOCOL {
@@ -91,6 +99,9 @@ pub(super) fn write(
     if let Some(protocol) = proxy.upgrade {
         field(&mut out, "connection", b"upgrade");
         field(&mut out, "upgrade", protocol.as_bytes());
+    }
+    if let Some(traceparent) = proxy.traceparent {
+        field(&mut out, "traceparent", traceparent);
     }
     proxy.via.write(&head.headers, &mut out);
     field(&mut out, REQUEST_ID.as_str(), proxy.id.as_bytes());

@@ -141,7 +141,7 @@ async fn attempts(
         let backend = Arc::clone(slot.backend());
         outbound.tried.push(backend.id);
         outbound.is_delivered = false;
-        guard.note_sent(&backend, slot.model());
+        guard.note_selected(&slot, outbound.hints, &outbound.tried, started);
         match attempt::attempt(context, slot, outbound, guard, started).await {
             Ok(response) => {
                 match evaluate(pool, response, started, outbound, guard, course).await {
@@ -184,7 +184,10 @@ async fn evaluate(
         // is not the backend's fault.
         let sent = response.exchange.last_write_at().unwrap_or(started);
         let is_inference = outbound.endpoint.is_inference;
-        judge::note_response(pool, slot, &response.head, sent.elapsed(), is_inference);
+        let now = Instant::now();
+        guard.route.note_head(now);
+        let first_byte = now.saturating_duration_since(sent);
+        judge::note_response(pool, slot, &response.head, first_byte, is_inference);
         next = course.note_response(slot, status, pool, outbound);
     }
     if unsupported::refuses_websocket(outbound, status) {
@@ -231,24 +234,24 @@ async fn next_slot(
             choice = pool.choose(route, hints, tried);
         }
     }
-    let (why, slot) = match choice {
-        Choice::Slot(slot) => ("free_slot", Some(slot)),
+    let slot = match choice {
+        Choice::Slot(slot) => Some(slot),
         Choice::Busy => {
-            guard.route.queue.begin();
+            guard.route.queue.start();
             let waited = pool.wait(route, hints, tried).await;
             guard.route.queue.end();
             match waited {
-                Ok(slot) => ("queue", Some(slot)),
+                Ok(slot) => Some(slot),
                 Err(WaitError::Full) => return Err(ForwardError::QueueFull),
                 Err(WaitError::TimedOut) => return Err(ForwardError::WaitedTooLong),
-                Err(WaitError::Down) => ("last_resort", None),
+                Err(WaitError::Down) => None,
             }
         }
-        Choice::Down => ("last_resort", None),
+        Choice::Down => None,
     };
     let slot = slot.or_else(|| pool.last_resort(route, hints, tried));
-    if slot.is_some() {
-        guard.count_choice(why);
+    if let Some(slot) = &slot {
+        guard.count_choice(slot.reason());
     }
     Ok(slot)
 }

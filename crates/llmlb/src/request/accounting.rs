@@ -7,6 +7,8 @@ use tokio_util::sync::CancellationToken;
 use super::{AccessLog, Cancelled, Ids, RefusedRequests};
 use crate::meter::{CommitGroup, Meter};
 use crate::metrics::WorkerMetrics;
+use crate::otlp::SpanQueue;
+use crate::recent::RecentShard;
 use crate::upstream::AddressLimit;
 
 #[derive(Debug)]
@@ -19,6 +21,10 @@ pub(crate) struct Accounting {
     pub(crate) refused: Arc<RefusedRequests>,
     pub(crate) commits: CommitGroup,
     pub(crate) access_log: AccessLog,
+    /// Requests of this worker that have finished recently.
+    pub(crate) recent: Arc<RecentShard>,
+    /// Queue of spans; `None` if no traces are sent.
+    pub(crate) spans: Option<Arc<SpanQueue>>,
     pub(crate) metrics: Arc<WorkerMetrics>,
     /// Cancelled when a shutdown aborts the requests that are still running, so that their outcome
     /// is `cut` and not a cancellation by the client.

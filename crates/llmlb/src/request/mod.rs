@@ -27,7 +27,7 @@ mod prompt_fields;
 mod query;
 mod refused;
 
-pub(crate) use access_log::{AccessLog, LogSink};
+pub(crate) use access_log::{AccessLog, LineStyle, LogSink};
 pub(crate) use accounting::Accounting;
 pub(crate) use body::{
     H1_BUFFER, RECEIVING, SMALL_BODY, expect_none, incomplete, too_many, too_slow,

@@ -1,4 +1,4 @@
-//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status` and `/metrics`.
+//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status`, `/metrics` and `/explain`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -13,7 +13,7 @@ use super::serve::ConnectionContext;
 use super::shared::Shared;
 use crate::balance::{Backend, BackendState, LastError};
 use crate::config::Kind;
-use crate::endpoint::{AdminPage, Dialect, Endpoint, Page, Service};
+use crate::endpoint::{self, AdminPage, Dialect, Endpoint, Page, Service};
 use crate::keys::{ApiKey, KeyReport};
 use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
@@ -21,6 +21,8 @@ use crate::text;
 
 /// Maximum number of API keys in `/status`, which bounds the size of the response.
 const MAX_KEYS_SHOWN: usize = 1000;
+/// Maximum number of failed requests in `/explain`.
+const MAX_ERRORS: usize = 50;
 /// Maximum number of characters of a path in an error message. A client may send a path of any
 /// length.
 const MAX_PATH: usize = 200;
@@ -29,7 +31,7 @@ const MAX_PATH: usize = 200;
 pub(crate) fn respond(
     caller: &ConnectionContext,
     headers: &HeaderMap,
-    page: AdminPage,
+    (page, path): (AdminPage, &str),
     key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let shared = &*caller.worker.shared;
@@ -43,8 +45,13 @@ pub(crate) fn respond(
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
         AdminPage::Metrics if is_admin() => Ok(metrics::respond(shared, headers)),
+        AdminPage::Explain if is_admin() => {
+            let found = explain(shared, endpoint::request_id_in(path));
+            Ok(json_response(StatusCode::OK, found.to_string()))
+        }
         AdminPage::Status => Err(forbidden("/status")),
         AdminPage::Metrics => Err(forbidden("/metrics")),
+        AdminPage::Explain => Err(forbidden("/explain")),
     }
 }
 
@@ -77,7 +84,9 @@ pub(crate) fn is_open<T, E>(
     };
     match page {
         AdminPage::Health | AdminPage::Ready => true,
-        AdminPage::Status | AdminPage::Metrics => is_local(caller.peer, caller.local, headers),
+        AdminPage::Status | AdminPage::Metrics | AdminPage::Explain => {
+            is_local(caller.peer, caller.local, headers)
+        }
         AdminPage::Greeting => false,
     }
 }
@@ -151,8 +160,22 @@ fn status(shared: &Shared) -> Value {
         "keys": keys(&shared.keys.report()),
         "refused": shared.refused.report(),
         "limits": limits(shared),
+        "traces": shared.spans.as_ref().map(|spans| spans.json()),
         "tls": shared.tls.as_ref().map(|tls| tls.json()),
     })
+}
+
+/// Response of `/explain/ID`, which `llmlb explain` prints: the requests with this id that have finished
+/// recently. Without an id, the last failed requests.
+fn explain(shared: &Shared, id: Option<String>) -> Value {
+    let pid = std::process::id();
+    match id {
+        Some(id) => {
+            let requests = shared.recent.find(&id, &shared.pool.table());
+            json!({ "pid": pid, "requests": requests })
+        }
+        None => json!({ "pid": pid, "errors": shared.recent.errors(MAX_ERRORS) }),
+    }
 }
 
 /// Returns the object `config` of `/status`: the running configuration, and the last one that was

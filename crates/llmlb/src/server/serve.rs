@@ -22,7 +22,7 @@ use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
 use crate::config::{Kind, Networks, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
-use crate::headers::REQUEST_ID;
+use crate::headers::{REQUEST_ID, WHY, asks_why};
 use crate::issued_ids::IdHash;
 use crate::keys::{ApiKey, SecretMemo};
 use crate::limits::Rates;
@@ -138,7 +138,10 @@ async fn serve_admitted(
         Err((refusal, mut guard)) => {
             guard.note_refusal(&refusal);
             memory.reject();
-            let response = refusal.into_response(endpoint.dialect, &id);
+            let mut response = refusal.into_response(endpoint.dialect, &id);
+            if asks_why(&head.headers) {
+                response.headers_mut().insert(WHY, guard.why());
+            }
             guard.note_own_body(&response);
             guard.persisted().await;
             own_response(response)
@@ -519,7 +522,7 @@ fn own_page(
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let pool = &caller.worker.shared.pool;
     match page {
-        Page::Admin(page) => admin::respond(caller, &head.headers, page, key),
+        Page::Admin(page) => admin::respond(caller, &head.headers, (page, path), key),
         Page::Models => Ok(models::list(&pool.table(), key)),
         Page::Model => models::describe(pool, &endpoint::model_in(path), key),
         Page::OllamaTags => Ok(ollama::list(&pool.table(), key)),

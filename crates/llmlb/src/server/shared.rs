@@ -17,6 +17,8 @@ use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::metrics::Metrics;
+use crate::otlp::SpanQueue;
+use crate::recent::Recent;
 use crate::request::{Cancelled, Counter, RefusedRequests};
 use crate::request_settings::RequestSettings;
 use crate::tls::TlsConfig;
@@ -46,6 +48,10 @@ pub(crate) struct Shared {
     pub(crate) meter: Arc<Meter>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limiter: Arc<Limiter>,
+    /// Requests that have finished recently.
+    pub(crate) recent: Recent,
+    /// Queue of spans; `None` if no traces are sent.
+    pub(crate) spans: Option<Arc<SpanQueue>>,
     /// State of the running and the last rejected configuration, for `/status`.
     pub(crate) config: Arc<ConfigStatus>,
     /// Progress of usage records from staging to delivery, for `/status`; `None` if no usage is

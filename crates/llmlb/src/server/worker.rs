@@ -17,7 +17,7 @@ use super::connection;
 use super::shared::Shared;
 use crate::forward::{ForwardContext, Via};
 use crate::meter::CommitGroup;
-use crate::request::{AccessLog, Accounting, Ids, LogSink};
+use crate::request::{AccessLog, Accounting, Ids, LineStyle, LogSink};
 use crate::upstream::Connector;
 
 /// Pause after a failed accept, for example for lack of file descriptors, so that the worker does
@@ -41,10 +41,10 @@ pub(crate) struct WorkerConfig {
     /// This server's entry in the header field `Via` of every forwarded request. A request that
     /// arrives with this entry has already passed through this server and is rejected as a loop.
     pub(crate) via: Via,
-    /// Function that writes the lines of the access log, and `true` if its lines begin with the
-    /// time.
+    /// Destination and format of the access log.
     pub(crate) lines: Option<LogSink>,
-    pub(crate) timed: bool,
+    pub(crate) line_style: LineStyle,
+    /// True while the access log is on (`log.requests`).
     pub(crate) logs_requests: Arc<AtomicBool>,
 }
 
@@ -59,7 +59,7 @@ impl Worker {
     /// Returns the state of a worker. Tasks of connections and tunnels are spawned on `tasks`. The
     /// thread waits for `tasks` before it ends, because the end of the thread aborts all tasks and
     /// their requests.
-    fn new(shared: Arc<Shared>, config: &WorkerConfig, tasks: TaskTracker) -> Self {
+    fn new(shared: Arc<Shared>, number: usize, config: &WorkerConfig, tasks: TaskTracker) -> Self {
         let accounting = Arc::new(Accounting {
             ids: Arc::clone(&config.ids),
             address_limit: Arc::clone(&shared.address_limit),
@@ -69,10 +69,12 @@ impl Worker {
             commits: CommitGroup::new(Arc::clone(&shared.meter)),
             access_log: AccessLog::new(
                 config.lines.clone(),
-                config.timed,
+                config.line_style,
                 Arc::clone(&config.logs_requests),
             ),
             metrics: shared.metrics.add_worker(),
+            recent: shared.recent.shard(number),
+            spans: shared.spans.clone(),
             abort: config.abort.clone(),
         });
         let forwarding = Arc::new(ForwardContext {
@@ -119,7 +121,7 @@ impl Workers {
             thread::Builder::new()
                 .name(format!("llmlb-{number}"))
                 .spawn(move || {
-                    let worked = runtime.block_on(work(listener, shared, &config));
+                    let worked = runtime.block_on(work(listener, shared, number, &config));
                     if let Err(error) = worked {
                         tracing::error!(%error, "worker thread cannot accept connections");
                     }
@@ -137,10 +139,15 @@ impl Workers {
     }
 }
 
-async fn work(listener: TcpListener, shared: Arc<Shared>, config: &WorkerConfig) -> io::Result<()> {
+async fn work(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    number: usize,
+    config: &WorkerConfig,
+) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let connections = TaskTracker::new();
-    let worker = Arc::new(Worker::new(shared, config, connections.clone()));
+    let worker = Arc::new(Worker::new(shared, number, config, connections.clone()));
     let idle = &worker.forwarding.idle;
     worker.shared.backend_connections.add_idle(idle);
     let upkeep = TaskTracker::new();

@@ -1,4 +1,4 @@
-//! Client for `GET /status` of a running server. It uses blocking sockets of the standard library: the
+//! Client for `GET /status` and other pages of a running server. It uses blocking sockets of the standard library: the
 //! HTTP clients among the dependencies do not show the local address, which is checked here.
 
 mod tls;
@@ -190,12 +190,28 @@ pub(super) struct Size {
 
 /// Requests `/status` from the server at an address. The error is a text for display.
 pub(super) fn fetch(address: SocketAddr, limit: Duration) -> Result<StatusResponse, String> {
+    parse(&request(address, "/status", limit)?)
+}
+
+/// Requests a page in JSON from the server at an address. The error is the reason, for display.
+pub(super) fn fetch_page(
+    address: SocketAddr,
+    path: &str,
+    limit: Duration,
+) -> Result<Value, String> {
+    let bytes = request(address, path, limit)?;
+    let body = body(&bytes)?;
+    serde_json::from_slice(body).map_err(|_| "the response is not llmlb's".to_owned())
+}
+
+/// Requests a page, with TLS if the port serves https. Returns the response.
+fn request(address: SocketAddr, path: &str, limit: Duration) -> Result<Vec<u8>, String> {
     let (address, deadline) = (reachable(address), Instant::now() + limit);
-    let bytes = plain(address, deadline).map_err(|e| in_words(&e))?;
-    if !requires_https(&bytes) {
-        return parse(&bytes);
+    let bytes = plain(address, path, deadline).map_err(|e| in_words(&e))?;
+    if requires_https(&bytes) {
+        return secured(address, path, deadline).map_err(|e| in_words(&e));
     }
-    parse(&secured(address, deadline).map_err(|e| in_words(&e))?)
+    Ok(bytes)
 }
 
 /// True if a program accepts connections at an address, llmlb or another.
@@ -228,19 +244,24 @@ fn is_its_own_peer(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }
 
-/// Requests `/status` from a server over plain HTTP.
-fn plain(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
+/// Requests a page from a server over plain HTTP.
+fn plain(address: SocketAddr, path: &str, deadline: Instant) -> io::Result<Vec<u8>> {
     let stream = connect(address, left(deadline)?)?;
-    exchange(stream, |stream| stream, address, deadline)
+    exchange(stream, |stream| stream, (address, path), deadline)
 }
 
-/// Requests `/status` from a server over TLS.
-fn secured(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
+/// Requests a page from a server over TLS.
+fn secured(address: SocketAddr, path: &str, deadline: Instant) -> io::Result<Vec<u8>> {
     let stream = connect(address, left(deadline)?)?;
     // Set a timeout for the reads of the TLS handshake. It holds for each of the two reads.
     stream.set_read_timeout(Some(left(deadline)?))?;
     let secured = tls::start(stream, address)?;
-    exchange(secured, |secured| &mut secured.sock, address, deadline)
+    exchange(
+        secured,
+        |secured| &mut secured.sock,
+        (address, path),
+        deadline,
+    )
 }
 
 /// True if a response says that the port serves https, so that the request is repeated over TLS.
@@ -256,12 +277,12 @@ fn requires_https(bytes: &[u8]) -> bool {
 fn exchange<S: Read + Write>(
     mut stream: S,
     socket: impl Fn(&mut S) -> &mut TcpStream,
-    address: SocketAddr,
+    (address, path): (SocketAddr, &str),
     deadline: Instant,
 ) -> io::Result<Vec<u8>> {
     socket(&mut stream).set_write_timeout(Some(left(deadline)?))?;
     let request = format!(
-        "GET /status HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n\
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n\
          Connection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes())?;
@@ -321,6 +342,12 @@ fn is_whole(bytes: &[u8]) -> bool {
 }
 
 fn parse(bytes: &[u8]) -> Result<StatusResponse, String> {
+    let body = body(bytes)?;
+    serde_json::from_slice(body).map_err(|_| "the response is not llmlb's /status".to_owned())
+}
+
+/// Returns the body of a complete response with status 200.
+fn body(bytes: &[u8]) -> Result<&[u8], String> {
     if bytes.len() > MAX_RESPONSE {
         return Err("the response is too large for llmlb's /status".to_owned());
     }
@@ -337,8 +364,7 @@ fn parse(bytes: &[u8]) -> Result<StatusResponse, String> {
     {
         return Err("the response is incomplete".to_owned());
     }
-    let body = &response.body[..response.length.unwrap_or(response.body.len())];
-    serde_json::from_slice(body).map_err(|_| "the response is not llmlb's /status".to_owned())
+    Ok(&response.body[..response.length.unwrap_or(response.body.len())])
 }
 
 fn in_words(error: &io::Error) -> String {

@@ -4,14 +4,18 @@
 mod backend;
 mod fleet;
 mod key;
+mod log;
 mod server;
+mod telemetry;
 mod upstream;
 mod usage;
 
 pub(super) use backend::*;
 pub(crate) use fleet::*;
 pub(crate) use key::*;
+pub(crate) use log::*;
 pub(crate) use server::*;
+pub(crate) use telemetry::*;
 pub(crate) use upstream::*;
 pub(crate) use usage::*;
 
@@ -35,8 +39,16 @@ pub(crate) const MAX_KEYS: usize = 10_000;
 /// not checked against known settings.
 pub(super) const ALIASES: &str = "aliases";
 
-pub(super) const SECTIONS: [&str; 8] = [
-    "server", "upstream", "log", "usage", "fleet", "backend", "key", ALIASES,
+pub(super) const SECTIONS: [&str; 9] = [
+    "server",
+    "upstream",
+    "log",
+    "telemetry",
+    "usage",
+    "fleet",
+    "backend",
+    "key",
+    ALIASES,
 ];
 
 /// Environment variables that are not settings of the configuration file, for the documentation.
@@ -59,6 +71,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static dyn AnySetting> {
         ServerConfig::SETTINGS,
         UpstreamConfig::SETTINGS,
         LogConfig::SETTINGS,
+        TelemetryConfig::SETTINGS,
         UsageConfig::SETTINGS,
         FleetConfig::SETTINGS,
     ];

@@ -1,11 +1,11 @@
-//! The sections `[upstream]`, about connections to backends, and `[log]`.
+//! The section `[upstream]`, about connections to backends.
 
 use std::time::Duration;
 
 use super::super::setting::DefaultValue::{Constant, Described};
 use super::super::setting::Reload::Applies;
 use super::super::setting::{Setting, section};
-use super::super::types::{Boolean, DAY, HeaderNames, MINUTE, Number, SECOND, TIMEOUT, TimeSpan};
+use super::super::types::{DAY, HeaderNames, MINUTE, Number, SECOND, TIMEOUT, TimeSpan};
 use crate::headers::HeaderPatterns;
 
 section! {
@@ -22,14 +22,6 @@ section! {
         probe_timeout: Duration = PROBE_TIMEOUT,
         /// Maximum number of models of one backend; further ones are ignored.
         max_models: usize = MAX_MODELS,
-    }
-}
-
-section! {
-    /// The section `[log]`.
-    LogConfig {
-        /// True if the access log has a line for each request.
-        requests: bool = LOG_REQUESTS,
     }
 }
 
@@ -99,13 +91,4 @@ pub(crate) static MAX_MODELS: Setting<usize> = Setting {
         range: 1..=1_000_000,
     },
     about: "Maximum number of models of one backend; further ones are not used.",
-};
-pub(crate) static LOG_REQUESTS: Setting<bool> = Setting {
-    name: "log.requests",
-    reload: Applies,
-    variable: Some("LLMLB_LOG_REQUESTS"),
-    flag: None,
-    default: Constant(|| true),
-    value: &Boolean,
-    about: "Write one line for each request to stderr.",
 };

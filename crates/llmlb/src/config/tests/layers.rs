@@ -178,6 +178,10 @@ const VARIABLES: &[(&str, &str, Option<&str>)] = &[
     ("LLMLB_LIMITS", "dry-run", None),
     ("LLMLB_INSTANCE", "eu-1.gpu_2:80", None),
     ("LLMLB_CONNECT_TIMEOUT", "250ms", None),
+    ("LLMLB_LOG_FORMAT", "json", None),
+    ("LLMLB_OTLP_ENDPOINT", "http://collector:4318", None),
+    ("LLMLB_SERVICE_NAME", "llm-eu", None),
+    ("LLMLB_WHY_HEADER", "true", None),
     ("LLMLB_FIRST_BYTE_TIMEOUT", "3m", None),
     ("LLMLB_IDLE_TIMEOUT", "4m", None),
     (

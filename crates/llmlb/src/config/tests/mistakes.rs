@@ -109,12 +109,12 @@ const MISTAKES: [(&str, &str); 40] = [
     (
         "[sever]\nport = 80\n",
         "llmlb.toml:1: sever: unknown section (did you mean server?); \
-         allowed: [server], [upstream], [log], [usage], [fleet], [[backend]], [[key]], [aliases]",
+         allowed: [server], [upstream], [log], [telemetry], [usage], [fleet], [[backend]], [[key]], [aliases]",
     ),
     (
         "port = 80\n",
         "llmlb.toml:1: port: unknown key (did you mean server.port?); \
-         allowed: [server], [upstream], [log], [usage], [fleet], [[backend]], [[key]], [aliases]",
+         allowed: [server], [upstream], [log], [telemetry], [usage], [fleet], [[backend]], [[key]], [aliases]",
     ),
     (
         "server = 80\n",

@@ -136,6 +136,10 @@ impl InterruptedRequest {
             reason: None,
             // The row of a killed request does not list failed attempts, so its record has none.
             attempts: &[],
+            why: None,
+            candidates: 0,
+            queue_ms: 0,
+            sent_ms: 0,
             usage: state.usage,
             // The row does not tell when the killed request ended. The record has the time to the
             // first byte instead, or 0.

@@ -5,19 +5,19 @@ use super::MAX_NAME;
 
 /// Name of a field, with a comma in front of it and a colon behind it, so that one copy writes all of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FieldName(pub(super) &'static str);
+pub(crate) struct FieldName(pub(crate) &'static str);
 
 /// Returns the [`FieldName`] of a constant that needs no escapes.
 macro_rules! field {
     ($name:literal) => {
-        $crate::meter::record::json::FieldName(concat!(",\"", $name, "\":"))
+        $crate::meter::record::FieldName(concat!(",\"", $name, "\":"))
     };
 }
-pub(super) use field;
+pub(crate) use field;
 
 /// Writes the fields of one JSON object.
 #[derive(Debug)]
-pub(super) struct ObjectWriter<'a> {
+pub(crate) struct ObjectWriter<'a> {
     text: &'a mut String,
     is_empty: bool,
 }
@@ -31,7 +31,15 @@ impl<'a> ObjectWriter<'a> {
         }
     }
 
-    pub(super) fn end(self) {
+    /// Continues an object whose first fields were written otherwise, with a comma after them. `text` is empty.
+    pub(crate) fn resume(text: &'a mut String) -> Self {
+        Self {
+            text,
+            is_empty: true,
+        }
+    }
+
+    pub(crate) fn end(self) {
         self.text.push('}');
     }
 
@@ -49,14 +57,14 @@ impl<'a> ObjectWriter<'a> {
 
     /// Writes a text unescaped, so it must need no escapes, such as a constant or a UUID. A
     /// quotation mark would break the record.
-    pub(super) fn plain(&mut self, name: FieldName, text: &str) {
+    pub(crate) fn plain(&mut self, name: FieldName, text: &str) {
         self.name(name);
         self.plain_string(text);
     }
 
     /// Writes any text, such as a model name that a client chose, escaped and truncated to
     /// [`MAX_NAME`] characters.
-    pub(super) fn text(&mut self, name: FieldName, text: Option<&str>) {
+    pub(crate) fn text(&mut self, name: FieldName, text: Option<&str>) {
         self.name(name);
         match text {
             Some(text) => self.string(truncate(text)),
@@ -64,12 +72,12 @@ impl<'a> ObjectWriter<'a> {
         }
     }
 
-    pub(super) fn boolean(&mut self, name: FieldName, value: bool) {
+    pub(crate) fn boolean(&mut self, name: FieldName, value: bool) {
         self.name(name);
         self.text.push_str(if value { "true" } else { "false" });
     }
 
-    pub(super) fn number(&mut self, name: FieldName, value: Option<u64>) {
+    pub(crate) fn number(&mut self, name: FieldName, value: Option<u64>) {
         self.name(name);
         match value {
             Some(value) => self.text.push_str(itoa::Buffer::new().format(value)),
@@ -78,7 +86,7 @@ impl<'a> ObjectWriter<'a> {
     }
 
     /// Writes a time, given in milliseconds since 1970, in RFC 3339 format; `null` if it is out of range.
-    pub(super) fn time(&mut self, name: FieldName, ms: u64) {
+    pub(crate) fn time(&mut self, name: FieldName, ms: u64) {
         self.name(name);
         let time = i64::try_from(ms).map(jiff::Timestamp::from_millisecond);
         let Ok(Ok(time)) = time else {
@@ -103,7 +111,7 @@ impl<'a> ObjectWriter<'a> {
         self.text.push_str(str::from_utf8(&text).unwrap_or("null"));
     }
 
-    pub(super) fn list<T>(
+    pub(crate) fn list<T>(
         &mut self,
         name: FieldName,
         all: &[T],

@@ -4,15 +4,17 @@
 //! {"id":"01890a5d-ac96-774b-bcce-b302099a8057","time":"2026-11-16T12:00:00.250Z",
 //!  "request_id":"req-1","key":null,"model":"fast","served_model":"llama3:8b","backend":"gpu-1",
 //!  "api":"chat","path":"/v1/chat/completions","stream":true,"status":200,"outcome":"complete",
-//!  "attempts":[{"backend":"gpu-2","error":"connection refused"}],"prompt_tokens":9,
-//!  "completion_tokens":4,"cached_tokens":0,"tokens":13,"tokens_from":"reported","ms":840,
-//!  "first_byte_ms":120,"bytes":5120,"instance":"gpu-1:32768"}
+//!  "attempts":[{"backend":"gpu-2","error":"connection refused","why":"load","at_ms":0,"ms":12}],
+//!  "why":"fail_over","candidates":2,"prompt_tokens":9,"completion_tokens":4,"cached_tokens":0,"tokens":13,
+//!  "tokens_from":"reported","ms":840,"queue_ms":30,"sent_ms":42,"first_byte_ms":120,"bytes":5120,
+//!  "instance":"gpu-1:32768"}
 //! ```
 //!
 //! Reports sum each field whose name is `tokens` or ends in `_tokens` separately, so `tokens` alone
 //! is the total. The other fields are its parts (`prompt_tokens`, `completion_tokens`), parts of
 //! these (`cached_tokens`, `reasoning_tokens`), or the same number again if it is an estimate
-//! (`estimated_tokens`). `reasoning_tokens` and `estimated_tokens` are omitted if they are 0.
+//! (`estimated_tokens`). `reasoning_tokens`, `estimated_tokens`, `candidates`, `queue_ms` and `sent_ms` are
+//! omitted if they are 0.
 
 mod json;
 #[cfg(test)]
@@ -22,7 +24,7 @@ use uuid::Uuid;
 
 use super::usage::{TokenUsage, UsageSource};
 use crate::endpoint::Api;
-use json::{ObjectWriter, field};
+pub(crate) use json::{FieldName, ObjectWriter, field};
 
 /// Maximum number of characters of a name in a usage record. Clients choose model names, so longer
 /// names are truncated to bound the record.
@@ -56,6 +58,14 @@ pub(crate) struct Record<'a> {
     pub(crate) reason: Option<&'a str>,
     /// Failed attempts, each with its backend and error: they yielded no response for the client.
     pub(crate) attempts: &'a [Attempt<'a>],
+    /// Word for the reason why `backend` was selected.
+    pub(crate) why: Option<&'static str>,
+    /// Number of backends that could have been selected; 0 if none was selected.
+    pub(crate) candidates: u32,
+    /// Milliseconds in the queue.
+    pub(crate) queue_ms: u64,
+    /// Milliseconds from the first byte of the request to the start of the attempt at `backend`.
+    pub(crate) sent_ms: u64,
     pub(crate) usage: TokenUsage,
     /// Milliseconds from the first byte of the request to the last byte of the response.
     pub(crate) ms: u64,
@@ -71,6 +81,12 @@ pub(crate) struct Record<'a> {
 pub(crate) struct Attempt<'a> {
     pub(crate) backend: &'a str,
     pub(crate) error: &'a str,
+    /// Word for the reason why the backend was selected.
+    pub(crate) why: &'static str,
+    /// Milliseconds from the first byte of the request to the start of the attempt.
+    pub(crate) at_ms: u64,
+    /// Duration of the attempt in milliseconds.
+    pub(crate) ms: u64,
 }
 
 /// Outcome of a request, as its usage record and the access log report it.
@@ -139,6 +155,12 @@ impl Record<'_> {
             line.plain(field!("reason"), reason);
         }
         self.write_attempts(&mut line);
+        if let Some(why) = self.why {
+            line.plain(field!("why"), why);
+        }
+        if self.candidates > 0 {
+            line.number(field!("candidates"), Some(self.candidates.into()));
+        }
         let usage = &self.usage;
         line.number(field!("prompt_tokens"), Some(usage.prompt));
         line.number(field!("completion_tokens"), Some(usage.completion));
@@ -152,6 +174,12 @@ impl Record<'_> {
         }
         line.plain(field!("tokens_from"), usage.source.name());
         line.number(field!("ms"), Some(self.ms));
+        if self.queue_ms > 0 {
+            line.number(field!("queue_ms"), Some(self.queue_ms));
+        }
+        if self.sent_ms > 0 {
+            line.number(field!("sent_ms"), Some(self.sent_ms));
+        }
         line.number(field!("first_byte_ms"), self.first_byte_ms);
         line.number(field!("bytes"), Some(self.bytes));
         line.plain(field!("instance"), self.instance);
@@ -162,6 +190,9 @@ impl Record<'_> {
         line.list(field!("attempts"), self.attempts, |line, attempt| {
             line.text(field!("backend"), Some(attempt.backend));
             line.text(field!("error"), Some(attempt.error));
+            line.plain(field!("why"), attempt.why);
+            line.number(field!("at_ms"), Some(attempt.at_ms));
+            line.number(field!("ms"), Some(attempt.ms));
         });
     }
 }

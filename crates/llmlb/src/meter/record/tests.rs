@@ -23,7 +23,14 @@ fn record() -> Record<'static> {
         attempts: &[Attempt {
             backend: "gpu-2",
             error: "connection refused",
+            why: "load",
+            at_ms: 0,
+            ms: 12,
         }],
+        why: Some("fail_over"),
+        candidates: 2,
+        queue_ms: 30,
+        sent_ms: 42,
         usage: TokenUsage {
             prompt: 9,
             completion: 4,
@@ -56,9 +63,10 @@ fn record_is_one_line_with_all_fields() {
         r#""request_id":"req-1","key":null,"model":"fast","served_model":"llama3:8b","#,
         r#""backend":"gpu-1","api":"chat","path":"/v1/chat/completions","stream":true,"#,
         r#""status":200,"outcome":"complete","#,
-        r#""attempts":[{"backend":"gpu-2","error":"connection refused"}],"#,
+        r#""attempts":[{"backend":"gpu-2","error":"connection refused","why":"load","#,
+        r#""at_ms":0,"ms":12}],"why":"fail_over","candidates":2,"#,
         r#""prompt_tokens":9,"completion_tokens":4,"cached_tokens":8,"tokens":13,"#,
-        r#""tokens_from":"reported","ms":840,"first_byte_ms":120,"bytes":5120,"#,
+        r#""tokens_from":"reported","ms":840,"queue_ms":30,"sent_ms":42,"first_byte_ms":120,"bytes":5120,"#,
         r#""instance":"gpu-1:32768"}"#
     );
     assert_eq!(line(&record()), expected);
@@ -74,6 +82,10 @@ fn unknown_values_are_null_or_omitted() {
         outcome: Outcome::Refused,
         reason: None,
         attempts: &[],
+        why: None,
+        candidates: 0,
+        queue_ms: 0,
+        sent_ms: 0,
         usage: TokenUsage::default(),
         first_byte_ms: None,
         ..record()
@@ -86,7 +98,15 @@ fn unknown_values_are_null_or_omitted() {
     assert_eq!(value["attempts"], json!([]));
     assert_eq!(value["tokens"], 0);
     assert_eq!(value["tokens_from"], "none");
-    for name in ["served_model", "estimated_tokens", "reasoning_tokens"] {
+    for name in [
+        "served_model",
+        "estimated_tokens",
+        "reasoning_tokens",
+        "why",
+        "candidates",
+        "queue_ms",
+        "sent_ms",
+    ] {
         assert!(value.get(name).is_none(), "{name}");
     }
     let same = Record {
@@ -123,6 +143,9 @@ fn text_of_clients_and_backends_is_escaped_and_truncated() {
         attempts: &[Attempt {
             backend: nasty,
             error: nasty,
+            why: "load",
+            at_ms: 0,
+            ms: 0,
         }],
         ..record()
     };

@@ -11,20 +11,23 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, StatusCode, request};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, request};
 use http_body_util::Full;
 use hyper::body::Body;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
 use super::{Accounting, InFlight, ParsedRequest, Refusal};
-use crate::balance::Backend;
+use crate::backend_id::BackendId;
+use crate::balance::{Backend, ChoiceReason, SelectHints, Slot};
 use crate::endpoint::{self, Endpoint, Service};
 use crate::keys::ApiKey;
 use crate::limits::Admission;
 use crate::meter::in_flight_list::{self, RequestState, Row};
 use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::TokenUsage;
-use crate::metrics::{FinishedRequest, ModelLabel};
+use crate::metrics::{self, ModelLabel};
+use crate::recent::FinishedRequest;
+use crate::trace_context::{SpanContext, TraceParent};
 
 pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
@@ -57,6 +60,10 @@ pub(crate) struct RequestGuard {
     pub(crate) key: Option<Arc<ApiKey>>,
     /// True if the request gets no usage record, because its API key does not permit it.
     is_unrecorded: bool,
+    /// Trace of the request; `None` if it is not recorded.
+    trace: Option<SpanContext>,
+    /// True if the request has a usage record.
+    is_recorded: bool,
     /// Share of the request in the limits of its API key, such as concurrent requests. Dropping the
     /// guard frees it.
     pub(crate) admission: Option<Admission>,
@@ -89,7 +96,12 @@ impl RequestGuard {
         let (method, path) = (head.method.clone(), head.uri.path().into());
         let ids = &accounting.ids;
         let identity = RequestIdentity::new(ids, client, &head.headers, method, path, endpoint);
-        Self::new(accounting, identity)
+        let mut guard = Self::new(accounting, identity);
+        if accounting.spans.is_some() {
+            let parent = TraceParent::of(&head.headers);
+            guard.trace = SpanContext::new(parent, &guard.identity.record_id);
+        }
+        guard
     }
 
     /// Returns the guard of a request whose head cannot be parsed, except for its method and path,
@@ -119,6 +131,8 @@ impl RequestGuard {
             in_flight: None,
             key: None,
             is_unrecorded: false,
+            trace: None,
+            is_recorded: false,
             admission: None,
             row: None,
         }
@@ -151,14 +165,27 @@ impl RequestGuard {
         self.update_row();
     }
 
+    /// Notes the start of an attempt at the backend of this slot, which was selected among candidates that are
+    /// not in `tried`. `started` is the start of the attempt.
+    pub(crate) fn note_selected(
+        &mut self,
+        slot: &Slot,
+        hints: &SelectHints<'_>,
+        tried: &[BackendId],
+        started: Instant,
+    ) {
+        self.route.note_selected(slot, hints, tried, started);
+        self.note_sent(slot.backend(), slot.model());
+    }
+
     /// Notes that the request has a route: backends are known for its model.
     pub(crate) fn note_routed(&mut self) {
         self.route.is_known_model = true;
     }
 
     /// Counts the choice of a backend for the request, by the reason for it.
-    pub(crate) fn count_choice(&self, why: &'static str) {
-        self.accounting.metrics.count_choice(why);
+    pub(crate) fn count_choice(&self, reason: ChoiceReason) {
+        self.accounting.metrics.count_choice(reason.name());
     }
 
     /// Stores the backend that the request is being sent to, for the log and the usage record.
@@ -249,6 +276,24 @@ impl RequestGuard {
         if self.end == End::Unfinished {
             self.code = Some(SEND_TIMEOUT);
         }
+    }
+
+    /// Returns the `traceparent` for the backend of the current attempt. `None` if the request has no spans.
+    pub(crate) fn traceparent(&self) -> Option<[u8; 55]> {
+        let attempt = self.route.attempt?;
+        Some(self.trace?.traceparent(attempt.number))
+    }
+
+    /// Returns why the backend was selected, for the client: `affinity; candidates=3; queue=12ms; attempts=1`.
+    /// Clients do not learn the names of backends other than the one that responded.
+    pub(crate) fn why(&self) -> HeaderValue {
+        let route = &self.route;
+        let attempt = route.attempt.as_ref();
+        let word = attempt.map_or("none", |attempt| attempt.reason.name());
+        let (candidates, queue) = (route.candidates.total, route.queue.ms(Instant::now()));
+        let attempts = route.failed.len() + usize::from(attempt.is_some());
+        let text = format!("{word}; candidates={candidates}; queue={queue}ms; attempts={attempts}");
+        HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
     }
 
     /// True if dropping the guard now means that the client cancelled the request. False after the
@@ -360,6 +405,7 @@ impl RequestGuard {
         // A request that was rejected at admission was never in flight and has no usage record.
         let is_served = self.in_flight.is_some() && !self.is_unrecorded;
         let is_metered = is_served && self.accounting.meter.is_on();
+        self.is_recorded = is_metered;
         let now = Instant::now();
         let record = is_metered.then(|| self.record(end, outcome, now));
         self.settle(outcome);
@@ -381,7 +427,7 @@ impl RequestGuard {
         };
         let since_start = |at: Instant| at.saturating_duration_since(identity.started);
         let first_byte = metering.first_byte.filter(|_| metering.is_stream());
-        let request = FinishedRequest {
+        let request = metrics::FinishedRequest {
             model,
             backend: route.backend.as_ref().map(|one| (one.id, &*one.name)),
             key: self.key.as_deref().map(|key| &*key.name),
@@ -419,6 +465,7 @@ impl RequestGuard {
         let (identity, route, metering) = (&self.identity, &self.route, &self.metering);
         let api = identity.endpoint.api;
         let usage = self.measure();
+        let attempt = route.attempt.as_ref();
         let record = Record {
             id: identity.record_id,
             time_ms: identity.time_ms(),
@@ -434,7 +481,11 @@ impl RequestGuard {
             status: (self.status > 0).then_some(self.status),
             outcome,
             reason: self.code.filter(|_| end == End::Unfinished),
-            attempts: &route.attempts(),
+            attempts: &route.attempts(identity),
+            why: attempt.map(|attempt| attempt.reason.name()),
+            candidates: route.candidates.total,
+            queue_ms: route.queue.ms(now),
+            sent_ms: attempt.map_or(0, |attempt| identity.ms_until(attempt.started)),
             usage,
             ms: identity.ms_until(now),
             first_byte_ms: metering.first_byte.map(|at| identity.ms_until(at)),
@@ -464,6 +515,37 @@ impl RequestGuard {
         }
     }
 
+    /// Moves the facts of the request, which ends now, out of the guard.
+    fn take_finished(&mut self, now: Instant) -> FinishedRequest {
+        let (identity, route, metering) = (&mut self.identity, &mut self.route, &self.metering);
+        FinishedRequest {
+            id: std::mem::replace(&mut identity.id, HeaderValue::from_static("")),
+            record_id: identity.record_id,
+            method: std::mem::take(&mut identity.method),
+            path: std::mem::take(&mut identity.path),
+            api: identity.endpoint.api,
+            key: self.key.take(),
+            model: route.model.take(),
+            served_model: route.served_model.take(),
+            backend: route.backend.take(),
+            attempt: route.attempt,
+            failed: std::mem::take(&mut route.failed),
+            candidates: route.candidates,
+            is_stream: metering.is_stream(),
+            status: self.status,
+            code: self.code,
+            outcome: self.outcome,
+            usage: metering.usage,
+            is_recorded: self.is_recorded,
+            bytes: metering.bytes,
+            started: identity.started,
+            queue_ms: route.queue.ms(now),
+            first_byte: metering.first_byte,
+            ended: now,
+            trace: self.trace,
+        }
+    }
+
     /// True if dropping the guard cancels work of a backend on behalf of the client, which counts
     /// against its limit on cancelled requests. False for tunnels, which clients may end at any
     /// time, and for requests that llmlb aborted.
@@ -489,7 +571,13 @@ impl Drop for RequestGuard {
         // Do not log successful requests for the server's own pages, such as `/status`: monitoring
         // sends many.
         if self.identity.endpoint.is_logged() || self.end != End::Complete {
-            self.accounting.access_log.write(self);
+            let now = Instant::now();
+            self.accounting.access_log.write(self, now);
+            let finished = self.take_finished(now);
+            if let Some(spans) = &self.accounting.spans {
+                spans.add(&finished);
+            }
+            self.accounting.recent.add(finished);
         }
     }
 }
