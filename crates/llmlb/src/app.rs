@@ -23,15 +23,16 @@ use crate::forward::Via;
 use crate::health::Watcher;
 use crate::issuer_file::IssuerFile;
 use crate::issuer_store::IssuerStore;
-use crate::keys::{KeyTable, KeyWatch};
+use crate::keys::{KeyStore, KeyTable, KeyWatch};
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::reload::{Reloader, Reloads};
-use crate::request::{Cancelled, Counter, LogSink};
+use crate::request::{Cancelled, Counter, LogSink, RecentErrors};
 use crate::request_settings::RequestSettings;
 use crate::server::{ClientConnections, Shared, WorkerConfig, Workers};
 use crate::sys::{self, signals::Signals};
+use crate::snapshot::{SnapshotThreads, Snapshots, Sources};
 use crate::tls::{self, TlsConfig};
 use crate::upstream::{AddressLimit, Connector};
 
@@ -70,6 +71,7 @@ pub(crate) struct App {
     issuer_file: Option<IssuerFile>,
     _key_watch: Option<KeyWatch>,
     workers_config: WorkerConfig,
+    _snapshots: SnapshotThreads,
     /// Tasks of the probes and of the demo's backends.
     tasks: TaskTracker,
     /// Stops the probes.
@@ -145,7 +147,8 @@ impl App {
             watcher.discover(listener.local_addr()?.port()).await;
         }
         let workers_config = worker_config(config, connector.clone(), via, log);
-        let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
+        let instance = opened.meter.instance().to_owned();
+        let (exporter, usage) = start_exporter(config, demo, &instance)?;
         let limiter = start_limiter(config, demo, &opened)?;
         if let Some(tls) = &tls {
             tls.log_warnings();
@@ -159,9 +162,13 @@ impl App {
             usage,
             issuer_store,
             &workers_config,
-        );
+            listener.local_addr()?.port(),
+            dashboard_stores(config, demo, &instance),
+        )?;
         let shared = Arc::new(Shared { tls, ..shared });
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
+        let data = data_dir::find(config.usage.data_dir.as_deref(), demo);
+        let snapshots = shared.snapshots.start(data)?;
         let drain_timeout = Arc::new(AtomicDuration::new(config.server.drain_timeout));
         let reloaded = Arc::new(Notify::new());
         let reloader = Reloader {
@@ -185,6 +192,7 @@ impl App {
             issuer_file,
             _key_watch: opened.key_watch,
             workers_config,
+            _snapshots: snapshots,
             tasks,
             stop_probes,
             stop_demo,
@@ -282,24 +290,28 @@ fn shared(
     usage: Option<Arc<exporter::ExportState>>,
     issuer_store: Option<IssuerStore>,
     workers: &WorkerConfig,
-) -> Shared {
+    port: u16,
+    stores: Stores,
+) -> io::Result<Shared> {
     let server = &config.server;
     let proxies = &server.trusted_proxies;
     Shared {
         contention: pool.contention(server.stall_timeout),
         pool,
-        requests: Counter::default(),
+        requests,
         connections: Arc::new(ClientConnections::new(division, proxies.clone())),
         backend_connections: Arc::clone(workers.connector.connections()),
         address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),
-        started: Instant::now(),
+        started,
         budget: Arc::new(Budget::new(server.body_memory)),
         tls: None,
         dropped_headers: Arc::default(),
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
         keys,
         refused: Arc::default(),
-        meter: Arc::new(meter),
+        errors,
+        snapshots: Arc::new(snapshots),
+        meter,
         limiter,
         config: Arc::new(ConfigStatus::new(config)),
         usage,
@@ -321,6 +333,21 @@ fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc
 }
 
 /// Starts the exporter of usage records if `usage.enabled` is set. A missing data directory is
+        dashboard,
+    })
+}
+
+/// Returns the files that actions of the dashboard change. The demo changes no API keys: it has none of its own.
+fn dashboard_stores(config: &Config, demo: bool, instance: &str) -> Stores {
+    let data = data_dir::find(config.usage.data_dir.as_deref(), demo);
+    let spool = data.as_ref().filter(|_| config.usage.enabled);
+    Stores {
+        spool: spool.map(|data| SpoolAccess {
+            data: data.clone(),
+            fleet: config.fleet.clone(),
+            instance: instance.to_owned(),
+        }),
+        keys: data.filter(|_| !demo).map(|data| KeyStore::new(&data)),
 /// logged and shown in `/status`; the server still serves requests.
 fn start_exporter(
     config: &Config,

@@ -48,6 +48,7 @@ mod request_settings;
 mod server;
 mod short_writes;
 mod sys;
+mod snapshot;
 mod text;
 mod tls;
 mod upstream;

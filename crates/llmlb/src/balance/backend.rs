@@ -12,6 +12,7 @@ use super::endpoints::{EndpointKey, Endpoints};
 use super::model::Models;
 use super::stats::BackendStats;
 use super::suspicion::Suspicion;
+use super::traffic::Traffic;
 use super::usage_opt_outs::UsageOptOuts;
 use crate::backend_id::BackendId;
 use crate::config::{self, Kind};
@@ -34,6 +35,8 @@ pub(crate) struct Backend {
     pub(crate) health: Arc<BackendHealth>,
     pub(super) learned: Arc<Learned>,
     pub(super) stats: Arc<BackendStats>,
+    /// Sums of what the backend has served.
+    pub(crate) traffic: Arc<Traffic>,
 }
 
 /// Settings of a backend. A reload of the configuration that changes them replaces the [`Backend`] by one
@@ -157,6 +160,7 @@ impl Backend {
             health: Arc::default(),
             learned: Arc::default(),
             stats: Arc::default(),
+            traffic: Arc::default(),
         }
         .with_fixed_models()
     }
@@ -177,6 +181,7 @@ impl Backend {
         self.health = Arc::clone(&old.health);
         self.learned = Arc::clone(&old.learned);
         self.stats = Arc::clone(&old.stats);
+        self.traffic = Arc::clone(&old.traffic);
         self
     }
 

@@ -86,6 +86,11 @@ impl Pool {
         self.queue.len()
     }
 
+    /// Number of requests that wait for a slot of each of the backends.
+    pub(crate) fn waiting_for(&self, backends: &[Arc<Backend>]) -> Vec<usize> {
+        self.queue.waiting_for(backends)
+    }
+
     /// True if the pool has a backend at this address.
     pub(crate) fn has_backend_at(&self, url: &BackendUrl) -> bool {
         is_among(&self.table().backends, url)

@@ -387,7 +387,10 @@ fn literal(method: &Method, path: &str) -> Option<Result<Endpoint, PathError>> {
             "/healthz" => Some(admin(method, AdminPage::Health)),
             "/readyz" => Some(admin(method, AdminPage::Ready)),
             "/status" => Some(admin(method, AdminPage::Status)),
-            _ => None,
+            "/dashboard/snapshot" => Some(admin(method, AdminPage::Snapshot)),
+            "/dashboard/events" => Some(admin(method, AdminPage::Events)),
+            "/dashboard" => dashboard(method, "index.html"),
+            _ => dashboard(method, path.strip_prefix("/dashboard/")?),
         };
     };
     Some(by_method(method, endpoint))

@@ -1,11 +1,17 @@
 //! Limits in `/status`: docs/status-json.md.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use serde_json::{Value, json};
 
 use super::Limiter;
 use super::exceeded::LimitKind;
+use super::key_usage::{KeyUsage, Now};
 use super::period::PeriodId;
-use crate::config::{KeyLimits, LimitMode, Period};
+use crate::config::{Budget, KeyLimits, LimitMode, Period};
+use crate::keys::{ApiKey, KeyTable};
 
 impl Limiter {
     /// Returns the state of the limits, apart from that of each key.
@@ -52,6 +58,79 @@ impl Limiter {
             "would_refuse": counts(|kind| state.would_refuse(kind)),
         })
     }
+}
+
+/// Maximum number of keys whose limits are compared.
+const MAX_COMPARED: usize = 10_000;
+
+/// A limit of a key, and its use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LimitUse {
+    pub(crate) key: Arc<str>,
+    /// `requests_per_minute`, `tokens_per_minute`, `concurrency`, `budget_day` or `budget_month`.
+    pub(crate) kind: &'static str,
+    pub(crate) used: u64,
+    pub(crate) limit: u64,
+}
+
+impl LimitUse {
+    /// Compares the shares of two limits that are used, the larger one first.
+    fn compare(&self, other: &Self) -> Ordering {
+        let share = |one: &Self, another: &Self| u128::from(one.used) * u128::from(another.limit);
+        let by_share = share(other, self).cmp(&share(self, other));
+        by_share.then_with(|| (&self.key, self.kind).cmp(&(&other.key, other.kind)))
+    }
+}
+
+impl Limiter {
+    /// Returns the limits of which keys use the largest share, the largest first. A key that has sent no
+    /// request is left out.
+    pub(crate) fn largest_uses(&self, keys: &KeyTable, max: usize) -> Vec<LimitUse> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let wall_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
+        let now = self.now(wall_ms);
+        let mut uses = Vec::new();
+        for key in keys.all().into_iter().take(MAX_COMPARED) {
+            if key.limits != KeyLimits::default()
+                && let Some(state) = self.states.find(&key.name)
+            {
+                uses.extend(uses_of(&mut state.lock(), &key, now));
+            }
+        }
+        uses.sort_unstable_by(LimitUse::compare);
+        uses.truncate(max);
+        uses
+    }
+}
+
+fn uses_of(usage: &mut KeyUsage, key: &ApiKey, now: Now) -> impl Iterator<Item = LimitUse> {
+    let limits = &key.limits;
+    let figures = usage.figures(Period::Day, now);
+    let budget = limits.budget.map(|Budget { tokens, per }| {
+        let kind = match per {
+            Period::Day => "budget_day",
+            Period::Month => "budget_month",
+        };
+        let spent = usage.spend.total(PeriodId::at(per, now.wall_ms));
+        (kind, spent, tokens)
+    });
+    let requests = limits.requests_per_minute.map(u64::from);
+    let concurrency = limits.concurrency.map(u64::from);
+    let uses = [
+        requests.map(|limit| ("requests_per_minute", figures.requests, limit)),
+        (limits.tokens_per_minute).map(|limit| ("tokens_per_minute", figures.tokens, limit)),
+        concurrency.map(|limit| ("concurrency", figures.concurrent, limit)),
+        budget,
+    ];
+    let name = Arc::clone(&key.name);
+    uses.into_iter()
+        .flatten()
+        .map(move |(kind, used, limit)| LimitUse {
+            key: Arc::clone(&name),
+            kind,
+            used,
+            limit,
+        })
 }
 
 /// Returns the number of requests by the limit that refused them.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{AccessLog, Cancelled, Ids, RefusedRequests};
+use super::{AccessLog, Cancelled, Ids, RecentErrors, RefusedRequests};
 use crate::meter::{CommitGroup, Meter};
 use crate::upstream::AddressLimit;
 
@@ -19,6 +19,8 @@ pub(crate) struct Accounting {
     pub(crate) meter: Arc<Meter>,
     /// Counts of requests that API keys do not permit.
     pub(crate) refused: Arc<RefusedRequests>,
+    /// The last requests that failed.
+    pub(crate) errors: Arc<RecentErrors>,
     /// Usage records of this worker that are not persisted yet.
     pub(crate) commits: CommitGroup,
     pub(crate) access_log: AccessLog,

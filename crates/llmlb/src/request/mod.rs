@@ -25,6 +25,7 @@ mod parse;
 mod prefix;
 mod prompt_fields;
 mod query;
+mod recent_errors;
 mod refused;
 
 pub(crate) use access_log::{AccessLog, LogSink};
@@ -43,4 +44,5 @@ pub(crate) use id::{Ids, client_key};
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use method::check as check_method;
 pub(crate) use parse::{AskUsage, BodyLimits, ParsedRequest, Payload, read};
+pub(crate) use recent_errors::{ErrorReport, RecentErrors};
 pub(crate) use refused::RefusedRequests;

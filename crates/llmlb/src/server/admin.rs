@@ -1,11 +1,13 @@
-//! Pages about the server itself: `/`, `/healthz`, `/readyz` and `/status`.
+//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status` and `/dashboard`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::serve::ConnectionContext;
@@ -18,21 +20,25 @@ use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
 use crate::text;
 
+use crate::request_settings::RequestSettings;
 /// Maximum number of keys in `/status`.
 const MAX_KEYS_SHOWN: usize = 1000;
 /// Maximum number of characters of a path in a message.
 const MAX_PATH: usize = 200;
 
 /// Responds with a page about the server itself.
-pub(crate) fn respond(
+pub(crate) async fn respond(
     caller: &ConnectionContext,
-    headers: &HeaderMap,
+    head: &Parts,
+    settings: &RequestSettings,
     page: AdminPage,
     key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
+    body: Incoming,
     let shared = &*caller.worker.shared;
-    let is_admin =
-        || is_local(caller.peer, caller.local, headers) || key.is_some_and(|key| key.is_admin);
+    let is_admin = || {
+        is_local(caller.peer, caller.local, &head.headers) || key.is_some_and(|key| key.is_admin)
+    };
     match page {
         AdminPage::Greeting => Ok(greeting()),
         AdminPage::Health => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
@@ -51,12 +57,20 @@ pub(crate) fn respond(
 }
 
 /// True for pages that a server with `server.tls_client_ca` serves to clients without a certificate: health
-/// checks, and to programs on this machine the page that `llmlb status` requests. A key for admins does not
+/// checks, and to programs on this machine `/status` and the dashboard. A key for admins does not
 /// replace the certificate.
 pub(crate) fn is_open<T, E>(
     caller: &ConnectionContext,
     headers: &HeaderMap,
     located: &Result<(Endpoint, T), E>,
+pub(super) fn forbidden(path: &str) -> Refusal {
+    let message = format!(
+        "{path} is served only to programs on this machine, and not through a proxy, or with an \
+         API key for admins; use /healthz or /readyz."
+    );
+    Refusal::new(StatusCode::FORBIDDEN, "forbidden", message).unrecorded()
+}
+
 ) -> bool {
     let Ok((endpoint, _)) = located else {
         return false;

@@ -10,6 +10,7 @@ mod client_memory;
 mod client_stream;
 mod connection;
 mod connections;
+mod events;
 mod h2_idle;
 mod h2_streams;
 mod h2_unfinished;

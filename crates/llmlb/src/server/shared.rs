@@ -16,9 +16,10 @@ use crate::keys::KeyTable;
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
-use crate::request::{Cancelled, Counter, RefusedRequests};
+use crate::request::{Cancelled, Counter, RecentErrors, RefusedRequests};
 use crate::request_settings::RequestSettings;
 use crate::tls::TlsConfig;
+use crate::snapshot::Snapshots;
 use crate::upstream::{AddressLimit, BackendConnections};
 
 /// State of the server that every request can read.

@@ -8,7 +8,7 @@ mod route;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Response, StatusCode, request};
@@ -16,6 +16,7 @@ use http_body_util::Full;
 use hyper::body::Body;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
+use super::recent_errors::RecentError;
 use super::{Accounting, InFlight, ParsedRequest, Refusal};
 use crate::balance::Backend;
 use crate::endpoint::{self, Endpoint};
@@ -24,6 +25,7 @@ use crate::limits::Admission;
 use crate::meter::in_flight_list::{self, RequestState, Row};
 use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::TokenUsage;
+use crate::text;
 
 pub(crate) use identity::RequestIdentity;
 pub(crate) use metering::Metering;
@@ -35,6 +37,8 @@ const TUNNEL_IDLE: &str = "tunnel_idle";
 /// Code in the access log and the usage record of a request that llmlb ended because its client did
 /// not read the response in time.
 const SEND_TIMEOUT: &str = "send_timeout";
+/// Maximum number of characters of a message that is kept for the list of recent errors.
+const MAX_MESSAGE: usize = 300;
 
 /// A request, from its head to the last byte of its response. A guard that is dropped before the end
 /// of the response means that the client disconnected.
@@ -56,6 +60,8 @@ pub(crate) struct RequestGuard {
     /// API key of the client; `None` if the server needs no keys, or before the client is
     /// authenticated.
     pub(crate) key: Option<Arc<ApiKey>>,
+    /// Message of a refusal, for the list of recent errors.
+    message: Option<Box<str>>,
     /// True if the request gets no usage record: its API key does not permit the request.
     is_unrecorded: bool,
     /// Share of the request in the limits of its key, held until the guard is dropped.
@@ -115,6 +121,7 @@ impl RequestGuard {
             outcome: None,
             in_flight: None,
             key: None,
+            message: None,
             is_unrecorded: false,
             admission: None,
             row: None,
@@ -153,6 +160,7 @@ impl RequestGuard {
         self.route.note_sent(backend, model);
         if let Some(row) = &self.row {
             row.note_backend(&backend.name, model);
+            row.note_served_by(Some(backend.id));
         }
     }
 
@@ -246,6 +254,7 @@ impl RequestGuard {
     pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
         self.status = refusal.status.as_u16();
         self.code = Some(refusal.code);
+        self.message = Some(text::shortened(&refusal.message, MAX_MESSAGE).into());
         self.end = End::Refused;
         if refusal.is_unrecorded {
             self.is_unrecorded = true;
@@ -345,8 +354,61 @@ impl RequestGuard {
         let is_served = self.in_flight.is_some() && !self.is_unrecorded;
         let is_metered = is_served && self.accounting.meter.is_on();
         let record = is_metered.then(|| self.record(end, outcome));
+        if is_served {
+            self.note_traffic(outcome);
+        }
+        self.note_error(outcome);
         self.settle(outcome);
         record
+    }
+
+    /// Adds the request to the sums of its backends.
+    fn note_traffic(&self, outcome: Outcome) {
+        for attempt in &self.route.failed {
+            attempt.backend.traffic.note_failed();
+        }
+        let Some(backend) = &self.route.backend else {
+            return;
+        };
+        if let Some(usage) = &self.metering.usage {
+            backend.traffic.note_tokens(usage.prompt, usage.completion);
+        }
+        if let (Some(sent), Some(first)) = (self.route.sent_at, self.metering.first_byte) {
+            backend
+                .traffic
+                .note_first_byte(first.saturating_duration_since(sent));
+        }
+        if outcome == Outcome::Cut || self.status >= 500 {
+            backend.traffic.note_failed();
+        }
+        // The tokens are counted now, so they no longer count as those of a request in flight.
+        if let Some(row) = &self.row {
+            row.note_served_by(None);
+        }
+    }
+
+    /// Adds the request to the recent errors, unless it was served or its client cancelled it.
+    fn note_error(&self, outcome: Outcome) {
+        let is_error = self.status >= 400 || matches!(outcome, Outcome::Cut | Outcome::Failed);
+        if !is_error || outcome == Outcome::Cancelled {
+            return;
+        }
+        let last_failure = self.route.failed.last();
+        let backend = self.route.backend.as_ref();
+        let backend = backend.or(last_failure.map(|attempt| &attempt.backend));
+        let message = self.message.as_deref();
+        let message = message.or(last_failure.map(|attempt| attempt.why.as_str()));
+        self.accounting.errors.note(RecentError {
+            at: SystemTime::now(),
+            id: self.identity.id.to_str().unwrap_or_default(),
+            status: self.status,
+            code: self.code,
+            model: self.route.model.as_deref(),
+            backend: backend.map(|backend| backend.name.as_str()),
+            key: self.key.as_ref().map(|key| &*key.name),
+            outcome,
+            message,
+        });
     }
 
     /// Replaces the tokens that the request has reserved with those of its usage record.

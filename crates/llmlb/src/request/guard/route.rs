@@ -1,6 +1,7 @@
 //! The backends that a request was sent to.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::balance::Backend;
 use crate::meter::record::Attempt;
@@ -16,6 +17,8 @@ pub(crate) struct RequestRoute {
     pub(crate) served_model: Option<String>,
     /// The backend that the request was sent to last, or whose response the client gets.
     pub(crate) backend: Option<Arc<Backend>>,
+    /// Time at which the request was sent to `backend`.
+    pub(super) sent_at: Option<Instant>,
     /// A backend received the request, and may be working on it.
     is_delivered: bool,
     pub(crate) failed: Vec<FailedAttempt>,
@@ -44,6 +47,7 @@ impl RequestRoute {
     /// that differs.
     pub(crate) fn note_sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
         self.backend = Some(Arc::clone(backend));
+        self.sent_at = Some(Instant::now());
         self.served_model = model.map(str::to_owned);
     }
 
