@@ -332,8 +332,19 @@ impl Backend {
         self.lock().state.clone()
     }
 
+    /// True if the backend may get requests, unless it is ejected.
     pub(crate) fn is_up(&self) -> bool {
         self.stats.is_up()
+    }
+
+    /// True if the last probe or request found that the backend responds. A drained backend responds too.
+    pub(crate) fn responds(&self) -> bool {
+        self.stats.responds()
+    }
+
+    /// True if an operator has drained the backend: it gets no further requests until it is undrained.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.stats.is_drained()
     }
 
     /// Replaces the state and returns the old one.

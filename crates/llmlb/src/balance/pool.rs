@@ -126,6 +126,17 @@ impl Pool {
         }
     }
 
+    /// Drains a backend, so that it gets no further requests, or ends its drain. Requests in flight finish, and
+    /// waiting requests are routed anew. Returns the backend and its old state; `None` if no backend has the name.
+    pub(crate) fn set_drained(&self, name: &str, is_drained: bool) -> Option<(Arc<Backend>, bool)> {
+        let mut found = None;
+        self.change(|list, _| {
+            let backend = list.iter().find(|one| one.name == name);
+            found = backend.map(|one| (Arc::clone(one), one.stats.set_drained(is_drained)));
+        });
+        found
+    }
+
     /// Counts a response that a client may have provoked. Ejects the backend if the evidence is sufficient
     /// and if another backend is available for each of its models.
     pub(crate) fn suspect(&self, backend: &Backend, evidence: Evidence) {
@@ -304,6 +315,7 @@ impl Pool {
                 let backend = route.backend(*index);
                 backend.health.refuses_connections()
                     && !backend.is_removed()
+                    && !backend.is_drained()
                     && !tried.contains(&backend.id)
             })
             .find_map(|index| Slot::acquire(route, index))

@@ -132,6 +132,8 @@ pub(super) struct BackendStatus {
     pub(super) kind: Option<String>,
     pub(super) up: bool,
     pub(super) ejected: Option<bool>,
+    /// True if an operator has drained the backend.
+    pub(super) drained: Option<bool>,
     pub(super) models: Option<u64>,
     pub(super) in_flight: Option<u64>,
     pub(super) requests: Option<u64>,
