@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::atomic_duration::AtomicDuration;
 use crate::balance::{Backend, IssuerQueue, Pool, PoolConfig};
 use crate::config::{self, Config, ConfigStatus, Flags, env};
+use crate::dashboard::{Dashboard, SpoolAccess, Stores};
 use crate::data_dir;
 use crate::demo;
 use crate::descriptors::Division;
@@ -31,8 +32,8 @@ use crate::reload::{Reloader, Reloads};
 use crate::request::{Cancelled, Counter, LogSink, RecentErrors};
 use crate::request_settings::RequestSettings;
 use crate::server::{ClientConnections, Shared, WorkerConfig, Workers};
-use crate::sys::{self, signals::Signals};
 use crate::snapshot::{SnapshotThreads, Snapshots, Sources};
+use crate::sys::{self, signals::Signals};
 use crate::tls::{self, TlsConfig};
 use crate::upstream::{AddressLimit, Connector};
 
@@ -70,8 +71,8 @@ pub(crate) struct App {
     /// Writer of issued ids; `None` if there is no data directory.
     issuer_file: Option<IssuerFile>,
     _key_watch: Option<KeyWatch>,
-    workers_config: WorkerConfig,
     _snapshots: SnapshotThreads,
+    workers_config: WorkerConfig,
     /// Tasks of the probes and of the demo's backends.
     tasks: TaskTracker,
     /// Stops the probes.
@@ -166,9 +167,9 @@ impl App {
             dashboard_stores(config, demo, &instance),
         )?;
         let shared = Arc::new(Shared { tls, ..shared });
-        let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         let data = data_dir::find(config.usage.data_dir.as_deref(), demo);
         let snapshots = shared.snapshots.start(data)?;
+        let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         let drain_timeout = Arc::new(AtomicDuration::new(config.server.drain_timeout));
         let reloaded = Arc::new(Notify::new());
         let reloader = Reloader {
@@ -191,8 +192,8 @@ impl App {
             exporter,
             issuer_file,
             _key_watch: opened.key_watch,
-            workers_config,
             _snapshots: snapshots,
+            workers_config,
             tasks,
             stop_probes,
             stop_demo,
@@ -295,7 +296,22 @@ fn shared(
 ) -> io::Result<Shared> {
     let server = &config.server;
     let proxies = &server.trusted_proxies;
-    Shared {
+    let (meter, requests) = (Arc::new(meter), Counter::default());
+    let (started, errors) = (Instant::now(), Arc::<RecentErrors>::default());
+    let snapshots = Snapshots::new(Sources {
+        port,
+        started,
+        draining: workers.drain.clone(),
+        pool: Arc::clone(&pool),
+        requests: requests.clone(),
+        errors: Arc::clone(&errors),
+        meter: Arc::clone(&meter),
+        export: usage.clone(),
+        keys: Arc::clone(&keys),
+        limiter: Arc::clone(&limiter),
+    });
+    let dashboard = Dashboard::new(Arc::clone(&pool), Arc::clone(&keys), stores)?;
+    Ok(Shared {
         contention: pool.contention(server.stall_timeout),
         pool,
         requests,
@@ -317,6 +333,21 @@ fn shared(
         usage,
         issuer_store,
         draining: workers.drain.clone(),
+        dashboard,
+    })
+}
+
+/// Returns the files that actions of the dashboard change. The demo changes no API keys: it has none of its own.
+fn dashboard_stores(config: &Config, demo: bool, instance: &str) -> Stores {
+    let data = data_dir::find(config.usage.data_dir.as_deref(), demo);
+    let spool = data.as_ref().filter(|_| config.usage.enabled);
+    Stores {
+        spool: spool.map(|data| SpoolAccess {
+            data: data.clone(),
+            fleet: config.fleet.clone(),
+            instance: instance.to_owned(),
+        }),
+        keys: data.filter(|_| !demo).map(|data| KeyStore::new(&data)),
     }
 }
 
@@ -333,21 +364,6 @@ fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc
 }
 
 /// Starts the exporter of usage records if `usage.enabled` is set. A missing data directory is
-        dashboard,
-    })
-}
-
-/// Returns the files that actions of the dashboard change. The demo changes no API keys: it has none of its own.
-fn dashboard_stores(config: &Config, demo: bool, instance: &str) -> Stores {
-    let data = data_dir::find(config.usage.data_dir.as_deref(), demo);
-    let spool = data.as_ref().filter(|_| config.usage.enabled);
-    Stores {
-        spool: spool.map(|data| SpoolAccess {
-            data: data.clone(),
-            fleet: config.fleet.clone(),
-            instance: instance.to_owned(),
-        }),
-        keys: data.filter(|_| !demo).map(|data| KeyStore::new(&data)),
 /// logged and shown in `/status`; the server still serves requests.
 fn start_exporter(
     config: &Config,

@@ -69,6 +69,8 @@ const LAYERS: &[&str] = &[
     "request",
     "forward",
     "health",
+    "snapshot",
+    "dashboard",
     "server",
     "demo",
     "reload",

@@ -6,6 +6,7 @@
 //! Unfinished work stays on disk for the next run or the next start.
 
 mod alerts;
+mod resend;
 mod retention;
 mod state;
 
@@ -27,6 +28,7 @@ use crate::config::{Config, env};
 use crate::fleet::{Fleet, FleetError};
 use crate::{meter, receiver, sys};
 pub(crate) use alerts::{Alerts, RunEnd};
+pub(crate) use resend::{move_back, resend_failed};
 pub(crate) use retention::Housekeeping;
 pub(crate) use state::ExportState;
 

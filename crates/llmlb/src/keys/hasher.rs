@@ -75,7 +75,7 @@ impl fmt::Debug for Hasher {
 
 /// Returns 32 random bytes from the operating system. The error means that it has no source of
 /// randomness.
-pub(super) fn random_bytes() -> Result<[u8; 32], NoRandomness> {
+pub(crate) fn random_bytes() -> Result<[u8; 32], NoRandomness> {
     let mut bytes = [0; 32];
     SystemRandom::new()
         .fill(&mut bytes)

@@ -8,6 +8,7 @@
 //! A server that has had keys never serves clients without one until it is restarted, even if all
 //! keys are revoked or the file is deleted.
 
+mod edit;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -25,7 +26,10 @@ use jiff::Timestamp;
 
 use crate::config::{KeyLimits, KeyRights, is_among};
 
+pub(crate) use edit::NotAdded;
 pub(crate) use file::StoredKey;
+use file::StoredKeys;
+pub(crate) use hasher::random_bytes;
 pub(crate) use secret::NewSecret;
 pub(crate) use store::{KeyFileError, KeyStore};
 pub(crate) use table::{KeyReport, KeyTable, RejectedSecret};
@@ -43,7 +47,7 @@ pub(crate) struct ApiKey {
     pub(crate) limits: KeyLimits,
     /// Time from which the key is rejected.
     expires: Option<Timestamp>,
-    /// True if the key may read the pages about the server from other machines.
+    /// True if the key may use the dashboard and the pages about the server from other machines.
     pub(crate) is_admin: bool,
     /// Number of the key as a sender of requests, for the queue. It is the same after a restart.
     pub(crate) number: u64,
@@ -67,6 +71,11 @@ impl ApiKey {
     pub(crate) fn allows(&self, model: &str) -> bool {
         let models = self.models.as_ref();
         models.is_none_or(|models| is_among(models, model))
+    }
+
+    /// Time from which the key is rejected.
+    pub(crate) fn expires(&self) -> Option<Timestamp> {
+        self.expires
     }
 
     /// Models that the key may use; `None` for all.

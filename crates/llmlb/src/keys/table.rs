@@ -122,6 +122,12 @@ impl KeyTable {
         Ok(key)
     }
 
+    /// True if the configuration file declares a key with this name.
+    pub(crate) fn is_configured(&self, name: &str) -> bool {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.configured.iter().any(|key| key.rights.name == name)
+    }
+
     /// Replaces the keys of the configuration file.
     pub(crate) fn set_configured(&self, configured: Vec<ConfiguredKey>) {
         self.change(|sources| sources.configured = configured);

@@ -31,9 +31,9 @@ mod refused;
 pub(crate) use access_log::{AccessLog, LogSink};
 pub(crate) use accounting::Accounting;
 pub(crate) use body::{
-    H1_BUFFER, RECEIVING, SMALL_BODY, expect_none, incomplete, too_many, too_slow,
+    H1_BUFFER, RECEIVING, SMALL_BODY, expect_none, incomplete, read_whole, too_many, too_slow,
 };
-pub(crate) use browser::refuse_foreign_pages;
+pub(crate) use browser::{refuse_foreign_pages, require_own_page};
 pub(crate) use cancelled::Cancelled;
 pub(crate) use client::{client_address, is_local};
 pub(crate) use credentials::{authenticate, check_model};

@@ -10,17 +10,19 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
+use super::operator::Operator;
 use super::serve::ConnectionContext;
 use super::shared::Shared;
+use super::{events, operator};
 use crate::balance::{Backend, BackendState, LastError};
 use crate::config::Kind;
 use crate::endpoint::{AdminPage, Dialect, Endpoint, Page, Service};
 use crate::keys::{ApiKey, KeyReport};
 use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
+use crate::request_settings::RequestSettings;
 use crate::text;
 
-use crate::request_settings::RequestSettings;
 /// Maximum number of keys in `/status`.
 const MAX_KEYS_SHOWN: usize = 1000;
 /// Maximum number of characters of a path in a message.
@@ -32,9 +34,9 @@ pub(crate) async fn respond(
     head: &Parts,
     settings: &RequestSettings,
     page: AdminPage,
+    body: Incoming,
     key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
-    body: Incoming,
     let shared = &*caller.worker.shared;
     let is_admin = || {
         is_local(caller.peer, caller.local, &head.headers) || key.is_some_and(|key| key.is_admin)
@@ -46,14 +48,27 @@ pub(crate) async fn respond(
         AdminPage::Status if is_admin() => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
-        AdminPage::Status => Err(Refusal::new(
-            StatusCode::FORBIDDEN,
-            "forbidden",
-            "/status is served only to programs on this machine, and not through a proxy, or with an \
-             API key for admins; use /healthz or /readyz.",
-        )
-        .unrecorded()),
+        AdminPage::Status => Err(forbidden("/status")),
+        AdminPage::Snapshot => {
+            Operator::of(caller, head, settings, key)?;
+            Ok(json_response(StatusCode::OK, shared.snapshots.json()))
+        }
+        AdminPage::Events => {
+            Operator::of(caller, head, settings, key)?;
+            events::respond(shared)
+        }
+        AdminPage::Dashboard(page) => {
+            operator::respond(caller, head, settings, page, body, key).await
+        }
     }
+}
+
+pub(super) fn forbidden(path: &str) -> Refusal {
+    let message = format!(
+        "{path} is served only to programs on this machine, and not through a proxy, or with an \
+         API key for admins; use /healthz or /readyz."
+    );
+    Refusal::new(StatusCode::FORBIDDEN, "forbidden", message).unrecorded()
 }
 
 /// True for pages that a server with `server.tls_client_ca` serves to clients without a certificate: health
@@ -63,14 +78,6 @@ pub(crate) fn is_open<T, E>(
     caller: &ConnectionContext,
     headers: &HeaderMap,
     located: &Result<(Endpoint, T), E>,
-pub(super) fn forbidden(path: &str) -> Refusal {
-    let message = format!(
-        "{path} is served only to programs on this machine, and not through a proxy, or with an \
-         API key for admins; use /healthz or /readyz."
-    );
-    Refusal::new(StatusCode::FORBIDDEN, "forbidden", message).unrecorded()
-}
-
 ) -> bool {
     let Ok((endpoint, _)) = located else {
         return false;
@@ -80,7 +87,9 @@ pub(super) fn forbidden(path: &str) -> Refusal {
     };
     match page {
         AdminPage::Health | AdminPage::Ready => true,
-        AdminPage::Status => is_local(caller.peer, caller.local, headers),
+        AdminPage::Status | AdminPage::Snapshot | AdminPage::Events | AdminPage::Dashboard(_) => {
+            is_local(caller.peer, caller.local, headers)
+        }
         AdminPage::Greeting => false,
     }
 }
@@ -249,6 +258,7 @@ fn backend(backend: &Backend) -> Value {
         "kind": backend.kind().map(Kind::name),
         "up": error.is_none(),
         "ejected": backend.is_ejected(),
+        "drained": backend.is_drained(),
         "models": models,
         "in_flight": backend.outstanding(),
         "requests": backend.requests(),

@@ -17,6 +17,7 @@ mod h2_unfinished;
 mod models;
 mod ollama;
 mod opening;
+mod operator;
 mod protocol;
 mod raw_response;
 mod serve;

@@ -9,6 +9,7 @@ use super::connections::ClientConnections;
 use crate::balance::Pool;
 use crate::config::ConfigStatus;
 use crate::contention::Contention;
+use crate::dashboard::Dashboard;
 use crate::dropped_headers::DroppedHeaders;
 use crate::exporter;
 use crate::issuer_store::IssuerStore;
@@ -18,8 +19,8 @@ use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::request::{Cancelled, Counter, RecentErrors, RefusedRequests};
 use crate::request_settings::RequestSettings;
-use crate::tls::TlsConfig;
 use crate::snapshot::Snapshots;
+use crate::tls::TlsConfig;
 use crate::upstream::{AddressLimit, BackendConnections};
 
 /// State of the server that every request can read.
@@ -45,6 +46,10 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<KeyTable>,
     /// Counts of requests that API keys do not permit.
     pub(crate) refused: Arc<RefusedRequests>,
+    pub(crate) errors: Arc<RecentErrors>,
+    /// Snapshots of the server, for `/dashboard` and `llmlb top`.
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) dashboard: Dashboard,
     pub(crate) meter: Arc<Meter>,
     pub(crate) limiter: Arc<Limiter>,
     /// State of the configuration, for `/status`.
