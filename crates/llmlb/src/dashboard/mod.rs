@@ -81,9 +81,9 @@ impl Dashboard {
         })
     }
 
-    /// Returns who the operator is, and the token that actions need.
+    /// Returns who the operator is, the token that actions need, and if clients need a key.
     pub(crate) fn session(&self, who: &str) -> Value {
-        json!({ "who": who, "csrf": self.token })
+        json!({ "who": who, "csrf": self.token, "keys_required": self.keys.is_required() })
     }
 
     /// True if this is the token of [`Self::session`]. The time of the comparison does not depend on the content.

@@ -28,7 +28,8 @@ function draw(snapshot) {
   latest = snapshot;
   $('content').hidden = false;
   $('login').hidden = true;
-  text($('instance'), `${snapshot.instance || ''} :${snapshot.port}`);
+  const { instance, port } = snapshot;
+  text($('instance'), instance?.includes(port) ? instance : `${instance || ''} port ${port}`);
   text($('about'), `llmlb ${snapshot.llmlb_version}, process ${snapshot.pid}. You are ${api.session.who === 'local' ? 'on this machine' : `signed in as ${api.session.who}`}.`);
   document.title = `${snapshot.in_flight} in flight · llmlb`;
   for (const part of [drawNow, drawBackends, drawUsage, drawLive, drawErrors, drawSpool, drawLimits]) part(snapshot);
@@ -48,14 +49,16 @@ async function connect() {
     await api.open(mine.signal);
     $('logout').hidden = !api.apiKey();
     const response = await api.request('/dashboard/events', { signal: mine.signal });
-    loadModels();
     loadKeys();
+    let isFirst = true;
     await api.events(response, (data) => {
       if (controller !== mine || !data) return;
       alive();
       failures = 0;
       const snapshot = JSON.parse(data);
       draw(snapshot);
+      if (isFirst) loadModels();
+      isFirst = false;
       show('live', snapshot.state === 'draining' ? 'Live; the server is draining' : 'Live');
     });
     throw new Error('the server closed the stream');
@@ -63,15 +66,15 @@ async function connect() {
     if (controller !== mine) return; // A newer connection replaced this one, or the page is hidden.
     clearTimeout(watchdog);
     if (error instanceof api.Denied) denied(error.message);
-    else lost(error);
+    else lost(mine.signal.aborted ? 'no data arrived' : error.message);
   }
 }
 
-function lost() {
+function lost(why) {
   failures += 1;
   const pause = Math.min(2 ** (failures - 1), MAX_PAUSE_S);
   const since = latest ? `; figures of ${new Date(latest.at).toLocaleTimeString()}` : '';
-  show('lost', `Not connected${since}`);
+  show('lost', `Not connected (${why})${since}`);
   timer = setTimeout(connect, pause * 1000);
 }
 

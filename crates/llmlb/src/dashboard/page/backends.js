@@ -72,7 +72,7 @@ export function drawBackends(snapshot) {
 }
 
 function create(table) {
-  const tr = row(table, ['', '', '', 'num', 'num', 'num', '', 'act']);
+  const tr = row(table, ['any wide', 'any wide', '', 'num', 'num', 'num', 'any', 'act']);
   const [name, state, flight, first, tokens, requests, models, action] = tr.cells;
   const parts = {
     name: el('div', 'name'), where: el('div', 'muted'),

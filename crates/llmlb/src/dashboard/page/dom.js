@@ -58,7 +58,7 @@ export function row(table, classes) {
   classes.forEach((value, at) => {
     const td = el('td', value);
     td.setAttribute('role', 'cell');
-    if (value !== 'act') td.dataset.label = heads[at];
+    if (!value.includes('act')) td.dataset.label = heads[at];
     tr.append(td);
   });
   return tr;
@@ -109,7 +109,7 @@ const UNITS = [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']];
 export function count(value) {
   if (value === null || value === undefined) return '–';
   for (const [size, unit] of UNITS) {
-    if (value >= size * (size === 1e3 ? 10 : 1)) return `${(value / size).toPrecision(3).replace(/\.?0+$/, '')} ${unit}`;
+    if (value >= size * (size === 1e3 ? 10 : 1)) return `${Number((value / size).toPrecision(3))} ${unit}`;
   }
   return String(Math.round(value));
 }

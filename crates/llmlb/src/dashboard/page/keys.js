@@ -35,7 +35,7 @@ export async function loadKeys() {
 }
 
 function create(table) {
-  const tr = row(table, ['name', '', '', '', '', 'act']);
+  const tr = row(table, ['name any wide', 'any', 'any', '', '', 'act']);
   tr.chip = el('span', 'chip');
   tr.button = el('button', 'small', 'Revoke…');
   tr.button.type = 'button';

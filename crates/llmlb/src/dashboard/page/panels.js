@@ -34,7 +34,7 @@ function billing(spool) {
   return spool.books === 'balanced' ? ['ok', 'balanced', pending] : ['', 'no errors', `${pending}; books not checked yet`];
 }
 
-export function drawSpool({ spool, at }) {
+export function drawSpool({ spool, at: now }) {
   const [style, word, note] = billing(spool);
   className($('books'), '');
   $('books').replaceChildren(el('span', `chip ${style}`, word), ` ${note}`);
@@ -45,13 +45,13 @@ export function drawSpool({ spool, at }) {
     ['Delivered to', spool.to ?? 'archive/ of the data directory'],
     ['Pending batches', count(spool.pending)],
     ['Failed batches', count(spool.failed), spool.failed > 0],
-    ['Last delivery', ago(spool.last_delivery, at)],
+    ['Last delivery', ago(spool.last_delivery, now)],
     ['Records since start', count(spool.recorded)],
     ['Lost records', count(spool.lost), spool.lost > 0],
-    ['Books', `${books[spool.books] ?? spool.books}${spool.books_at ? `, checked ${ago(spool.books_at, at)}` : ''}`, spool.books === 'unbalanced'],
+    ['Books', `${books[spool.books] ?? spool.books}${spool.books_at ? `, checked ${ago(spool.books_at, now)}` : ''}`, spool.books === 'unbalanced'],
   ];
-  if (spool.error) facts.push(['Error', spool.error, true]);
-  const items = facts.flatMap(([term, value, isBad]) => [{ tag: 'dt', key: `t${term}`, value: term }, { tag: 'dd', key: `d${term}`, value, isBad }]);
+  for (const error of [spool.books_problem, spool.error]) if (error) facts.push(['Problem', error, true]);
+  const items = facts.flatMap(([term, value, isBad], at) => [{ tag: 'dt', key: `t${at}`, value: term }, { tag: 'dd', key: `d${at}`, value, isBad }]);
   keyed($('spool'), items, (one) => one.key, (one) => el(one.tag), (element, one) => {
     text(element, one.value);
     className(element, one.isBad ? 'bad' : '');
@@ -59,12 +59,12 @@ export function drawSpool({ spool, at }) {
 }
 
 let drawnUsage = '';
-export function drawUsage({ usage: sums, at }, isForced) {
+export function drawUsage({ usage: sums, spool, at }, isForced) {
   const unit = document.querySelector('input[name=unit]:checked').value;
   const key = `${sums?.as_of} ${unit} ${at.slice(0, 13)} ${sums?.hours.length}`;
   if (key === drawnUsage && !isForced) return;
   drawnUsage = key;
-  const note = sums ? (sums.as_of ? `Recorded usage as of ${new Date(sums.as_of).toLocaleTimeString()}; hours in your time zone.` : 'The usage is being read.') : 'Usage is not recorded (usage.enabled).';
+  const note = sums ? (sums.as_of ? `Recorded usage as of ${new Date(sums.as_of).toLocaleTimeString()}; hours in your time zone.` : 'The usage is being read.') : spool ? 'The usage is being read.' : 'Usage is not recorded (usage.enabled).';
   text($('usage-note'), note);
   usage($('chart-model'), sums?.hours ?? [], 'model', unit, at);
   usage($('chart-key'), sums?.hours ?? [], 'key', unit, at);
@@ -73,8 +73,8 @@ export function drawUsage({ usage: sums, at }, isForced) {
 export function drawLive({ live, live_more: more }) {
   const table = $('live-table');
   table.hidden = live.length === 0;
-  const shown = live.slice(0, 15);
-  keyed(table.tBodies[0], shown, (one) => one.id, () => row(table, ['', '', '', '', 'num', 'num']), (tr, one) => {
+  const shown = live.slice(0, 10);
+  keyed(table.tBodies[0], shown, (one) => one.id, () => row(table, ['any wide', 'any wide', 'any', '', 'num', 'num']), (tr, one) => {
     const [id, model, backend, state, tokens, age] = tr.cells;
     if (!id.firstChild) id.append(el('div', '', el('code', 'small-text'), el('div', 'muted')));
     text(id.firstChild.firstChild, one.id);
@@ -89,13 +89,16 @@ export function drawLive({ live, live_more: more }) {
   text($('live-note'), live.length === 0 ? 'No requests are in flight.' : rest ? `Oldest first; ${count(rest)} more.` : '');
 }
 
+const SHOWN_ERRORS = 7;
+
 export function drawErrors({ errors, at }) {
-  text($('errors-note'), errors.length ? 'Select an id to copy the command that explains it.' : 'No request has failed since the start.');
-  keyed($('errors-list'), errors.slice(0, 12), (one) => one.id, createError, (li, one) => {
+  const more = errors.length - SHOWN_ERRORS;
+  text($('errors-note'), errors.length ? `Select an id to copy the command that explains it.${more > 0 ? ` ${more} older ones are not shown.` : ''}` : 'No request has failed since the start.');
+  keyed($('errors-list'), errors.slice(0, SHOWN_ERRORS), (one) => one.id, createError, (li, one) => {
     const { status, code, where, when, id, message } = li.parts;
     text(status, one.status || one.outcome);
     className(status, `chip ${one.status >= 500 || !one.status ? 'bad' : 'warn'}`);
-    text(code, one.code ?? one.outcome);
+    text(code, one.code ?? (one.outcome === 'complete' ? 'response of the backend' : one.outcome));
     text(where, [one.model, one.backend, one.key && `key ${one.key}`].filter(Boolean).join(' · '));
     text(when, ago(one.at, at));
     when.title = one.at;

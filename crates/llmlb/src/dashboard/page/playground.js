@@ -1,7 +1,7 @@
 // The playground: one chat request, its stream and its figures.
 
 import { $, count, el, milliseconds, rate, text } from './dom.js';
-import { apiKey, events, problem } from './api.js';
+import { apiKey, events, problem, session } from './api.js';
 
 /// Maximum number of characters that are shown.
 const MAX_SHOWN = 200_000;
@@ -15,10 +15,13 @@ const headers = () => {
 
 /// Fills the list of models with those that the key may use.
 export async function loadModels() {
+  $('play-key-field').hidden = !session.keys_required;
   let names = [];
   try {
-    const response = await fetch('/v1/models', { headers: headers(), cache: 'no-store', credentials: 'omit' });
-    if (response.ok) names = (await response.json()).data.map((model) => model.id);
+    // Without a key, the request would be refused, and be shown among the errors.
+    const isPermitted = !session.keys_required || headers().authorization;
+    const response = isPermitted ? await fetch('/v1/models', { headers: headers(), cache: 'no-store', credentials: 'omit' }) : null;
+    if (response?.ok) names = (await response.json()).data.map((model) => model.id);
   } catch { /* The models of the snapshot remain. */ }
   if (!names.length) names = [...new Set((snapshot()?.backends ?? []).flatMap((one) => one.models))];
   const select = $('play-model');

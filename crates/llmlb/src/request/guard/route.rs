@@ -46,8 +46,15 @@ impl RequestRoute {
     /// Notes that the request is sent to a backend. `model` is the backend's own name of the model, if
     /// that differs.
     pub(crate) fn note_sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
+        // Also called when the response to the last attempt arrives, which was sent earlier.
+        let is_same = self
+            .backend
+            .as_ref()
+            .is_some_and(|one| one.id == backend.id);
+        if !is_same || self.sent_at.is_none() {
+            self.sent_at = Some(Instant::now());
+        }
         self.backend = Some(Arc::clone(backend));
-        self.sent_at = Some(Instant::now());
         self.served_model = model.map(str::to_owned);
     }
 
