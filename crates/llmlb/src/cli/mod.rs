@@ -20,6 +20,8 @@ mod status_client;
 mod stop;
 mod table;
 mod time;
+#[cfg(feature = "top")]
+mod top;
 mod usage;
 
 use std::process::ExitCode;
@@ -48,6 +50,8 @@ pub fn run() -> ExitCode {
         Verb::Serve(serve) => serve::serve(&serve, log.requests()),
         Verb::Stop(stop) => stop::stop(&stop, args.quiet),
         Verb::Status(status) => status::status(&status),
+        #[cfg(feature = "top")]
+        Verb::Top(args) => top::top(&args),
         Verb::Check(check) => check::check(&check, args.quiet),
         Verb::Key(key) => key::key(&key, args.quiet),
         Verb::Usage(usage) => usage::usage(&usage, args.quiet),

@@ -1,4 +1,4 @@
-//! The snapshot of a server as JSON: docs/dashboard.md.
+//! The snapshot of a server as JSON: docs/status-json.md.
 //!
 //! `GET /dashboard/snapshot` and `/dashboard/events` send it, and `llmlb top` reads it. A reader accepts a
 //! snapshot of another release: unknown fields are ignored, and missing ones have their default.

@@ -1,4 +1,4 @@
-//! Snapshots of a running server, for `/dashboard` and `llmlb top`: docs/dashboard.md.
+//! Snapshots of a running server, for `/dashboard` and `llmlb top`: docs/status-json.md.
 //!
 //! 1. [`averages`] samples the counters once per second, so that moving averages exist when a viewer comes;
 //! 2. [`files`] reads what only files know, usage by hour and the books, on a thread of its own;

@@ -1,4 +1,4 @@
-//! Client for `GET /status` of a running server. It uses blocking sockets of the standard library: the
+//! Client for `GET /status` and other pages of a running server. It uses blocking sockets of the standard library: the
 //! HTTP clients among the dependencies do not show the local address, which is checked here.
 
 mod tls;
@@ -13,10 +13,21 @@ use serde_json::Value;
 
 use crate::server::HTTPS_REQUIRED;
 
-/// Maximum size of a response. Another program on the port could send without end.
-const MAX_RESPONSE: usize = 1 << 20;
+/// Page that identifies an llmlb server.
+const STATUS: Page = Page {
+    path: "/status",
+    max: 1 << 20,
+};
 /// Maximum number of header fields of a response. llmlb sends fewer than ten.
 const MAX_FIELDS: usize = 64;
+
+/// A page of a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page {
+    pub(super) path: &'static str,
+    /// Maximum size of the response. Another program on the port could send without end.
+    pub(super) max: usize,
+}
 
 /// Response to `GET /status`. Only the fields that identify an llmlb server are required, so that
 /// servers of other versions are understood.
@@ -189,12 +200,25 @@ pub(super) struct Size {
 
 /// Requests `/status` from the server at an address. The error is the reason, for display.
 pub(super) fn fetch(address: SocketAddr, limit: Duration) -> Result<StatusResponse, String> {
+    let body = fetch_page(address, STATUS, limit)?;
+    serde_json::from_slice(&body).map_err(|_| "the response is not llmlb's /status".to_owned())
+}
+
+/// Requests a page from the server at an address. The error is the reason, for display.
+pub(super) fn fetch_page(
+    address: SocketAddr,
+    page: Page,
+    limit: Duration,
+) -> Result<Vec<u8>, String> {
     let (address, deadline) = (reachable(address), Instant::now() + limit);
-    let bytes = plain(address, deadline).map_err(|e| in_words(&e))?;
+    let bytes = plain(address, page, deadline).map_err(|e| in_words(&e))?;
     if !requires_https(&bytes) {
-        return parse(&bytes);
+        return body_of(&bytes, page);
     }
-    parse(&secured(address, deadline).map_err(|e| in_words(&e))?)
+    body_of(
+        &secured(address, page, deadline).map_err(|e| in_words(&e))?,
+        page,
+    )
 }
 
 /// True if a program accepts connections at an address.
@@ -227,19 +251,25 @@ fn is_its_own_peer(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }
 
-/// Requests `/status` without TLS.
-fn plain(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
+/// Requests a page without TLS.
+fn plain(address: SocketAddr, page: Page, deadline: Instant) -> io::Result<Vec<u8>> {
     let stream = connect(address, left(deadline)?)?;
-    exchange(stream, |stream| stream, address, deadline)
+    exchange(stream, |stream| stream, address, page, deadline)
 }
 
-/// Requests `/status` with TLS.
-fn secured(address: SocketAddr, deadline: Instant) -> io::Result<Vec<u8>> {
+/// Requests a page with TLS.
+fn secured(address: SocketAddr, page: Page, deadline: Instant) -> io::Result<Vec<u8>> {
     let stream = connect(address, left(deadline)?)?;
     // The limit holds for each read of the handshake, which has two.
     stream.set_read_timeout(Some(left(deadline)?))?;
     let secured = tls::start(stream, address)?;
-    exchange(secured, |secured| &mut secured.sock, address, deadline)
+    exchange(
+        secured,
+        |secured| &mut secured.sock,
+        address,
+        page,
+        deadline,
+    )
 }
 
 /// True if a response says that the port serves https.
@@ -256,17 +286,19 @@ fn exchange<S: Read + Write>(
     mut stream: S,
     socket: impl Fn(&mut S) -> &mut TcpStream,
     address: SocketAddr,
+    page: Page,
     deadline: Instant,
 ) -> io::Result<Vec<u8>> {
+    let path = page.path;
     socket(&mut stream).set_write_timeout(Some(left(deadline)?))?;
     let request = format!(
-        "GET /status HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n\
+        "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n\
          Connection: close\r\n\r\n"
     );
     stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
     let mut buffer = [0; 8 * 1024];
-    while bytes.len() <= MAX_RESPONSE && !is_whole(&bytes) {
+    while bytes.len() <= page.max && !is_whole(&bytes) {
         socket(&mut stream).set_read_timeout(Some(left(deadline)?))?;
         match stream.read(&mut buffer) {
             Ok(0) => break,
@@ -318,9 +350,10 @@ fn is_whole(bytes: &[u8]) -> bool {
     })
 }
 
-fn parse(bytes: &[u8]) -> Result<StatusResponse, String> {
-    if bytes.len() > MAX_RESPONSE {
-        return Err("the response is too large for llmlb's /status".to_owned());
+fn body_of(bytes: &[u8], page: Page) -> Result<Vec<u8>, String> {
+    if bytes.len() > page.max {
+        let path = page.path;
+        return Err(format!("the response is too large for llmlb's {path}"));
     }
     if bytes.is_empty() {
         return Err("the connection was closed without a response".to_owned());
@@ -335,8 +368,7 @@ fn parse(bytes: &[u8]) -> Result<StatusResponse, String> {
     {
         return Err("the response is incomplete".to_owned());
     }
-    let body = &response.body[..response.length.unwrap_or(response.body.len())];
-    serde_json::from_slice(body).map_err(|_| "the response is not llmlb's /status".to_owned())
+    Ok(response.body[..response.length.unwrap_or(response.body.len())].to_owned())
 }
 
 fn in_words(error: &io::Error) -> String {

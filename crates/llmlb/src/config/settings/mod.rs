@@ -40,7 +40,11 @@ pub(super) const SECTIONS: [&str; 8] = [
 ];
 
 /// Environment variables that have no setting in the configuration file.
-pub(super) const OTHER_VARIABLES: [(&str, &str); 3] = [
+pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
+    (
+        "LLMLB_ADMIN_KEY",
+        "API key of an admin, which `llmlb top --url` sends. The server does not read it.",
+    ),
     (CONFIG, "Configuration file; the flag is `--config`."),
     (
         LOCK_DIR,

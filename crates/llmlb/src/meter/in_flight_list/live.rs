@@ -120,3 +120,109 @@ impl InterruptedRequest {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::super::row::RequestState;
+    use super::super::{Request, RowPool};
+    use super::*;
+    use crate::endpoint::Api;
+    use crate::meter::usage::TokenUsage;
+
+    fn request(id: Uuid, request_id: &str) -> Request<'_> {
+        Request {
+            record_id: id,
+            request_id,
+            path: "/v1/chat/completions",
+            api: Api::Chat,
+            key: Some("alice"),
+            team: None,
+        }
+    }
+
+    fn list(dir: &tempfile::TempDir) -> Arc<InFlightList> {
+        Arc::new(InFlightList::create(dir.path(), None, "test:1").unwrap())
+    }
+
+    #[test]
+    fn oldest_requests_are_listed_first_until_they_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = list(&dir);
+        let pool = Arc::new(RowPool::new(Arc::clone(&list)));
+        // More than a segment.
+        let ids: Vec<_> = (0..40).map(|_| Uuid::now_v7()).collect();
+        let names: Vec<_> = (0..40).map(|number| format!("request-{number}")).collect();
+        let listed = ids.iter().zip(&names).rev();
+        let mut rows: Vec<_> = listed
+            .map(|(id, name)| pool.add(&request(*id, name)).unwrap())
+            .collect();
+        let live = list.live(3);
+        let shown: Vec<_> = live.oldest.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!(shown, ["request-0", "request-1", "request-2"]);
+        assert_eq!(live.count, 40);
+        assert_eq!(live.oldest[0].key.as_deref(), Some("alice"));
+        assert_eq!(
+            (live.oldest[0].backend.as_deref(), live.oldest[0].has_begun),
+            (None, false)
+        );
+        rows.pop();
+        assert_eq!(list.live(3).oldest[0].id, "request-1");
+        drop(rows);
+        assert_eq!(list.live(3), LiveList::default());
+    }
+
+    #[test]
+    fn tokens_are_summed_by_backend() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = list(&dir);
+        let pool = Arc::new(RowPool::new(Arc::clone(&list)));
+        let rows: Vec<_> = (0..3)
+            .map(|_| pool.add(&request(Uuid::now_v7(), "id")).unwrap())
+            .collect();
+        let usage = TokenUsage {
+            prompt: 10,
+            completion: 4,
+            ..TokenUsage::default()
+        };
+        for row in &rows {
+            row.note_state(&RequestState {
+                usage,
+                ..RequestState::default()
+            });
+        }
+        assert!(list.tokens_by_backend().is_empty(), "no backend has them");
+        rows[0].note_served_by(Some(BackendId(7)));
+        rows[1].note_served_by(Some(BackendId(7)));
+        assert_eq!(list.tokens_by_backend()[&BackendId(7)], (20, 8));
+        rows[1].note_served_by(None);
+        assert_eq!(list.tokens_by_backend()[&BackendId(7)], (10, 4));
+    }
+
+    #[test]
+    fn reader_never_sees_a_mixture_of_two_requests() {
+        let dir = tempfile::tempdir().unwrap();
+        let list = list(&dir);
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let pool = Arc::new(RowPool::new(Arc::clone(&list)));
+                for number in 0..20_000 {
+                    let name = format!("request-{number}");
+                    let row = pool.add(&request(Uuid::now_v7(), &name)).unwrap();
+                    row.note_model(&name);
+                    row.note_backend(&name, None);
+                }
+                is_done.store(true, Ordering::Release);
+            });
+            while !is_done.load(Ordering::Acquire) {
+                for live in list.live(10).oldest {
+                    for text in [&live.model, &live.backend].into_iter().flatten() {
+                        assert_eq!(*text, live.id);
+                    }
+                }
+            }
+        });
+    }
+}

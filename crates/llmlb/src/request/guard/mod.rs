@@ -294,6 +294,7 @@ impl RequestGuard {
     /// mark, the usage record is persisted before this method returns.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         let (passed, saw_end) = self.metering.pass(data);
+        self.note_first_byte();
         // Clients treat the end mark as the end of the stream, so the usage record is persisted
         // before the end mark is forwarded.
         if saw_end && self.outcome.is_none() {
@@ -363,7 +364,8 @@ impl RequestGuard {
     }
 
     /// Adds the request to the sums of its backends.
-    fn note_traffic(&self, outcome: Outcome) {
+    fn note_traffic(&mut self, outcome: Outcome) {
+        self.note_first_byte();
         for attempt in &self.route.failed {
             attempt.backend.traffic.note_failed();
         }
@@ -373,17 +375,22 @@ impl RequestGuard {
         if let Some(usage) = &self.metering.usage {
             backend.traffic.note_tokens(usage.prompt, usage.completion);
         }
-        if let (Some(sent), Some(first)) = (self.route.sent_at, self.metering.first_byte) {
-            backend
-                .traffic
-                .note_first_byte(first.saturating_duration_since(sent));
-        }
         if outcome == Outcome::Cut || self.status >= 500 {
             backend.traffic.note_failed();
         }
         // The tokens are counted now, so they no longer count as those of a request in flight.
         if let Some(row) = &self.row {
             row.note_served_by(None);
+        }
+    }
+
+    /// Adds the time until the first byte of the response to the sums of its backend, once.
+    fn note_first_byte(&mut self) {
+        if let (Some(backend), Some(first)) = (&self.route.backend, self.metering.first_byte)
+            && let Some(sent) = self.route.sent_at.take()
+        {
+            let after = first.saturating_duration_since(sent);
+            backend.traffic.note_first_byte(after);
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct RequestRoute {
     pub(crate) served_model: Option<String>,
     /// The backend that the request was sent to last, or whose response the client gets.
     pub(crate) backend: Option<Arc<Backend>>,
-    /// Time at which the request was sent to `backend`.
+    /// Time at which the request was sent to `backend`; `None` once the first byte of its response is noted.
     pub(super) sent_at: Option<Instant>,
     /// A backend received the request, and may be working on it.
     is_delivered: bool,
