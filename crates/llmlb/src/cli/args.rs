@@ -21,7 +21,7 @@ Examples:
   llmlb usage deliver --to URL                     deliver usage records, each exactly once
 
 Settings: llmlb.toml in the current directory, then LLMLB_* in the environment, then flags.
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not running (status -p).";
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not running (status -p, top).";
 
 /// OpenAI-compatible load balancer in front of many LLM servers, one instance per port.
 #[derive(Debug, Parser)]

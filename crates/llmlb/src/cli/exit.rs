@@ -8,7 +8,7 @@ pub(super) const DONE: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 /// Wrong usage.
 pub(super) const USAGE: u8 = 2;
-/// `status -p PORT`: no server runs on the port.
+/// `status -p PORT`, `top`: no server runs.
 pub(super) const NOT_RUNNING: u8 = 3;
 
 /// Error of a verb: exit code, message, and hints with commands to type.
