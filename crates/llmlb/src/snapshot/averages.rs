@@ -125,23 +125,17 @@ mod tests {
 
     #[test]
     fn rate_is_that_of_the_last_ten_seconds() {
-        let same = |total: &u64| *total;
-        assert_eq!(rate(&samples(&[]), same), 0.0);
-        assert_eq!(rate(&samples(&[7]), same), 0.0);
-        assert_eq!(rate(&samples(&[0, 4]), same), 4.0);
-        let burst: Vec<u64> = (0..100)
-            .map(|second| if second < 95 { 0 } else { 30 })
-            .collect();
-        assert_eq!(rate(&samples(&burst), same), 3.0);
-        let over: Vec<u64> = (0..100)
-            .map(|second| if second < 80 { 0 } else { 30 })
-            .collect();
-        assert_eq!(rate(&samples(&over), same), 0.0);
-        assert_eq!(
-            rate(&samples(&[9, 2]), same),
-            0.0,
-            "a sum that became smaller"
-        );
+        let rate_of = |values: &[u64]| rate(&samples(values), |total| *total).to_string();
+        assert_eq!(rate_of(&[]), "0");
+        assert_eq!(rate_of(&[7]), "0");
+        assert_eq!(rate_of(&[0, 4]), "4");
+        let growth_at = |at: u64| -> Vec<u64> {
+            let value = |second| if second < at { 0 } else { 30 };
+            (0..100).map(value).collect()
+        };
+        assert_eq!(rate_of(&growth_at(95)), "3");
+        assert_eq!(rate_of(&growth_at(80)), "0");
+        assert_eq!(rate_of(&[9, 2]), "0", "a sum that became smaller");
     }
 
     #[test]

@@ -122,6 +122,8 @@ impl Snapshots {
 
     /// Samples the counters until the channel is closed, and makes a snapshot while there are viewers.
     fn run(&self, ended: &Receiver<()>) {
+        // The first sample is that of a server without requests, so that the first tokens count.
+        self.lock().averages.sample(&self.sources, Instant::now());
         while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(EVERY) {
             self.lock().averages.sample(&self.sources, Instant::now());
             if self.viewers.load(Ordering::Relaxed) > 0 {

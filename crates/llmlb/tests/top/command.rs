@@ -63,7 +63,7 @@ fn exit_code_says_that_no_server_runs() {
         "{finished:?}"
     );
     sandbox.run("top --once").assert_code(3);
-    let [one, other] = [sandbox.serve("--demo -p 0"), sandbox.serve("--demo -p 0")];
+    let [one, other] = [sandbox.serve("--demo"), sandbox.serve("--demo")];
     let finished = sandbox.run("top --once");
     finished.assert_code(2);
     let [low, high] = [one.port().min(other.port()), one.port().max(other.port())];

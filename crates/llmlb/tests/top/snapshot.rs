@@ -106,9 +106,15 @@ fn snapshot_agrees_with_what_was_sent_and_has_the_documented_fields() {
     let (_, section) = page.split_once("\n## GET /dashboard/snapshot\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    // Objects that can be `null` have rows of their own.
+    let is_object = |name: &String| {
+        let inner = format!("{name}.");
+        found.iter().any(|path| path.starts_with(&inner))
+    };
     let named: BTreeSet<String> = rows
         .filter_map(|row| row.split(" | ").next())
         .flat_map(|cell| cell.split('`').step_by(2).map(str::to_owned))
+        .filter(|name| !is_object(name))
         .collect();
     assert_eq!(found, named, "in docs/status-json.md");
 

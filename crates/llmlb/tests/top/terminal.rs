@@ -18,10 +18,11 @@ impl Terminal {
         let size = [width.to_string(), height.to_string()];
         let shell = ["new-session", "-d", "-x", &size[0], "-y", &size[1], "sh"];
         let mut command = world.sandbox.command_of("tmux", &[]);
-        command.env("PS1", "ready> ").env("TERM", "xterm-256color");
+        command.env("TERM", "xterm-256color");
         let started = terminal.run_in(command, &shell);
         assert!(started.0, "{}", started.1);
-        terminal.until("ready>");
+        terminal.keys(&["echo ready-$((6*7))", "Enter"]);
+        terminal.until("ready-42");
         terminal
     }
 
@@ -151,7 +152,8 @@ fn restart_of_the_server_is_shown() {
     terminal.until("q quit");
     assert_eq!(world.server.stop(), Some(0));
     terminal.until("no connection since");
-    let again = world.sandbox.serve(&format!("--demo -p {port}"));
+    let mut command = world.sandbox.command(&format!("serve --demo -p {port}"));
+    let again = world.sandbox.serve_with(&mut command);
     let screen = terminal.until("server restarted");
     assert!(screen.contains(&again.pid().to_string()), "{screen}");
     assert!(screen.contains("demo-fast"), "{screen}");

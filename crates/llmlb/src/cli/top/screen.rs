@@ -151,12 +151,11 @@ fn server(snapshot: &Snapshot, theme: Theme) -> Line<'static> {
     } else {
         Tone::Warning
     };
-    let text = |text: String| Span::raw(text);
     Line::from(vec![
         Span::styled(format!(" llmlb {}", snapshot.llmlb_version), theme.title()),
-        text(format!("  {}  port {}  ", snapshot.instance, snapshot.port)),
+        Span::raw(format!("  {}  port {}  ", snapshot.instance, snapshot.port)),
         Span::styled(snapshot.state.clone(), theme.style(tone)),
-        text(format!(
+        Span::raw(format!(
             "  up {}  {} UTC",
             words::seconds(snapshot.uptime_s),
             words::clock(&snapshot.at)

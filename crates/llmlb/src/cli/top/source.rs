@@ -119,7 +119,7 @@ fn only_port() -> Result<u16, Failure> {
 /// Requests a snapshot from the server that holds the lock of a port. The server may have been restarted
 /// since the last one, at another address.
 fn fetch_local(port: u16) -> Result<Vec<u8>, FetchError> {
-    let failed = |why: String| FetchError::Failed(why);
+    let failed = FetchError::Failed;
     let status = lock::store()
         .status(&lock::key(port))
         .map_err(|error| failed(error.to_string()))?;

@@ -90,7 +90,7 @@ mod tests {
         ] {
             assert_eq!(count(given), shown);
         }
-        assert_eq!((rate(3.14), rate(1234.5)), ("3.1".into(), "1234".into()));
+        assert_eq!((rate(3.2), rate(1234.5)), ("3.2".into(), "1234".into()));
         assert_eq!(milliseconds(12.3), "12 ms");
         assert_eq!(milliseconds(12_345.0), "12.3 s");
         assert_eq!(seconds(59), "59s");
