@@ -160,11 +160,12 @@ impl App {
             division,
             pool,
             (opened.meter, opened.keys, limiter),
-            usage,
-            issuer_store,
+            (usage, issuer_store),
             &workers_config,
-            listener.local_addr()?.port(),
-            dashboard_stores(config, demo, &instance),
+            (
+                listener.local_addr()?.port(),
+                dashboard_stores(config, demo, &instance),
+            ),
         )?;
         let shared = Arc::new(Shared { tls, ..shared });
         let data = data_dir::find(config.usage.data_dir.as_deref(), demo);
@@ -288,11 +289,9 @@ fn shared(
     division: &Division,
     pool: Arc<Pool>,
     (meter, keys, limiter): (Meter, Arc<KeyTable>, Arc<Limiter>),
-    usage: Option<Arc<exporter::ExportState>>,
-    issuer_store: Option<IssuerStore>,
+    (usage, issuer_store): (Option<Arc<exporter::ExportState>>, Option<IssuerStore>),
     workers: &WorkerConfig,
-    port: u16,
-    stores: Stores,
+    (port, stores): (u16, Stores),
 ) -> io::Result<Shared> {
     let server = &config.server;
     let proxies = &server.trusted_proxies;

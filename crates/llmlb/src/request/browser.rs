@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use http::uri::Authority;
 use http::{HeaderValue, StatusCode, header, request};
 
 use super::Refusal;
@@ -66,7 +67,7 @@ pub(crate) fn refuse_foreign_pages(
 /// Rejects a request that was not sent by a page of this server itself: the dashboard, and no other page on this
 /// machine or elsewhere. Browsers send `Origin` with every request that changes something.
 pub(crate) fn require_own_page(known: &KnownHosts, head: &request::Parts) -> Result<(), Refusal> {
-    let host = head.uri.authority().map(|authority| authority.as_str());
+    let host = head.uri.authority().map(Authority::as_str);
     let host = host.or_else(|| text(head.headers.get(header::HOST)?));
     let mut origins = head.headers.get_all(header::ORIGIN).iter();
     let origin = origins.next().filter(|_| origins.next().is_none());

@@ -34,6 +34,9 @@ export async function problem(response) {
   }
 }
 
+/// True if the server rejected a request because the user is not an operator, and not for another reason.
+const asksForKey = (response) => response.headers.get('x-llmlb-error') === 'forbidden';
+
 /// Sends a request. Throws `Denied` if the server does not admit this user.
 export async function request(path, options = {}) {
   const headers = { ...options.headers };
@@ -41,6 +44,7 @@ export async function request(path, options = {}) {
   const response = await fetch(path, { cache: 'no-store', credentials: 'omit', redirect: 'error', ...options, headers });
   if (response.ok) return response;
   const why = await problem(response);
+  if (asksForKey(response)) throw new Denied(key ? 'The server does not accept this key: it is not an API key for admins.' : 'From other machines, and through a proxy, the dashboard needs an API key for admins.');
   if (response.status === 401 || response.status === 403) throw new Denied(why);
   throw new Error(why);
 }

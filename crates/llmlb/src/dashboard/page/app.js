@@ -80,7 +80,7 @@ function lost(why) {
 
 function denied(why) {
   show('denied', 'Not signed in');
-  text($('login-why'), api.apiKey() ? `The server did not accept this key: ${why}` : why);
+  text($('login-why'), why);
   api.signOut();
   $('logout').hidden = true;
   $('content').hidden = true;
