@@ -55,7 +55,7 @@ pub(crate) struct RecentErrors {
 }
 
 impl RecentErrors {
-    pub(super) fn note(&self, error: RecentError<'_>) {
+    pub(super) fn note(&self, error: &RecentError<'_>) {
         let is_of_client = (400..500).contains(&error.status);
         let errors = if is_of_client {
             &self.of_clients
@@ -83,7 +83,7 @@ impl RecentErrors {
 }
 
 impl ErrorReport {
-    fn new(error: RecentError<'_>) -> Self {
+    fn new(error: &RecentError<'_>) -> Self {
         let short = |text: &str, max| text::plain(&text::shortened(text, max)).into_owned();
         let name = |text: Option<&str>| text.map(|text| short(text, MAX_NAME));
         Self {
@@ -110,7 +110,7 @@ mod tests {
     fn errors_of_clients_do_not_push_out_those_of_backends() {
         let errors = RecentErrors::default();
         let note = |second, status, id: &str| {
-            errors.note(RecentError {
+            errors.note(&RecentError {
                 at: SystemTime::UNIX_EPOCH + Duration::from_secs(second),
                 id,
                 status,

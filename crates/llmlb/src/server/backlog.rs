@@ -281,7 +281,7 @@ impl Outgoing {
         let events = response.extensions_mut().remove::<EventBody>();
         response.map(|body| {
             let mut outgoing = Self::new(body, is_shared, backlog, memory);
-            outgoing.events = events.and_then(|events| events.into_stream());
+            outgoing.events = events.and_then(EventBody::into_stream);
             outgoing
         })
     }

@@ -37,8 +37,7 @@ fn first_hour(now: SystemTime) -> SystemTime {
     let since = now
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
-    let into_hour = Duration::from_secs(since.as_secs() % HOUR.as_secs());
-    let start = Duration::from_secs(since.as_secs()) - into_hour;
+    let start = Duration::from_secs(since.as_secs() / HOUR.as_secs() * HOUR.as_secs());
     SystemTime::UNIX_EPOCH + start.saturating_sub(HOUR * (HOURS - 1))
 }
 

@@ -63,12 +63,13 @@ fn show(
             while !is_changed && event::poll(TICK)? {
                 is_changed = true;
                 match event::read()? {
-                    Event::Key(pressed) if pressed.kind != KeyEventKind::Release => {
-                        if key(pressed).is_some_and(|key| !view.press(key)) {
-                            return Ok(());
-                        }
+                    Event::Key(pressed)
+                        if pressed.kind != KeyEventKind::Release
+                            && key(pressed).is_some_and(|key| !view.press(key)) =>
+                    {
+                        return Ok(());
                     }
-                    _ => {} // The terminal has another size.
+                    _ => {} // A key that does not quit, or another size of the terminal.
                 }
             }
         }

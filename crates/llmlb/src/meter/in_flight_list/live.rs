@@ -4,8 +4,8 @@
 //! it: every text has a checksum, every number is one word, and a row whose id changed meanwhile is skipped.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Weak};
 
 use uuid::Uuid;
 
@@ -85,7 +85,7 @@ impl InFlightList {
 
     fn segments(&self) -> Vec<Arc<MappedWords>> {
         let segments = lock(&self.segments);
-        segments.iter().filter_map(|weak| weak.upgrade()).collect()
+        segments.iter().filter_map(Weak::upgrade).collect()
     }
 }
 

@@ -405,7 +405,7 @@ impl RequestGuard {
         let backend = backend.or(last_failure.map(|attempt| &attempt.backend));
         let message = self.message.as_deref();
         let message = message.or(last_failure.map(|attempt| attempt.why.as_str()));
-        self.accounting.errors.note(RecentError {
+        self.accounting.errors.note(&RecentError {
             at: SystemTime::now(),
             id: self.identity.id.to_str().unwrap_or_default(),
             status: self.status,
