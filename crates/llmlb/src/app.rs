@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::atomic_duration::AtomicDuration;
 use crate::balance::{Backend, IssuerQueue, Pool, PoolConfig};
 use crate::config::{self, Config, ConfigStatus, Flags, env};
+use crate::dashboard::{Dashboard, SpoolAccess, Stores};
 use crate::data_dir;
 use crate::demo;
 use crate::descriptors::Division;
@@ -23,16 +24,17 @@ use crate::forward::Via;
 use crate::health::Watcher;
 use crate::issuer_file::IssuerFile;
 use crate::issuer_store::IssuerStore;
-use crate::keys::{KeyTable, KeyWatch};
+use crate::keys::{KeyStore, KeyTable, KeyWatch};
 use crate::limits::Limiter;
 use crate::memory_budget::Budget;
 use crate::meter::Meter;
 use crate::otlp::SpanExporter;
 use crate::recent::Recent;
 use crate::reload::{Reloader, Reloads};
-use crate::request::{Cancelled, Counter, LineStyle, LogSink};
+use crate::request::{Cancelled, Counter, LineStyle, LogSink, RecentErrors};
 use crate::request_settings::RequestSettings;
 use crate::server::{ClientConnections, Shared, WorkerConfig, Workers};
+use crate::snapshot::{SnapshotThreads, Snapshots, Sources};
 use crate::sys::{self, signals::Signals};
 use crate::tls::{self, TlsConfig};
 use crate::upstream::{AddressLimit, Connector};
@@ -71,6 +73,7 @@ pub(crate) struct App {
     /// Writer of issued ids; `None` without a data directory.
     issuer_file: Option<IssuerFile>,
     _key_watch: Option<KeyWatch>,
+    _snapshots: SnapshotThreads,
     workers_config: WorkerConfig,
     /// Tasks of the probes and of the demo's backends, which the shutdown stops.
     tasks: TaskTracker,
@@ -146,7 +149,8 @@ impl App {
             watcher.discover(listener.local_addr()?.port()).await;
         }
         let workers_config = worker_config(config, connector.clone(), via, log);
-        let (exporter, usage) = start_exporter(config, demo, opened.meter.instance())?;
+        let instance = opened.meter.instance().to_owned();
+        let (exporter, usage) = start_exporter(config, demo, &instance)?;
         let spans = SpanExporter::start(&config.telemetry, opened.meter.instance())?;
         let limiter = start_limiter(config, demo, &opened)?;
         if let Some(tls) = &tls {
@@ -158,16 +162,21 @@ impl App {
             division,
             pool,
             (opened.meter, opened.keys, limiter),
-            usage,
-            issuer_store,
+            (usage, issuer_store),
             &workers_config,
-        );
+            (
+                listener.local_addr()?.port(),
+                dashboard_stores(config, demo, &instance),
+            ),
+        )?;
         let queue = spans.as_ref().map(SpanExporter::queue);
         let shared = Arc::new(Shared {
             tls,
             spans: queue,
             ..shared
         });
+        let data = data_dir::find(config.usage.data_dir.as_deref(), demo);
+        let snapshots = shared.snapshots.start(data)?;
         let workers = Workers::start(config.server.workers, &listener, &shared, &workers_config)?;
         let drain_timeout = Arc::new(AtomicDuration::new(config.server.drain_timeout));
         let reloaded = Arc::new(Notify::new());
@@ -192,6 +201,7 @@ impl App {
             spans,
             issuer_file,
             _key_watch: opened.key_watch,
+            _snapshots: snapshots,
             workers_config,
             tasks,
             stop_probes,
@@ -294,35 +304,67 @@ fn shared(
     division: &Division,
     pool: Arc<Pool>,
     (meter, keys, limiter): (Meter, Arc<KeyTable>, Arc<Limiter>),
-    usage: Option<Arc<exporter::ExportState>>,
-    issuer_store: Option<IssuerStore>,
+    (usage, issuer_store): (Option<Arc<exporter::ExportState>>, Option<IssuerStore>),
     workers: &WorkerConfig,
-) -> Shared {
+    (port, stores): (u16, Stores),
+) -> io::Result<Shared> {
     let server = &config.server;
     let proxies = &server.trusted_proxies;
-    Shared {
+    let (meter, requests) = (Arc::new(meter), Counter::default());
+    let (started, errors) = (Instant::now(), Arc::<RecentErrors>::default());
+    let snapshots = Snapshots::new(Sources {
+        port,
+        started,
+        draining: workers.drain.clone(),
+        pool: Arc::clone(&pool),
+        requests: requests.clone(),
+        errors: Arc::clone(&errors),
+        meter: Arc::clone(&meter),
+        export: usage.clone(),
+        keys: Arc::clone(&keys),
+        limiter: Arc::clone(&limiter),
+    });
+    let dashboard = Dashboard::new(Arc::clone(&pool), Arc::clone(&keys), stores)?;
+    Ok(Shared {
         contention: pool.contention(server.stall_timeout),
         pool,
-        requests: Counter::default(),
+        requests,
         recent: Recent::new(server.workers),
         spans: None,
         connections: Arc::new(ClientConnections::new(division, proxies.clone())),
         backend_connections: Arc::clone(workers.connector.connections()),
         address_limit: Arc::new(AddressLimit::new(division, proxies.clone())),
-        started: Instant::now(),
+        started,
         budget: Arc::new(Budget::new(server.body_memory)),
         tls: None,
         dropped_headers: Arc::default(),
         cancelled: Arc::new(Cancelled::new(server.max_resets)),
         keys,
         refused: Arc::default(),
-        meter: Arc::new(meter),
+        errors,
+        snapshots: Arc::new(snapshots),
+        meter,
         metrics: Arc::default(),
         limiter,
         config: Arc::new(ConfigStatus::new(config)),
         usage,
         issuer_store,
         draining: workers.drain.clone(),
+        dashboard,
+    })
+}
+
+/// Returns the files that actions of the dashboard change. The demo changes no API keys: it has none of its own.
+fn dashboard_stores(config: &Config, demo: bool, instance: &str) -> Stores {
+    let data = data_dir::find(config.usage.data_dir.as_deref(), demo);
+    let spool = data.as_ref().filter(|_| config.usage.enabled);
+    Stores {
+        spool: spool.map(|data| SpoolAccess {
+            data: data.clone(),
+            fleet: config.fleet.clone(),
+            instance: instance.to_owned(),
+        }),
+        keys: data.filter(|_| !demo).map(|data| KeyStore::new(&data)),
     }
 }
 

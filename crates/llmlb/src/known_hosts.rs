@@ -49,6 +49,18 @@ impl KnownHosts {
         }
     }
 
+    /// True if the configuration names this host, or the host is this machine's name. False for `localhost`: every
+    /// port of this machine may have a page.
+    pub(crate) fn is_named(&self, host: &str) -> bool {
+        match Host::parse(host) {
+            Host::Address(address) => self.addresses.contains(&address),
+            Host::Name(name) => {
+                let mut names = self.names.iter();
+                names.any(|known| known.eq_ignore_ascii_case(name))
+            }
+        }
+    }
+
     /// True for `localhost` and the configured names, which DNS rebinding cannot use. Other names
     /// without a dot, and names under `.local`, can be claimed by any device on the local network,
     /// so they are not allowed.

@@ -14,6 +14,8 @@ pub(crate) struct RequestSettings {
     /// Host names of a private server, which rejects requests of foreign web pages. `None` if the
     /// server is public: not bound to loopback, or with `server.allow_public`.
     pub(crate) private_hosts: Option<KnownHosts>,
+    /// Host names of this server, for the dashboard: its data is also on a public server not for foreign web pages.
+    pub(crate) hosts: KnownHosts,
     pub(crate) unknown_endpoints: UnknownEndpoints,
     pub(crate) limits: LimitMode,
     /// Reverse proxies whose reports of their clients' addresses are trusted
@@ -79,7 +81,8 @@ impl RequestSettings {
         };
         Self {
             max_body: server.max_body,
-            private_hosts: is_private.then(|| KnownHosts::new(&server.hosts, machine)),
+            private_hosts: is_private.then(|| KnownHosts::new(&server.hosts, machine.clone())),
+            hosts: KnownHosts::new(&server.hosts, machine),
             unknown_endpoints: server.unknown_endpoints,
             limits: server.limits,
             proxies: server.trusted_proxies.clone(),

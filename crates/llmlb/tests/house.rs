@@ -73,6 +73,8 @@ const LAYERS: &[&str] = &[
     "request",
     "forward",
     "health",
+    "snapshot",
+    "dashboard",
     "server",
     "demo",
     "reload",

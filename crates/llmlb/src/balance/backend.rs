@@ -12,6 +12,7 @@ use super::endpoints::{EndpointKey, Endpoints};
 use super::model::Models;
 use super::stats::BackendStats;
 use super::suspicion::Suspicion;
+use super::traffic::Traffic;
 use super::usage_opt_outs::UsageOptOuts;
 use crate::backend_id::BackendId;
 use crate::config::{self, Kind};
@@ -36,6 +37,8 @@ pub(crate) struct Backend {
     pub(crate) health: Arc<BackendHealth>,
     pub(super) learned: Arc<Learned>,
     pub(super) stats: Arc<BackendStats>,
+    /// Sums of what the backend has served.
+    pub(crate) traffic: Arc<Traffic>,
 }
 
 /// Settings of a backend. A reload of the configuration that changes them replaces the [`Backend`] by one
@@ -164,6 +167,7 @@ impl Backend {
             health: Arc::default(),
             learned: Arc::default(),
             stats: Arc::default(),
+            traffic: Arc::default(),
         }
         .with_fixed_models()
     }
@@ -184,6 +188,7 @@ impl Backend {
         self.health = Arc::clone(&old.health);
         self.learned = Arc::clone(&old.learned);
         self.stats = Arc::clone(&old.stats);
+        self.traffic = Arc::clone(&old.traffic);
         self
     }
 
@@ -342,8 +347,19 @@ impl Backend {
         self.lock().state.clone()
     }
 
+    /// True if the backend may get requests, unless it is ejected.
     pub(crate) fn is_up(&self) -> bool {
         self.stats.is_up()
+    }
+
+    /// True if the last probe or request found that the backend responds. A drained backend responds too.
+    pub(crate) fn responds(&self) -> bool {
+        self.stats.responds()
+    }
+
+    /// True if an operator has drained the backend: it gets no further requests until it is undrained.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.stats.is_drained()
     }
 
     /// Replaces the state of the backend and returns the old state. When the backend comes up,

@@ -29,6 +29,7 @@ mod slot;
 mod stats;
 mod suspicion;
 mod table;
+mod traffic;
 mod usage_opt_outs;
 mod wait_key;
 
@@ -57,6 +58,7 @@ pub(crate) use route::Route;
 pub(crate) use slot::Slot;
 pub(crate) use suspicion::{Evidence, Fault};
 pub(crate) use table::Table;
+pub(crate) use traffic::TrafficTotals;
 
 /// Settings of a pool.
 #[derive(Clone, Debug)]

@@ -88,6 +88,11 @@ impl Pool {
         self.queue.len()
     }
 
+    /// Number of requests that wait for a slot of each of the backends.
+    pub(crate) fn waiting_for(&self, backends: &[Arc<Backend>]) -> Vec<usize> {
+        self.queue.waiting_for(backends)
+    }
+
     /// True if the pool has a backend at this address, so that discovery does not probe the address
     /// again.
     pub(crate) fn has_backend_at(&self, url: &BackendUrl) -> bool {
@@ -123,6 +128,17 @@ impl Pool {
         if self.set_state(backend, down.clone()) != down {
             tracing::warn!("backend {} at {} is down: {why}", backend.name, backend.url);
         }
+    }
+
+    /// Drains a backend, so that it gets no further requests, or ends its drain. Requests in flight finish, and
+    /// waiting requests are routed anew. Returns the backend and its old state; `None` if no backend has the name.
+    pub(crate) fn set_drained(&self, name: &str, is_drained: bool) -> Option<(Arc<Backend>, bool)> {
+        let mut found = None;
+        self.change(|list, _| {
+            let backend = list.iter().find(|one| one.name == name);
+            found = backend.map(|one| (Arc::clone(one), one.stats.set_drained(is_drained)));
+        });
+        found
     }
 
     /// Counts a response that a client may have provoked. Ejects the backend if the evidence is sufficient
@@ -303,6 +319,7 @@ impl Pool {
                 let backend = route.backend(*index);
                 backend.health.refuses_connections()
                     && !backend.is_removed()
+                    && !backend.is_drained()
                     && !tried.contains(&backend.id)
             })
             .find_map(|index| Slot::acquire(route, index, ChoiceReason::LastResort))

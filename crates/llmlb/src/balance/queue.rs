@@ -85,6 +85,23 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed)
     }
 
+    /// Number of waiting requests that each of the backends may serve. A request that waits for several
+    /// backends counts for each.
+    pub(super) fn waiting_for(&self, backends: &[Arc<Backend>]) -> Vec<usize> {
+        let mut counts = vec![0; backends.len()];
+        if self.len() == 0 {
+            return counts; // The usual case, which takes no lock.
+        }
+        for (key, waiting) in self.lock().lane_lengths() {
+            for (count, backend) in counts.iter_mut().zip(backends) {
+                if key.may_use(backend) {
+                    *count += waiting;
+                }
+            }
+        }
+        counts
+    }
+
     /// Joins the queue. `key` is called under the lock, so that the waiter misses no change of its route.
     /// A full queue rejects the newest request of the address with the most requests, which may be this one.
     pub(super) fn join(

@@ -129,6 +129,8 @@ impl Pool {
         self.current.set(table);
         for backend in &removed {
             backend.stats.set_removed(true);
+            // If the configuration names the backend again later, it is not drained.
+            backend.stats.set_drained(false);
             known.remember(Arc::clone(backend));
         }
         drop(known);

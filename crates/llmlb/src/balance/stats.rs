@@ -17,6 +17,8 @@ pub(super) struct BackendStats {
     /// True while the configuration does not name the backend any more. Requests in flight finish; no
     /// further request is sent, also not by requests that found their backends before the change.
     is_removed: AtomicBool,
+    /// True if an operator has drained the backend: requests in flight finish, and no further request is sent.
+    is_drained: AtomicBool,
     /// True if the table of missing endpoints may have an entry. While false, the selection of a
     /// backend skips the lookup in that table.
     lacks_any: AtomicBool,
@@ -34,7 +36,22 @@ pub(super) struct BackendStats {
 
 impl BackendStats {
     pub(super) fn is_up(&self) -> bool {
+        self.responds() && !self.is_drained()
+    }
+
+    /// True if the last probe or request found that the backend responds. A drained backend responds too.
+    pub(super) fn responds(&self) -> bool {
         self.is_up.load(Ordering::Relaxed) && !self.is_removed()
+    }
+
+    /// True if an operator has drained the backend.
+    pub(super) fn is_drained(&self) -> bool {
+        self.is_drained.load(Ordering::Relaxed)
+    }
+
+    /// Returns the old value.
+    pub(super) fn set_drained(&self, is_drained: bool) -> bool {
+        self.is_drained.swap(is_drained, Ordering::SeqCst)
     }
 
     pub(super) fn is_removed(&self) -> bool {

@@ -25,7 +25,7 @@ pub(crate) struct Table {
     routes: Routes,
     /// Routes of requests that only Ollama can serve.
     ollama: Routes,
-    /// Every model of a backend that is up, once, as its first backend describes it; then the
+    /// Every model of a backend that is up and not drained, once, as its first backend describes it; then the
     /// aliases.
     models: Vec<Model>,
     /// Indices in `models` by name, so that a model is found without a search.
@@ -152,7 +152,8 @@ impl Table {
 /// Returns the models and aliases for `/v1/models`, each name once.
 fn models(backends: &[Arc<Backend>], aliases: &[Alias], routes: &Routes) -> Vec<Model> {
     let hidden: HashSet<&str> = aliases.iter().map(|alias| alias.name.as_str()).collect();
-    let reported = backends.iter().filter_map(|backend| match backend.state() {
+    let used = backends.iter().filter(|backend| !backend.is_drained());
+    let reported = used.filter_map(|backend| match backend.state() {
         BackendState::Up(models) => Some(models),
         BackendState::Down(_) => None,
     });

@@ -15,6 +15,7 @@ Examples:
   llmlb serve                                      use the LLM servers found on this machine
   llmlb serve --backend http://10.0.0.5:8000 --backend http://10.0.0.6:8000
   llmlb status                                     list running servers with their health
+  llmlb top                                        watch backends, requests and usage in a terminal
   llmlb stop -p 32768                              drain the server, then stop it
   llmlb explain REQUEST_ID                         show why a request went to its backend
   llmlb key add alice --rpm 60                     create an API key; all clients then need one
@@ -22,7 +23,7 @@ Examples:
   llmlb usage deliver --to URL                     deliver usage records, each exactly once
 
 Settings: llmlb.toml in the current directory, then LLMLB_* in the environment, then flags.
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not running (status -p).";
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not running (status -p, top).";
 
 /// OpenAI-compatible load balancer in front of many LLM servers, one instance per port.
 #[derive(Debug, Parser)]
@@ -51,6 +52,9 @@ pub(super) enum Verb {
     Status(Status),
     /// Show why a request went to its backend, and what it took
     Explain(Explain),
+    /// Show the state of a running server in a terminal, refreshed every second
+    #[cfg(feature = "top")]
+    Top(Top),
     /// Check the configuration without starting a server
     Check(Check),
     /// Create, list, revoke and rotate the API keys of clients
@@ -126,6 +130,26 @@ pub(super) struct Status {
 
     /// Print JSON (docs/status-json.md)
     #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[cfg(feature = "top")]
+#[derive(Debug, clap::Args)]
+pub(super) struct Top {
+    /// Port of a server on this machine [default: that of the only server]
+    #[arg(short, long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) port: Option<u16>,
+
+    /// URL of a server; an API key of an admin is read from LLMLB_ADMIN_KEY
+    #[arg(long, value_name = "URL", conflicts_with = "port")]
+    pub(super) url: Option<String>,
+
+    /// Print the state once, as text; also if stdin or stdout is no terminal
+    #[arg(long)]
+    pub(super) once: bool,
+
+    /// Print the state once, as JSON (docs/status-json.md)
+    #[arg(long, conflicts_with = "once")]
     pub(super) json: bool,
 }
 

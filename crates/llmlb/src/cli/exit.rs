@@ -8,7 +8,7 @@ pub(super) const DONE: u8 = 0;
 pub(super) const FAILED: u8 = 1;
 /// Wrong usage.
 pub(super) const USAGE: u8 = 2;
-/// Exit code of `status -p PORT` if no server runs on the port.
+/// Exit code of `status -p PORT` and `top` if no server runs.
 pub(super) const NOT_RUNNING: u8 = 3;
 
 /// Error of a verb: exit code, message, and hints with commands to type.

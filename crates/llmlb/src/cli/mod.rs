@@ -21,6 +21,8 @@ mod status_client;
 mod stop;
 mod table;
 mod time;
+#[cfg(feature = "top")]
+mod top;
 mod usage;
 
 use std::process::ExitCode;
@@ -49,6 +51,8 @@ pub fn run() -> ExitCode {
         Verb::Serve(serve) => serve::serve(&serve, &log),
         Verb::Stop(stop) => stop::stop(&stop, args.quiet),
         Verb::Status(status) => status::status(&status),
+        #[cfg(feature = "top")]
+        Verb::Top(args) => top::top(&args),
         Verb::Explain(explain) => explain::explain(&explain),
         Verb::Check(check) => check::check(&check, args.quiet),
         Verb::Key(key) => key::key(&key, args.quiet),

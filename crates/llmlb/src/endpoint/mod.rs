@@ -62,7 +62,49 @@ pub(crate) enum AdminPage {
     Metrics,
     /// The last failed requests, or what is known of the request whose id the path has.
     Explain,
+    /// A snapshot of the server as JSON.
+    Snapshot,
+    /// Snapshots as an event stream.
+    Events,
+    Dashboard(DashboardPage),
 }
+
+/// Parts of the dashboard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DashboardPage {
+    /// A file of the page, one of [`DASHBOARD_FILES`]. It contains no data.
+    File(&'static str),
+    /// The operator's name and the token that actions need.
+    Session,
+    /// The list of API keys.
+    Keys,
+    Action(DashboardAction),
+}
+
+/// Actions of the dashboard, which only POST requests perform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DashboardAction {
+    Drain,
+    Undrain,
+    Resend,
+    CreateKey,
+    RevokeKey,
+}
+
+/// Files of the dashboard; the first one is the page `/dashboard` itself.
+pub(crate) const DASHBOARD_FILES: [&str; 11] = [
+    "index.html",
+    "style.css",
+    "actions.js",
+    "api.js",
+    "app.js",
+    "backends.js",
+    "charts.js",
+    "dom.js",
+    "keys.js",
+    "panels.js",
+    "playground.js",
+];
 
 /// Format in which the body of a request is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,10 +438,38 @@ fn literal(method: &Method, path: &str) -> Option<Result<Endpoint, PathError>> {
             "/status" => Some(admin(method, AdminPage::Status)),
             "/metrics" => Some(admin(method, AdminPage::Metrics)),
             EXPLAIN => Some(admin(method, AdminPage::Explain)),
-            _ => None,
+            "/dashboard/snapshot" => Some(admin(method, AdminPage::Snapshot)),
+            "/dashboard/events" => Some(admin(method, AdminPage::Events)),
+            "/dashboard" => dashboard(method, "index.html"),
+            _ => dashboard(method, path.strip_prefix("/dashboard/")?),
         };
     };
     Some(by_method(method, endpoint))
+}
+
+/// Returns the endpoint of a part of the dashboard.
+fn dashboard(method: &Method, name: &str) -> Option<Result<Endpoint, PathError>> {
+    let action = match name {
+        "drain" => DashboardAction::Drain,
+        "undrain" => DashboardAction::Undrain,
+        "resend" => DashboardAction::Resend,
+        "keys/create" => DashboardAction::CreateKey,
+        "keys/revoke" => DashboardAction::RevokeKey,
+        _ => {
+            let page = match name {
+                "session" => DashboardPage::Session,
+                "keys" => DashboardPage::Keys,
+                _ => DashboardPage::File(DASHBOARD_FILES.iter().find(|file| **file == name)?),
+            };
+            return Some(admin(method, AdminPage::Dashboard(page)));
+        }
+    };
+    let page = AdminPage::Dashboard(DashboardPage::Action(action));
+    Some(if *method == Method::POST {
+        Ok(Endpoint::own(Page::Admin(page)))
+    } else {
+        Err(PathError::MethodNotAllowed("POST"))
+    })
 }
 
 fn admin(method: &Method, page: AdminPage) -> Result<Endpoint, PathError> {

@@ -7,6 +7,7 @@
 
 mod alerts;
 mod books;
+mod resend;
 mod retention;
 mod state;
 
@@ -29,6 +30,7 @@ use crate::fleet::{Fleet, FleetError};
 use crate::{meter, receiver, sys};
 pub(crate) use alerts::{Alerts, RunEnd};
 use books::BooksCheck;
+pub(crate) use resend::{move_back, resend_failed};
 pub(crate) use retention::Housekeeping;
 pub(crate) use state::{ExportReport, ExportState};
 

@@ -252,7 +252,7 @@ impl Outbound<'_> {
 }
 
 async fn refuses_connections(context: &ForwardContext, backend: &Backend) -> bool {
-    if !backend.is_up() {
+    if !backend.responds() {
         return true;
     }
     let connecting = context.connector.connect(&backend.url);

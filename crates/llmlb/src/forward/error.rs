@@ -48,7 +48,7 @@ pub(crate) fn refusal(error: ForwardError, model: Option<&str>) -> Refusal {
             unavailable(format!("No backend could be reached ({why})."))
         }
         ForwardError::Unreachable(None) => unavailable(match model {
-            Some(model) => format!("Every backend that serves `{model}` is down."),
+            Some(model) => format!("Every backend that serves `{model}` is down or drained."),
             None => "No backend is up.".to_owned(),
         }),
         ForwardError::NoResponse(why) => Refusal::new(

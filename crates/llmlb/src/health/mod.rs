@@ -313,7 +313,7 @@ impl Watcher {
         let mut failed_probes = 0;
         loop {
             let interval = self.settings().interval;
-            let pause = if backend.is_up() && failed_probes == 0 {
+            let pause = if backend.responds() && failed_probes == 0 {
                 interval
             } else {
                 interval.min(DOWN_INTERVAL)
@@ -358,7 +358,7 @@ impl Watcher {
                         | ProbeError::HostUnreachable(_)
                         | ProbeError::OtherUser(_)
                 );
-                if backend.is_up() && is_reachable && !is_repeated {
+                if backend.responds() && is_reachable && !is_repeated {
                     tracing::debug!(backend = backend.name, "probe failed: {}", failure.why());
                     return;
                 }

@@ -77,7 +77,7 @@ impl fmt::Debug for Hasher {
 
 /// Returns 32 random bytes from the operating system. The error means that the system has no source
 /// of randomness, so no secret can be created.
-pub(super) fn random_bytes() -> Result<[u8; 32], NoRandomness> {
+pub(crate) fn random_bytes() -> Result<[u8; 32], NoRandomness> {
     let mut bytes = [0; 32];
     SystemRandom::new()
         .fill(&mut bytes)

@@ -8,6 +8,7 @@
 //! A server that has had keys never serves clients without a key until it is restarted, even if all
 //! keys are revoked or the file is deleted.
 
+mod edit;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -26,7 +27,10 @@ use jiff::Timestamp;
 
 use crate::config::{KeyLimits, KeyRights, is_among};
 
+pub(crate) use edit::NotAdded;
 pub(crate) use file::StoredKey;
+use file::StoredKeys;
+pub(crate) use hasher::random_bytes;
 pub(crate) use memo::SecretMemo;
 pub(crate) use secret::NewSecret;
 pub(crate) use store::{KeyFileError, KeyStore};
@@ -45,8 +49,8 @@ pub(crate) struct ApiKey {
     pub(crate) limits: KeyLimits,
     /// Time from which clients with the key are rejected.
     expires: Option<Timestamp>,
-    /// True if clients with the key may read the pages about the server, such as `/status`, from
-    /// other machines.
+    /// True if clients with the key may use the dashboard and read the pages about the server, such as
+    /// `/status`, from other machines.
     pub(crate) is_admin: bool,
     /// Number that identifies the key in the fair queue, where each key is one sender of requests.
     /// The number is the same after a restart.
@@ -71,6 +75,11 @@ impl ApiKey {
     pub(crate) fn allows(&self, model: &str) -> bool {
         let models = self.models.as_ref();
         models.is_none_or(|models| is_among(models, model))
+    }
+
+    /// Time from which the key is rejected.
+    pub(crate) fn expires(&self) -> Option<Timestamp> {
+        self.expires
     }
 
     pub(crate) fn models(&self) -> Option<&[String]> {

@@ -133,6 +133,12 @@ impl KeyTable {
         Ok(found.key)
     }
 
+    /// True if the configuration file declares a key with this name.
+    pub(crate) fn is_configured(&self, name: &str) -> bool {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.configured.iter().any(|key| key.rights.name == name)
+    }
+
     /// Replaces the keys that the configuration file declares, after a reload.
     pub(crate) fn set_configured(&self, configured: Vec<ConfiguredKey>) {
         self.change(|sources| sources.configured = configured);

@@ -46,6 +46,7 @@ pub(crate) use demand::{OutputDemand, TokenDemand};
 pub(crate) use exceeded::{Exceeded, LimitKind};
 pub(crate) use key_usage::Now;
 pub(crate) use rates::Rates;
+pub(crate) use status::LimitUse;
 
 /// Maximum number of keys with a state. Keys are configured, and records name them, so only programs
 /// that stage records can invent some.
@@ -241,6 +242,12 @@ impl KeyStates {
     /// affect.
     fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the state of a key; `None` before its first request.
+    fn find(&self, key: &str) -> Option<Arc<KeyState>> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.get(key).map(Arc::clone)
     }
 
     /// Returns the state of a key. The first request of the key creates it.

@@ -1,11 +1,17 @@
 //! State of the limits in `/status`: docs/status-json.md.
 
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use serde_json::{Value, json};
 
 use super::Limiter;
 use super::exceeded::LimitKind;
+use super::key_usage::{KeyUsage, Now};
 use super::period::PeriodId;
-use crate::config::{KeyLimits, LimitMode, Period};
+use crate::config::{Budget, KeyLimits, LimitMode, Period};
+use crate::keys::{ApiKey, KeyTable};
 
 const KINDS: [LimitKind; LimitKind::COUNT] = [
     LimitKind::Requests,
@@ -14,62 +20,12 @@ const KINDS: [LimitKind; LimitKind::COUNT] = [
     LimitKind::Budget(Period::Day),
 ];
 
-/// Use of one limit of a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LimitUse {
-    pub(crate) kind: &'static str,
-    pub(crate) limit: u64,
-    /// Use at present, with tokens that requests in flight have reserved. On this server, without those of a
-    /// fleet.
-    pub(crate) used: u64,
-}
-
 impl Limiter {
-    /// Returns the use of each limit of a key.
-    pub(crate) fn uses_of(&self, key: &str, limits: &KeyLimits, wall_ms: u64) -> Vec<LimitUse> {
-        let state = self.states.get(key);
+    /// Returns the use of each limit of a key, on this server only, without other servers of a fleet.
+    pub(crate) fn uses_of(&self, key: &ApiKey, wall_ms: u64) -> Vec<LimitUse> {
+        let state = self.states.get(&key.name);
         let now = self.now(wall_ms);
-        let mut usage = state.lock();
-        let figures = usage.figures(Period::Day, now);
-        let spent = limits.budget.map_or(0, |budget| {
-            usage.spend.total(PeriodId::at(budget.per, wall_ms))
-        });
-        drop(usage);
-        let budget_kind = match limits.budget.map(|budget| budget.per) {
-            Some(Period::Month) => "budget_month",
-            Some(Period::Day) | None => "budget_day",
-        };
-        let reserved = figures.reserved;
-        let uses = [
-            (
-                "requests_per_minute",
-                limits.requests_per_minute.map(u64::from),
-                figures.requests,
-            ),
-            (
-                "tokens_per_minute",
-                limits.tokens_per_minute,
-                figures.tokens.saturating_add(reserved),
-            ),
-            (
-                "concurrency",
-                limits.concurrency.map(u64::from),
-                figures.concurrent,
-            ),
-            (
-                budget_kind,
-                limits.budget.map(|budget| budget.tokens),
-                spent.saturating_add(reserved),
-            ),
-        ];
-        let limited = uses.into_iter().filter_map(|(kind, limit, used)| {
-            Some(LimitUse {
-                kind,
-                limit: limit?,
-                used,
-            })
-        });
-        limited.collect()
+        uses_of(&mut state.lock(), key, now).collect()
     }
 
     /// Returns the number of requests of a key that its limits refused, by the limit.
@@ -123,6 +79,83 @@ impl Limiter {
             "would_refuse": counts(|kind| state.would_refuse(kind)),
         })
     }
+}
+
+/// Maximum number of keys whose limits are compared.
+const MAX_COMPARED: usize = 10_000;
+
+/// A limit of a key, and its use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LimitUse {
+    pub(crate) key: Arc<str>,
+    /// `requests_per_minute`, `tokens_per_minute`, `concurrency`, `budget_day` or `budget_month`.
+    pub(crate) kind: &'static str,
+    pub(crate) used: u64,
+    pub(crate) limit: u64,
+}
+
+impl LimitUse {
+    /// Compares the shares of two limits that are used, the larger one first.
+    fn compare(&self, other: &Self) -> Ordering {
+        let share = |one: &Self, another: &Self| u128::from(one.used) * u128::from(another.limit);
+        let by_share = share(other, self).cmp(&share(self, other));
+        by_share.then_with(|| (&self.key, self.kind).cmp(&(&other.key, other.kind)))
+    }
+}
+
+impl Limiter {
+    /// Returns the limits of which keys use the largest share, the largest first. A key that has sent no
+    /// request is left out.
+    pub(crate) fn largest_uses(&self, keys: &KeyTable, max: usize) -> Vec<LimitUse> {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let wall_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0));
+        let now = self.now(wall_ms);
+        let mut uses = Vec::new();
+        for key in keys.all().into_iter().take(MAX_COMPARED) {
+            if key.limits != KeyLimits::default()
+                && let Some(state) = self.states.find(&key.name)
+            {
+                uses.extend(uses_of(&mut state.lock(), &key, now));
+            }
+        }
+        uses.sort_unstable_by(LimitUse::compare);
+        uses.truncate(max);
+        uses
+    }
+}
+
+/// Returns the use of each limit of a key. Tokens that requests in flight have reserved count as used.
+fn uses_of(usage: &mut KeyUsage, key: &ApiKey, now: Now) -> impl Iterator<Item = LimitUse> {
+    let limits = &key.limits;
+    let figures = usage.figures(Period::Day, now);
+    let budget = limits.budget.map(|Budget { tokens, per }| {
+        let kind = match per {
+            Period::Day => "budget_day",
+            Period::Month => "budget_month",
+        };
+        let spent = usage.spend.total(PeriodId::at(per, now.wall_ms));
+        (kind, spent.saturating_add(figures.reserved), tokens)
+    });
+    let requests = limits.requests_per_minute.map(u64::from);
+    let concurrency = limits.concurrency.map(u64::from);
+    let uses = [
+        requests.map(|limit| ("requests_per_minute", figures.requests, limit)),
+        limits.tokens_per_minute.map(|limit| {
+            let used = figures.tokens.saturating_add(figures.reserved);
+            ("tokens_per_minute", used, limit)
+        }),
+        concurrency.map(|limit| ("concurrency", figures.concurrent, limit)),
+        budget,
+    ];
+    let name = Arc::clone(&key.name);
+    uses.into_iter()
+        .flatten()
+        .map(move |(kind, used, limit)| LimitUse {
+            key: Arc::clone(&name),
+            kind,
+            used,
+            limit,
+        })
 }
 
 /// Returns an object with one number for each limit, such as the requests that the limit refused.

@@ -123,7 +123,7 @@ pub(crate) static BACKEND_STATE: Metric = Metric {
     name: "llmlb_backend_state",
     kind: MetricKind::Gauge,
     labels: &["backend", "state"],
-    help: "1 for the state of the backend, 0 for the other states: `up`, `ejected`, `down`.",
+    help: "1 for the state of the backend, 0 for the other states: `up`, `ejected`, `drained`, `down`.",
 };
 
 pub(crate) static BACKEND_IN_FLIGHT: Metric = Metric {

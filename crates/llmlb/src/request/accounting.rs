@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{AccessLog, Cancelled, Ids, RefusedRequests};
+use super::{AccessLog, Cancelled, Ids, RecentErrors, RefusedRequests};
 use crate::meter::{CommitGroup, Meter};
 use crate::metrics::WorkerMetrics;
 use crate::otlp::SpanQueue;
@@ -19,6 +19,8 @@ pub(crate) struct Accounting {
     pub(crate) meter: Arc<Meter>,
     /// Counts of requests that were rejected because their API keys do not permit them.
     pub(crate) refused: Arc<RefusedRequests>,
+    /// The last requests that failed.
+    pub(crate) errors: Arc<RecentErrors>,
     pub(crate) commits: CommitGroup,
     pub(crate) access_log: AccessLog,
     /// Requests of this worker that have finished recently.

@@ -39,7 +39,7 @@ pub(crate) const RECEIVING: usize = 2 * H1_BUFFER;
 
 /// Reads a request body of at most `max` bytes. The client must send at the rate of `pace`, or the
 /// request times out. The body's memory is charged to the budget.
-pub(super) async fn read_whole<B>(
+pub(crate) async fn read_whole<B>(
     mut body: B,
     max: usize,
     pace: BodyPace,

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use http::uri::Authority;
 use http::{HeaderValue, StatusCode, header, request};
 
 use super::Refusal;
@@ -63,6 +64,28 @@ pub(crate) fn refuse_foreign_pages(
         ));
     }
     Ok(())
+}
+
+/// Rejects a request that was not sent by a page of this server itself: the dashboard, and no other page on this
+/// machine or elsewhere. Browsers send `Origin` with every request that changes something.
+pub(crate) fn require_own_page(known: &KnownHosts, head: &request::Parts) -> Result<(), Refusal> {
+    let host = head.uri.authority().map(Authority::as_str);
+    let host = host.or_else(|| text(head.headers.get(header::HOST)?));
+    let mut origins = head.headers.get_all(header::ORIGIN).iter();
+    let origin = origins.next().filter(|_| origins.next().is_none());
+    let is_own = |origin: &str| {
+        // Behind a reverse proxy, `Host` may be the name of the proxy's backend.
+        host.is_some_and(|host| host.eq_ignore_ascii_case(origin)) || known.is_named(origin)
+    };
+    let site = head.headers.get("sec-fetch-site");
+    if origin.and_then(page).is_some_and(is_own) && site.is_none_or(|site| site == "same-origin") {
+        return Ok(());
+    }
+    Err(refused(
+        "forbidden_origin",
+        "Actions are accepted only from the dashboard of this server itself. If a reverse proxy changes the \
+         host name, add the name to server.hosts.",
+    ))
 }
 
 fn text(value: &HeaderValue) -> Option<&str> {

@@ -25,14 +25,15 @@ mod parse;
 mod prefix;
 mod prompt_fields;
 mod query;
+mod recent_errors;
 mod refused;
 
 pub(crate) use access_log::{AccessLog, LineStyle, LogSink};
 pub(crate) use accounting::Accounting;
 pub(crate) use body::{
-    H1_BUFFER, RECEIVING, SMALL_BODY, expect_none, incomplete, too_many, too_slow,
+    H1_BUFFER, RECEIVING, SMALL_BODY, expect_none, incomplete, read_whole, too_many, too_slow,
 };
-pub(crate) use browser::refuse_foreign_pages;
+pub(crate) use browser::{refuse_foreign_pages, require_own_page};
 pub(crate) use cancelled::Cancelled;
 pub(crate) use client::{client_address, is_local};
 pub(crate) use credentials::{authenticate, check_model};
@@ -43,4 +44,5 @@ pub(crate) use id::{Ids, client_key};
 pub(crate) use in_flight::{Counter, InFlight};
 pub(crate) use method::check as check_method;
 pub(crate) use parse::{AskUsage, BodyLimits, ParsedRequest, Payload, read};
+pub(crate) use recent_errors::{ErrorReport, RecentErrors};
 pub(crate) use refused::RefusedRequests;

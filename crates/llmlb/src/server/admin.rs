@@ -1,22 +1,27 @@
-//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status`, `/metrics` and `/explain`.
+//! Pages about the server itself: `/`, `/healthz`, `/readyz`, `/status`, `/metrics`, `/explain` and
+//! `/dashboard`.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 
-use super::metrics;
+use super::operator::Operator;
 use super::serve::ConnectionContext;
 use super::shared::Shared;
+use super::{events, metrics, operator};
 use crate::balance::{Backend, BackendState, LastError};
 use crate::config::Kind;
 use crate::endpoint::{self, AdminPage, Dialect, Endpoint, Page, Service};
 use crate::keys::{ApiKey, KeyReport};
 use crate::lock::rfc3339;
 use crate::request::{Refusal, is_local, json_response};
+use crate::request_settings::RequestSettings;
 use crate::text;
 
 /// Maximum number of API keys in `/status`, which bounds the size of the response.
@@ -28,15 +33,18 @@ const MAX_ERRORS: usize = 50;
 const MAX_PATH: usize = 200;
 
 /// Responds to a request for a page about the server itself, such as `/status`.
-pub(crate) fn respond(
+pub(crate) async fn respond(
     caller: &ConnectionContext,
-    headers: &HeaderMap,
+    head: &Parts,
+    settings: &RequestSettings,
     (page, path): (AdminPage, &str),
+    body: Incoming,
     key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let shared = &*caller.worker.shared;
-    let is_admin =
-        || is_local(caller.peer, caller.local, headers) || key.is_some_and(|key| key.is_admin);
+    let is_admin = || {
+        is_local(caller.peer, caller.local, &head.headers) || key.is_some_and(|key| key.is_admin)
+    };
     match page {
         AdminPage::Greeting => Ok(greeting()),
         AdminPage::Health => Ok(json_response(StatusCode::OK, healthz(shared).to_string())),
@@ -44,7 +52,7 @@ pub(crate) fn respond(
         AdminPage::Status if is_admin() => {
             Ok(json_response(StatusCode::OK, status(shared).to_string()))
         }
-        AdminPage::Metrics if is_admin() => Ok(metrics::respond(shared, headers)),
+        AdminPage::Metrics if is_admin() => Ok(metrics::respond(shared, &head.headers)),
         AdminPage::Explain if is_admin() => {
             let found = explain(shared, endpoint::request_id_in(path));
             Ok(json_response(StatusCode::OK, found.to_string()))
@@ -52,25 +60,32 @@ pub(crate) fn respond(
         AdminPage::Status => Err(forbidden("/status")),
         AdminPage::Metrics => Err(forbidden("/metrics")),
         AdminPage::Explain => Err(forbidden("/explain")),
+        AdminPage::Snapshot => {
+            Operator::of(caller, head, settings, key)?;
+            Ok(json_response(StatusCode::OK, shared.snapshots.json()))
+        }
+        AdminPage::Events => {
+            Operator::of(caller, head, settings, key)?;
+            events::respond(shared)
+        }
+        AdminPage::Dashboard(page) => {
+            operator::respond(caller, head, settings, page, body, key).await
+        }
     }
 }
 
 /// Error for a page that is served only to admins.
-fn forbidden(page: &str) -> Refusal {
-    Refusal::new(
-        StatusCode::FORBIDDEN,
-        "forbidden",
-        format!(
-            "{page} is served only to programs on this machine, and not through a proxy, or with an \
-             API key for admins; use /healthz or /readyz."
-        ),
-    )
-    .unrecorded()
+pub(super) fn forbidden(path: &str) -> Refusal {
+    let message = format!(
+        "{path} is served only to programs on this machine, and not through a proxy, or with an \
+         API key for admins; use /healthz or /readyz."
+    );
+    Refusal::new(StatusCode::FORBIDDEN, "forbidden", message).unrecorded()
 }
 
 /// True for pages that a server with `server.tls_client_ca` serves to clients without a
-/// certificate: health checks, and, to programs on this machine, the pages for `llmlb status`
-/// and for metrics. An API key for admins does not replace the certificate.
+/// certificate: health checks, and, to programs on this machine, `/status`, `/metrics`, `/explain` and
+/// the dashboard. An API key for admins does not replace the certificate.
 pub(crate) fn is_open<T, E>(
     caller: &ConnectionContext,
     headers: &HeaderMap,
@@ -84,9 +99,12 @@ pub(crate) fn is_open<T, E>(
     };
     match page {
         AdminPage::Health | AdminPage::Ready => true,
-        AdminPage::Status | AdminPage::Metrics | AdminPage::Explain => {
-            is_local(caller.peer, caller.local, headers)
-        }
+        AdminPage::Status
+        | AdminPage::Metrics
+        | AdminPage::Explain
+        | AdminPage::Snapshot
+        | AdminPage::Events
+        | AdminPage::Dashboard(_) => is_local(caller.peer, caller.local, headers),
         AdminPage::Greeting => false,
     }
 }
@@ -273,6 +291,7 @@ fn backend(backend: &Backend) -> Value {
         "kind": backend.kind().map(Kind::name),
         "up": error.is_none(),
         "ejected": backend.is_ejected(),
+        "drained": backend.is_drained(),
         "models": models,
         "in_flight": backend.outstanding(),
         "requests": backend.requests(),

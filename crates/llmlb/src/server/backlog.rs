@@ -20,6 +20,7 @@ use http_body_util::{Either, Full};
 use hyper::body::{Body, Frame, SizeHint};
 
 use super::client_memory::RequestMemory;
+use super::events::{EventBody, EventStream};
 use crate::forward::{ClientResponse, Relay};
 use crate::memory_budget::Budget;
 
@@ -264,6 +265,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     body: Either<Full<Bytes>, Relay>,
+    /// Snapshots for a viewer, which the response has instead of `body`.
+    events: Option<EventStream>,
     backlog: Arc<Backlog>,
     is_http2: bool,
     is_shared: bool,
@@ -282,7 +285,12 @@ impl Outgoing {
         memory: Option<RequestMemory>,
     ) -> Response<Self> {
         let is_shared = response.extensions_mut().remove::<SharedBody>().is_some();
-        response.map(|body| Self::new(body, is_shared, backlog, memory))
+        let events = response.extensions_mut().remove::<EventBody>();
+        response.map(|body| {
+            let mut outgoing = Self::new(body, is_shared, backlog, memory);
+            outgoing.events = events.and_then(EventBody::into_stream);
+            outgoing
+        })
     }
 
     fn new(
@@ -298,6 +306,7 @@ impl Outgoing {
         backlog.has_response.store(true, Ordering::Relaxed);
         Self {
             body,
+            events: None,
             backlog,
             is_http2,
             is_shared,
@@ -331,7 +340,10 @@ impl Body for Outgoing {
         ready!(self.backlog.poll_room(cx));
         let next = match self.trailers.take() {
             Some(trailers) => Some(Ok(trailers)),
-            None => ready!(Pin::new(&mut self.body).poll_frame(cx)),
+            None => match &mut self.events {
+                Some(events) => ready!(events.poll_frame(cx)).map(Ok),
+                None => ready!(Pin::new(&mut self.body).poll_frame(cx)),
+            },
         };
         let is_end = match &next {
             None => true,
@@ -347,12 +359,16 @@ impl Body for Outgoing {
 
     fn is_end_stream(&self) -> bool {
         self.trailers.is_none()
+            && self.events.is_none()
             && self.body.is_end_stream()
             && !(self.is_http2 && self.backlog.bytes() > BEFORE_END)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.events {
+            Some(_) => SizeHint::default(),
+            None => self.body.size_hint(),
+        }
     }
 }
 

@@ -59,13 +59,14 @@ fn write(shared: &Shared, page: &mut Exposition) {
 fn state(backend: &Backend) -> &'static str {
     match backend.state() {
         BackendState::Down(_) => "down",
+        BackendState::Up(_) if backend.is_drained() => "drained",
         BackendState::Up(_) if backend.is_ejected() => "ejected",
         BackendState::Up(_) => "up",
     }
 }
 
 fn backends(backends: &[Arc<Backend>], page: &mut Exposition) {
-    const STATES: [&str; 3] = ["up", "ejected", "down"];
+    const STATES: [&str; 4] = ["up", "ejected", "drained", "down"];
     // Two backends may have the same name, and a series must not be there twice.
     let mut named: Vec<(String, &Backend)> = Vec::new();
     for backend in backends.iter().take(MAX_BACKENDS) {
@@ -115,7 +116,7 @@ fn limits(shared: &Shared, page: &mut Exposition) {
     let now = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
     let keys = shared.keys.all();
     let uses = |key: &Arc<ApiKey>| {
-        let uses = limiter.uses_of(&key.name, &key.limits, now);
+        let uses = limiter.uses_of(key, now);
         // Thousandths of the limit that is nearest to exhaustion.
         let share = uses.iter().map(|one| {
             let share = u128::from(one.used) * 1000 / u128::from(one.limit.max(1));

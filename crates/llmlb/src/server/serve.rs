@@ -260,7 +260,9 @@ async fn prepare<'a>(
     }
     let kind = match endpoint.service {
         Service::Own(page) => {
-            let response = own_page(caller, head, page, &path, guard.key.as_deref())?;
+            let key = guard.key.as_deref();
+            let response =
+                Box::pin(own_page(caller, head, settings, (page, &path), body, key)).await?;
             if !has_room_for(&response, &shared.budget) {
                 return Err(request::too_many(&shared.budget));
             }
@@ -513,16 +515,17 @@ fn not_allowed(message: String, methods: &'static str) -> Refusal {
 }
 
 /// Returns a page that llmlb itself serves, such as the list of models.
-fn own_page(
+async fn own_page(
     caller: &ConnectionContext,
     head: &Parts,
-    page: Page,
-    path: &str,
+    settings: &RequestSettings,
+    (page, path): (Page, &str),
+    body: Incoming,
     key: Option<&ApiKey>,
 ) -> Result<Response<Full<Bytes>>, Refusal> {
     let pool = &caller.worker.shared.pool;
     match page {
-        Page::Admin(page) => admin::respond(caller, &head.headers, (page, path), key),
+        Page::Admin(page) => admin::respond(caller, head, settings, (page, path), body, key).await,
         Page::Models => Ok(models::list(&pool.table(), key)),
         Page::Model => models::describe(pool, &endpoint::model_in(path), key),
         Page::OllamaTags => Ok(ollama::list(&pool.table(), key)),

@@ -9,6 +9,7 @@ use super::connections::ClientConnections;
 use crate::balance::Pool;
 use crate::config::ConfigStatus;
 use crate::contention::Contention;
+use crate::dashboard::Dashboard;
 use crate::dropped_headers::DroppedHeaders;
 use crate::exporter;
 use crate::issuer_store::IssuerStore;
@@ -19,8 +20,9 @@ use crate::meter::Meter;
 use crate::metrics::Metrics;
 use crate::otlp::SpanQueue;
 use crate::recent::Recent;
-use crate::request::{Cancelled, Counter, RefusedRequests};
+use crate::request::{Cancelled, Counter, RecentErrors, RefusedRequests};
 use crate::request_settings::RequestSettings;
+use crate::snapshot::Snapshots;
 use crate::tls::TlsConfig;
 use crate::upstream::{AddressLimit, BackendConnections};
 
@@ -45,6 +47,10 @@ pub(crate) struct Shared {
     pub(crate) keys: Arc<KeyTable>,
     /// Counts of requests that were rejected because their API keys do not permit them.
     pub(crate) refused: Arc<RefusedRequests>,
+    pub(crate) errors: Arc<RecentErrors>,
+    /// Snapshots of the server, for `/dashboard` and `llmlb top`.
+    pub(crate) snapshots: Arc<Snapshots>,
+    pub(crate) dashboard: Dashboard,
     pub(crate) meter: Arc<Meter>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limiter: Arc<Limiter>,

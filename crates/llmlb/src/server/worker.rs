@@ -66,6 +66,7 @@ impl Worker {
             cancelled: Arc::clone(&shared.cancelled),
             meter: Arc::clone(&shared.meter),
             refused: Arc::clone(&shared.refused),
+            errors: Arc::clone(&shared.errors),
             commits: CommitGroup::new(Arc::clone(&shared.meter)),
             access_log: AccessLog::new(
                 config.lines.clone(),

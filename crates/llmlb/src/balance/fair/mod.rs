@@ -225,6 +225,15 @@ impl<L, W> FairQueue<L, W> {
         self.lanes.iter_mut().map(|lane| &mut lane.lane)
     }
 
+    /// Iterates over the keys of all lanes with the number of their waiting requests.
+    pub(super) fn lane_lengths(&self) -> impl Iterator<Item = (&L, usize)> {
+        self.lanes.iter().map(|lane| {
+            let lines = lane.addresses.values();
+            let lines = lines.flat_map(|address| address.credentials.values());
+            (&lane.lane, lines.map(|line| line.queue.len()).sum())
+        })
+    }
+
     /// Removes and returns the first request of a lane, which gets a slot. Its client address and
     /// its credential get the last turn, so that other addresses and credentials are served first.
     pub(super) fn pop(&mut self, index: usize) -> Option<W> {

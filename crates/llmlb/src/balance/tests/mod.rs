@@ -2,6 +2,7 @@
 
 mod affinity;
 mod choosing;
+mod draining;
 mod ejecting;
 mod models;
 mod reconfigure;

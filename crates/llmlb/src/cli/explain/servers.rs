@@ -10,11 +10,13 @@ use tenure::State;
 
 use super::{Explanation, Searched};
 use crate::cli::args::Explain;
-use crate::cli::status_client;
+use crate::cli::status_client::{self, Page};
 use crate::lock::{self, LockInfo};
 
 /// Maximum time for a server's response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum size of a server's response.
+const MAX_RESPONSE: usize = 1 << 20;
 /// Characters of a request id that are escaped in the path.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -77,7 +79,13 @@ fn pages(args: &Explain, path: &str, searched: &mut Searched) -> Vec<(u16, Value
         let ask = |server: &(u16, Option<LockInfo>)| {
             let address = server.1.as_ref().and_then(|info| info.address);
             let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, server.0));
-            status_client::fetch_page(address.unwrap_or(loopback), path, RESPONSE_TIMEOUT)
+            let page = Page {
+                path,
+                max: MAX_RESPONSE,
+            };
+            let address = address.unwrap_or(loopback);
+            let body = status_client::fetch_page(address, page, RESPONSE_TIMEOUT)?;
+            serde_json::from_slice(&body).map_err(|_| "the response is not llmlb's".to_owned())
         };
         let queries: Vec<_> = servers
             .iter()

@@ -1,49 +1,28 @@
 //! `llmlb key add`: creates a key and prints its secret.
 
-use jiff::Timestamp;
-
 use super::args::Add;
 use super::{Keys, failure, new_secret, print_secret, shown};
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
 use crate::config::{self, Budget, KeyLimits, KeyRights, MAX_KEYS};
-use crate::keys::StoredKey;
-
-/// Reason why `llmlb key add` adds no key.
-enum Refused {
-    Exists,
-    /// The file has the maximum number of keys already.
-    Full,
-}
+use crate::keys::NotAdded;
 
 pub(super) fn add(args: &Add, keys: &Keys, quiet: bool) -> Result<u8, Failure> {
     let name = &args.name;
     keys.reject_declared(name, "choose another name, or change the key in that file")?;
     let rights = rights(args)?;
     let secret = new_secret()?;
-    let changed = keys.store.change("key add", |stored| {
-        if stored.find_mut(name).is_some() {
-            return Err(Refused::Exists);
-        }
-        let active = stored.keys.iter().filter(|key| key.revoked.is_none());
-        if active.count() >= MAX_KEYS {
-            return Err(Refused::Full);
-        }
-        let is_first = stored.keys.is_empty();
-        let hash = stored.hash(&secret);
-        stored.add(StoredKey::new(rights, hash, Timestamp::now()));
-        Ok(is_first)
-    });
+    let changed = keys.store.add("key add", rights, &secret);
     let path = shown(&keys.store.path());
     let is_first = match changed.map_err(|error| failure(&error))? {
         Ok(is_first) => is_first,
-        Err(Refused::Exists) => {
+        Err(NotAdded::Exists) => {
             let message = format!("{path} has an API key `{name}` already");
             let rotate = keys.command(&format!("rotate {name}"));
             return Err(Failure::new(exit::FAILED, message)
                 .hint(format!("print a new secret for it: {rotate}")));
         }
-        Err(Refused::Full) => {
+        Err(NotAdded::Full) => {
             let message = format!("{path} has {MAX_KEYS} API keys, as many as it may have");
             let revoke = keys.command("revoke NAME");
             return Err(

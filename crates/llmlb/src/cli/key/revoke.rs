@@ -1,7 +1,5 @@
 //! `llmlb key revoke`: revokes an API key, so that clients that send its secret are rejected.
 
-use jiff::Timestamp;
-
 use super::args::Revoke;
 use super::{Keys, failure, shown};
 use crate::cli::exit::{self, Failure};
@@ -9,13 +7,8 @@ use crate::cli::output;
 
 pub(super) fn revoke(args: &Revoke, keys: &Keys, quiet: bool) -> Result<u8, Failure> {
     let name = &args.name;
-    let changed = keys.store.change("key revoke", |stored| {
-        let key = stored.find_mut(name).ok_or(())?;
-        key.revoked = Some(Timestamp::now());
-        key.previous = None;
-        Ok::<bool, ()>(stored.keys.iter().all(|key| key.revoked.is_some()))
-    });
-    let Ok(is_last) = changed.map_err(|error| failure(&error))? else {
+    let changed = keys.store.revoke("key revoke", name);
+    let Some(is_last) = changed.map_err(|error| failure(&error))? else {
         keys.reject_declared(
             name,
             "remove the key from that file; running servers reload it",

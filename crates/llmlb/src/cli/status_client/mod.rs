@@ -13,10 +13,21 @@ use serde_json::Value;
 
 use crate::server::HTTPS_REQUIRED;
 
-/// Maximum size of a response to `/status`. A foreign program on the port could send without end.
-const MAX_RESPONSE: usize = 1 << 20;
-/// Maximum number of header fields of a response to `/status`. llmlb sends fewer than ten.
+/// Page that identifies an llmlb server.
+const STATUS: Page<'_> = Page {
+    path: "/status",
+    max: 1 << 20,
+};
+/// Maximum number of header fields of a response. llmlb sends fewer than ten.
 const MAX_FIELDS: usize = 64;
+
+/// A page of a server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Page<'a> {
+    pub(super) path: &'a str,
+    /// Maximum size of the response. Another program on the port could send without end.
+    pub(super) max: usize,
+}
 
 /// Response to `GET /status`. Only the fields that identify an llmlb server are required, so that
 /// servers of other versions are understood.
@@ -135,6 +146,8 @@ pub(super) struct BackendStatus {
     pub(super) kind: Option<String>,
     pub(super) up: bool,
     pub(super) ejected: Option<bool>,
+    /// True if an operator has drained the backend.
+    pub(super) drained: Option<bool>,
     pub(super) models: Option<u64>,
     pub(super) in_flight: Option<u64>,
     pub(super) requests: Option<u64>,
@@ -190,28 +203,25 @@ pub(super) struct Size {
 
 /// Requests `/status` from the server at an address. The error is a text for display.
 pub(super) fn fetch(address: SocketAddr, limit: Duration) -> Result<StatusResponse, String> {
-    parse(&request(address, "/status", limit)?)
+    let body = fetch_page(address, STATUS, limit)?;
+    serde_json::from_slice(&body).map_err(|_| "the response is not llmlb's /status".to_owned())
 }
 
-/// Requests a page in JSON from the server at an address. The error is the reason, for display.
+/// Requests a page from the server at an address. The error is the reason, for display.
 pub(super) fn fetch_page(
     address: SocketAddr,
-    path: &str,
+    page: Page<'_>,
     limit: Duration,
-) -> Result<Value, String> {
-    let bytes = request(address, path, limit)?;
-    let body = body(&bytes)?;
-    serde_json::from_slice(body).map_err(|_| "the response is not llmlb's".to_owned())
-}
-
-/// Requests a page, with TLS if the port serves https. Returns the response.
-fn request(address: SocketAddr, path: &str, limit: Duration) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, String> {
     let (address, deadline) = (reachable(address), Instant::now() + limit);
-    let bytes = plain(address, path, deadline).map_err(|e| in_words(&e))?;
-    if requires_https(&bytes) {
-        return secured(address, path, deadline).map_err(|e| in_words(&e));
+    let bytes = plain(address, page, deadline).map_err(|e| in_words(&e))?;
+    if !requires_https(&bytes) {
+        return body_of(&bytes, page);
     }
-    Ok(bytes)
+    body_of(
+        &secured(address, page, deadline).map_err(|e| in_words(&e))?,
+        page,
+    )
 }
 
 /// True if a program accepts connections at an address, llmlb or another.
@@ -244,14 +254,14 @@ fn is_its_own_peer(stream: &TcpStream) -> io::Result<bool> {
     Ok(stream.local_addr()? == stream.peer_addr()?)
 }
 
-/// Requests a page from a server over plain HTTP.
-fn plain(address: SocketAddr, path: &str, deadline: Instant) -> io::Result<Vec<u8>> {
+/// Requests a page without TLS.
+fn plain(address: SocketAddr, page: Page<'_>, deadline: Instant) -> io::Result<Vec<u8>> {
     let stream = connect(address, left(deadline)?)?;
-    exchange(stream, |stream| stream, (address, path), deadline)
+    exchange(stream, |stream| stream, address, page, deadline)
 }
 
-/// Requests a page from a server over TLS.
-fn secured(address: SocketAddr, path: &str, deadline: Instant) -> io::Result<Vec<u8>> {
+/// Requests a page with TLS.
+fn secured(address: SocketAddr, page: Page<'_>, deadline: Instant) -> io::Result<Vec<u8>> {
     let stream = connect(address, left(deadline)?)?;
     // Set a timeout for the reads of the TLS handshake. It holds for each of the two reads.
     stream.set_read_timeout(Some(left(deadline)?))?;
@@ -259,7 +269,8 @@ fn secured(address: SocketAddr, path: &str, deadline: Instant) -> io::Result<Vec
     exchange(
         secured,
         |secured| &mut secured.sock,
-        (address, path),
+        address,
+        page,
         deadline,
     )
 }
@@ -277,9 +288,11 @@ fn requires_https(bytes: &[u8]) -> bool {
 fn exchange<S: Read + Write>(
     mut stream: S,
     socket: impl Fn(&mut S) -> &mut TcpStream,
-    (address, path): (SocketAddr, &str),
+    address: SocketAddr,
+    page: Page<'_>,
     deadline: Instant,
 ) -> io::Result<Vec<u8>> {
+    let path = page.path;
     socket(&mut stream).set_write_timeout(Some(left(deadline)?))?;
     let request = format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\n\
@@ -288,7 +301,7 @@ fn exchange<S: Read + Write>(
     stream.write_all(request.as_bytes())?;
     let mut bytes = Vec::new();
     let mut buffer = [0; 8 * 1024];
-    while bytes.len() <= MAX_RESPONSE && !is_whole(&bytes) {
+    while bytes.len() <= page.max && !is_whole(&bytes) {
         socket(&mut stream).set_read_timeout(Some(left(deadline)?))?;
         match stream.read(&mut buffer) {
             Ok(0) => break,
@@ -341,15 +354,10 @@ fn is_whole(bytes: &[u8]) -> bool {
     })
 }
 
-fn parse(bytes: &[u8]) -> Result<StatusResponse, String> {
-    let body = body(bytes)?;
-    serde_json::from_slice(body).map_err(|_| "the response is not llmlb's /status".to_owned())
-}
-
-/// Returns the body of a complete response with status 200.
-fn body(bytes: &[u8]) -> Result<&[u8], String> {
-    if bytes.len() > MAX_RESPONSE {
-        return Err("the response is too large for llmlb's /status".to_owned());
+fn body_of(bytes: &[u8], page: Page<'_>) -> Result<Vec<u8>, String> {
+    if bytes.len() > page.max {
+        let path = page.path;
+        return Err(format!("the response is too large for llmlb's {path}"));
     }
     if bytes.is_empty() {
         return Err("the connection was closed without a response".to_owned());
@@ -364,7 +372,7 @@ fn body(bytes: &[u8]) -> Result<&[u8], String> {
     {
         return Err("the response is incomplete".to_owned());
     }
-    Ok(&response.body[..response.length.unwrap_or(response.body.len())])
+    Ok(response.body[..response.length.unwrap_or(response.body.len())].to_owned())
 }
 
 fn in_words(error: &io::Error) -> String {

@@ -116,7 +116,7 @@ fn response_without_a_length_ends_with_the_connection() {
 fn invalid_response_is_rejected_with_a_reason() {
     let whole = reply("ok", 77);
     let mut huge = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
-    huge.resize(MAX_RESPONSE + 1, b' ');
+    huge.resize(STATUS.max + 1, b' ');
     let cases = [
         (Vec::new(), "the connection was closed without a response"),
         (b"SSH-2.0-OpenSSH\r\n".to_vec(), "the response is not HTTP"),

@@ -1,6 +1,6 @@
 //! `llmlb usage resend`: moves failed or archived batches back into the spool.
 
-use spool::{DeliveryLock, Failed, RunError, SpoolManager};
+use spool::{Failed, RunError, SpoolManager};
 
 use super::args::Resend;
 use super::data_dir::DataDir;
@@ -8,6 +8,7 @@ use super::{counted, deliver, disk, failed, fleet, refused};
 use crate::cli::data_args::DataArgs;
 use crate::cli::exit::{self, Failure};
 use crate::cli::output;
+use crate::exporter;
 use crate::fleet::FleetError;
 
 pub(super) fn resend(args: &Resend, flags: &DataArgs) -> Result<u8, Failure> {
@@ -73,17 +74,8 @@ fn move_back(
     data: &DataDir,
     problems: &mut Vec<String>,
 ) -> Result<u64, Failure> {
-    // Hold the delivery lock during the move: the spool must not change while another process
-    // delivers from it.
-    let _lock = DeliveryLock::acquire(data.dir()).map_err(|error| busy(&error, data))?;
-    let mut done = 0;
-    for one in chosen {
-        match spool.resend(&one.name) {
-            Ok(()) => done += 1,
-            Err(error) => problems.push(error.to_string()),
-        }
-    }
-    Ok(done)
+    let names = chosen.iter().map(|one| one.name.as_str());
+    exporter::move_back(data.dir(), spool, names, problems).map_err(|error| busy(&error, data))
 }
 
 /// Returns the error for a move of batches that the fleet's lease did not permit.

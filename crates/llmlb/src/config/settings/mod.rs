@@ -52,7 +52,11 @@ pub(super) const SECTIONS: [&str; 9] = [
 ];
 
 /// Environment variables that are not settings of the configuration file, for the documentation.
-pub(super) const OTHER_VARIABLES: [(&str, &str); 3] = [
+pub(super) const OTHER_VARIABLES: [(&str, &str); 4] = [
+    (
+        "LLMLB_ADMIN_KEY",
+        "API key of an admin, which `llmlb top --url` sends. The server does not read it.",
+    ),
     (CONFIG, "Configuration file; the flag is `--config`."),
     (
         LOCK_DIR,

@@ -16,6 +16,7 @@
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod live;
 mod recover;
 mod row;
 #[cfg(test)]
@@ -25,15 +26,17 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
 use tenure::process::Identity;
 use uuid::Uuid;
 
+use crate::backend_id::BackendId;
 use crate::sys::data_file;
 use crate::sys::mapped_words::MappedWords;
 
+pub(crate) use live::LiveRequest;
 pub(crate) use recover::recover;
 pub(crate) use row::{Request, RequestState};
 
@@ -75,6 +78,8 @@ pub(crate) struct InFlightList {
     path: PathBuf,
     /// The file, which holds the kernel lock while it is open, and the number of its segments.
     file: Mutex<(File, usize)>,
+    /// Segments, for readers of all rows. Weak, because a file that is mapped cannot be removed on Windows.
+    segments: Mutex<Vec<Weak<MappedWords>>>,
     used: AtomicU64,
     /// True after the file could not grow, so that the warning is logged only once.
     is_full: AtomicBool,
@@ -142,6 +147,7 @@ impl InFlightList {
         Ok(Self {
             path,
             file: Mutex::new((file, 0)),
+            segments: Mutex::default(),
             used: AtomicU64::new(0),
             is_full: AtomicBool::new(false),
         })
@@ -170,6 +176,7 @@ impl InFlightList {
         file.write_all(&vec![0; end - begin - skipped])?;
         let words = SEGMENT_ROWS * ROW_WORDS;
         let segment = Arc::new(MappedWords::map(file, begin as u64, words)?);
+        lock(&self.segments).push(Arc::downgrade(&segment));
         *count += 1;
         let rows = (first..SEGMENT_ROWS).rev().map(|row| FreeRow {
             segment: Arc::clone(&segment),
@@ -248,6 +255,11 @@ impl Row {
 
     pub(crate) fn note_backend(&self, backend: &str, served_model: Option<&str>) {
         self.change(|words| row::write_backend(words, backend, served_model));
+    }
+
+    /// Notes the number of the backend to which the request's tokens belong until its record is final.
+    pub(crate) fn note_served_by(&self, backend: Option<BackendId>) {
+        self.change(|words| row::write_served_by(words, backend));
     }
 
     pub(crate) fn note_state(&self, state: &RequestState) {

@@ -5,7 +5,8 @@
 //! | 0 | [`USED`] if the row has a request. Stored last when a request is listed, first when it is removed |
 //! | 1, 2 | id of the usage record |
 //! | 3 | section with the backend: 0 none, 1 the first, 2 the second |
-//! | 4..13 | tokens, status, bytes and time of the first byte |
+//! | 4..12 | tokens, status, bytes and time of the first byte |
+//! | 12 | number of the backend in this process, plus 1; 0 if there is none. Not used by a recovery |
 //! | 16..72 | section: request id, path, API, key, team |
 //! | 72..112 | section: model |
 //! | 112..176, 176..240 | two sections: backend, its name of the model |
@@ -25,6 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use uuid::Uuid;
 
+use crate::backend_id::BackendId;
 use crate::endpoint::Api;
 use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::{MAX_TOKENS, TokenUsage, UsageSource};
@@ -50,6 +52,7 @@ const BYTES: usize = 10;
 /// Word of a row with the milliseconds from the start of the request to the first byte of the
 /// response, plus 1; 0 if the client has received no byte.
 const FIRST_BYTE: usize = 11;
+const SERVED_BY: usize = 12;
 const IS_STREAM: u64 = 1 << 2;
 const STATUS_SHIFT: u32 = 16;
 
@@ -95,21 +98,39 @@ pub(crate) struct RequestState {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InterruptedRequest {
     record_id: Uuid,
-    request_id: String,
+    pub(super) request_id: String,
     path: String,
     api: Api,
-    key: Option<String>,
+    pub(super) key: Option<String>,
     team: Option<String>,
-    model: Option<String>,
-    backend: Option<String>,
+    pub(super) model: Option<String>,
+    pub(super) backend: Option<String>,
     served_model: Option<String>,
-    state: RequestState,
+    pub(super) state: RequestState,
     /// Final usage record, if the server was killed while it was persisted. The recovery stages
     /// this same text, so that the spool does not count the request twice.
     final_record: Option<String>,
 }
 
+/// Tokens of a request in flight, and the backend to which they belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RowTokens {
+    pub(super) backend: BackendId,
+    pub(super) prompt: u64,
+    pub(super) completion: u64,
+}
+
 impl InterruptedRequest {
+    /// Id of the request's usage record.
+    pub(super) fn id(&self) -> Uuid {
+        self.record_id
+    }
+
+    /// Arrival of the request, in milliseconds since 1970.
+    pub(super) fn time_ms(&self) -> u64 {
+        time_ms(self.record_id)
+    }
+
     /// Returns the usage record of the killed request: its final record if the row has one,
     /// otherwise one with the outcome `interrupted`.
     pub(super) fn record(&self, instance: &str) -> spool::Record {
@@ -163,6 +184,7 @@ pub(super) fn write_request(words: &[AtomicU64], request: &Request<'_>) {
     words[ID].store(high, Ordering::Relaxed);
     words[ID + 1].store(low, Ordering::Relaxed);
     words[BACKEND_SECTION].store(0, Ordering::Relaxed);
+    words[SERVED_BY].store(0, Ordering::Relaxed);
     words[MODEL.start].store(0, Ordering::Relaxed);
     words[RECORD.start].store(0, Ordering::Relaxed);
     write_state(words, &RequestState::default());
@@ -189,6 +211,12 @@ pub(super) fn write_backend(words: &[AtomicU64], backend: &str, served_model: Op
     let texts = [(backend, 200), (served_model.unwrap_or_default(), 300)];
     write_section(&words[BACKENDS[next].clone()], &texts);
     words[BACKEND_SECTION].store(next as u64 + 1, Ordering::Release);
+}
+
+/// Writes the number of the backend to which the request's tokens belong.
+pub(super) fn write_served_by(words: &[AtomicU64], backend: Option<BackendId>) {
+    let number = backend.map_or(0, |backend| u64::from(backend.0) + 1);
+    words[SERVED_BY].store(number, Ordering::Relaxed);
 }
 
 pub(super) fn write_state(words: &[AtomicU64], state: &RequestState) {
@@ -301,6 +329,30 @@ fn truncate(text: &str, max: usize) -> &str {
     }
     let end = (0..=max).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or_default()]
+}
+
+/// Returns the id of the request in a row, while workers use the row.
+pub(super) fn read_id(words: &[AtomicU64]) -> Option<Uuid> {
+    if words[STATE].load(Ordering::Acquire) != USED {
+        return None;
+    }
+    let [high, low] = [ID, ID + 1].map(|at| words[at].load(Ordering::Relaxed));
+    Some(Uuid::from_u64_pair(high, low))
+}
+
+/// Returns the tokens of the request in a row, while workers use the row. `None` if no backend has the
+/// request.
+pub(super) fn read_tokens(words: &[AtomicU64]) -> Option<RowTokens> {
+    if words[STATE].load(Ordering::Acquire) != USED {
+        return None;
+    }
+    let backend = words[SERVED_BY].load(Ordering::Relaxed).checked_sub(1)?;
+    let count = |at: usize| words[at].load(Ordering::Relaxed).min(MAX_TOKENS);
+    Some(RowTokens {
+        backend: BackendId(u32::try_from(backend).ok()?),
+        prompt: count(PROMPT),
+        completion: count(COMPLETION),
+    })
 }
 
 /// Reads a row of the in-flight list. Returns `None` if it has no request, or if its id or its

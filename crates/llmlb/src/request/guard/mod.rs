@@ -8,7 +8,7 @@ mod route;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, request};
@@ -16,6 +16,7 @@ use http_body_util::Full;
 use hyper::body::Body;
 
 use super::body::{INCOMPLETE, OVERLOADED, STALLED};
+use super::recent_errors::RecentError;
 use super::{Accounting, InFlight, ParsedRequest, Refusal};
 use crate::backend_id::BackendId;
 use crate::balance::{Backend, ChoiceReason, SelectHints, Slot};
@@ -27,6 +28,7 @@ use crate::meter::record::{Outcome, Record};
 use crate::meter::usage::TokenUsage;
 use crate::metrics::{self, ModelLabel};
 use crate::recent::FinishedRequest;
+use crate::text;
 use crate::trace_context::{SpanContext, TraceParent};
 
 pub(crate) use identity::RequestIdentity;
@@ -39,6 +41,8 @@ const TUNNEL_IDLE: &str = "tunnel_idle";
 /// Code in the access log and the usage record of a request that llmlb aborted because its client
 /// did not read the response in time.
 const SEND_TIMEOUT: &str = "send_timeout";
+/// Maximum number of characters of a message that is kept for the list of recent errors.
+const MAX_MESSAGE: usize = 300;
 
 /// Guard of a request, from its head to the last byte of its response. If it is dropped before the
 /// end of the response, the client has disconnected, and the request counts as cancelled.
@@ -58,6 +62,8 @@ pub(crate) struct RequestGuard {
     /// API key of the client; `None` if the server needs no keys, or before the client is
     /// authenticated.
     pub(crate) key: Option<Arc<ApiKey>>,
+    /// Message of a refusal, for the list of recent errors.
+    message: Option<Box<str>>,
     /// True if the request gets no usage record, because its API key does not permit it.
     is_unrecorded: bool,
     /// Trace of the request; `None` if it is not recorded.
@@ -130,6 +136,7 @@ impl RequestGuard {
             outcome: None,
             in_flight: None,
             key: None,
+            message: None,
             is_unrecorded: false,
             trace: None,
             is_recorded: false,
@@ -194,6 +201,7 @@ impl RequestGuard {
         self.route.note_sent(backend, model);
         if let Some(row) = &self.row {
             row.note_backend(&backend.name, model);
+            row.note_served_by(Some(backend.id));
         }
     }
 
@@ -307,6 +315,7 @@ impl RequestGuard {
     pub(crate) fn note_refusal(&mut self, refusal: &Refusal) {
         self.status = refusal.status.as_u16();
         self.code = Some(refusal.code);
+        self.message = Some(text::shortened(&refusal.message, MAX_MESSAGE).into());
         self.end = End::Refused;
         if refusal.is_unrecorded {
             self.is_unrecorded = true;
@@ -346,6 +355,7 @@ impl RequestGuard {
     /// end mark, the usage record is persisted before this method returns.
     pub(crate) fn pass(&mut self, data: Bytes) -> Bytes {
         let (passed, saw_end) = self.metering.pass(data);
+        self.note_first_byte();
         // Clients treat the end mark as the end of the stream, so the usage record is persisted
         // before the end mark is forwarded.
         if saw_end && self.outcome.is_none() {
@@ -408,9 +418,68 @@ impl RequestGuard {
         self.is_recorded = is_metered;
         let now = Instant::now();
         let record = is_metered.then(|| self.record(end, outcome, now));
+        if is_served {
+            self.note_traffic(outcome);
+        }
+        self.note_error(outcome);
         self.settle(outcome);
         self.count_in_metrics(end, outcome, now);
         record
+    }
+
+    /// Adds the request to the sums of its backends.
+    fn note_traffic(&mut self, outcome: Outcome) {
+        self.note_first_byte();
+        for attempt in &self.route.failed {
+            attempt.backend.traffic.note_failed();
+        }
+        let Some(backend) = &self.route.backend else {
+            return;
+        };
+        if let Some(usage) = &self.metering.usage {
+            backend.traffic.note_tokens(usage.prompt, usage.completion);
+        }
+        if outcome == Outcome::Cut || self.status >= 500 {
+            backend.traffic.note_failed();
+        }
+        // The tokens are counted now, so they no longer count as those of a request in flight.
+        if let Some(row) = &self.row {
+            row.note_served_by(None);
+        }
+    }
+
+    /// Adds the time until the first byte of the response to the sums of its backend, once.
+    fn note_first_byte(&mut self) {
+        if let (Some(backend), Some(first)) = (&self.route.backend, self.metering.first_byte)
+            && let Some(sent) = self.route.sent_at.take()
+        {
+            let after = first.saturating_duration_since(sent);
+            backend.traffic.note_first_byte(after);
+        }
+    }
+
+    /// Adds the request to the recent errors, unless it was served or its client cancelled it.
+    fn note_error(&self, outcome: Outcome) {
+        let is_error = self.status >= 400 || matches!(outcome, Outcome::Cut | Outcome::Failed);
+        if !is_error || outcome == Outcome::Cancelled {
+            return;
+        }
+        let last_failure = self.route.failed.last();
+        let backend = self.route.backend.as_ref();
+        let backend = backend.or(last_failure.map(|attempt| &attempt.backend));
+        let message = self.message.as_deref();
+        let message = message.or(last_failure.map(|attempt| attempt.why.as_str()));
+        self.accounting.errors.note(&RecentError {
+            at: SystemTime::now(),
+            id: self.identity.id.to_str().unwrap_or_default(),
+            status: self.status,
+            code: self.code,
+            model: self.route.model.as_deref(),
+            backend: backend.map(|backend| backend.name.as_str()),
+            key: self.key.as_ref().map(|key| &*key.name),
+            outcome,
+            message,
+        });
     }
 
     /// Counts the request in the metrics, unless it was for a page of llmlb's own.

@@ -19,6 +19,8 @@ pub(crate) struct RequestRoute {
     /// Some backend lists the model, or it is an alias.
     pub(super) is_known_model: bool,
     pub(crate) backend: Option<Arc<Backend>>,
+    /// Time at which the request was sent to `backend`; `None` once the first byte of its response is noted.
+    pub(super) sent_at: Option<Instant>,
     /// True if a backend received the request and may be working on it, so that the tokens of the
     /// prompt count.
     is_delivered: bool,
@@ -71,6 +73,14 @@ impl RequestRoute {
     /// Stores the backend that the request is being sent to. `model` is the backend's own name of
     /// the model, if that differs.
     pub(crate) fn note_sent(&mut self, backend: &Arc<Backend>, model: Option<&str>) {
+        // Also called when the response to the last attempt arrives, which was sent earlier.
+        let is_same = self
+            .backend
+            .as_ref()
+            .is_some_and(|one| one.id == backend.id);
+        if !is_same || self.sent_at.is_none() {
+            self.sent_at = Some(Instant::now());
+        }
         self.backend = Some(Arc::clone(backend));
         self.served_model = model.map(str::to_owned);
     }

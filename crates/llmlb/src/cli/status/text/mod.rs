@@ -233,10 +233,12 @@ fn backend(backend: &BackendStatus, now: SystemTime) -> [String; 4] {
     };
     [
         plain(&backend.name),
-        match (backend.up, backend.ejected) {
-            (true, Some(true)) => "up, failing",
-            (true, _) => "up",
-            (false, _) => "down",
+        match (backend.up, backend.drained, backend.ejected) {
+            (true, Some(true), _) => "up, drained",
+            (false, Some(true), _) => "down, drained",
+            (true, _, Some(true)) => "up, failing",
+            (true, ..) => "up",
+            (false, ..) => "down",
         }
         .to_owned(),
         plain(backend.url.as_deref().unwrap_or("-")),
