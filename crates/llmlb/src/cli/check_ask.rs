@@ -16,6 +16,7 @@ use crate::balance::Backend;
 use crate::config::{BackendUrl, Config, Kind, Receiver};
 use crate::descriptors::Division;
 use crate::health::{self, Reply};
+use crate::text;
 use crate::upstream::{self, Connector};
 
 /// Maximum number of models whose names are shown for a backend.
@@ -35,13 +36,13 @@ pub(super) fn ask(config: &Config) -> Result<bool, Failure> {
     let connector = Connector::new(config.upstream.connect_timeout, &division);
     let lines = runtime.block_on(contact(config, &connector));
     runtime.shutdown_background();
-    let mut text = String::from("\ncontacted:");
+    let mut report = String::from("\ncontacted:");
     for (is_ok, line) in &lines {
         let word = if *is_ok { "ok  " } else { "FAIL" };
         // Ignore the result: writing into memory cannot fail.
-        let _ = write!(text, "\n  {word}  {line}");
+        let _ = write!(report, "\n  {word}  {line}");
     }
-    output::data(&text)?;
+    output::data(&report)?;
     Ok(lines.iter().all(|(is_ok, _)| *is_ok))
 }
 
@@ -97,11 +98,12 @@ async fn contact(config: &Config, connector: &Connector) -> Vec<Line> {
 
 fn in_words(reply: &Reply, took: Duration) -> String {
     let kind = reply.kind.map_or("kind unknown", Kind::name);
-    let names: Vec<&str> = reply.models.iter().map(|model| &*model.id).collect();
-    let named = names[..names.len().min(MAX_NAMED)].join(", ");
-    let more = if names.len() > MAX_NAMED { ", ..." } else { "" };
+    let names = reply.models.iter().map(|model| text::plain(&model.id));
+    let named = names.take(MAX_NAMED).collect::<Vec<_>>().join(", ");
+    let count = reply.models.len();
+    let more = if count > MAX_NAMED { ", ..." } else { "" };
     let millis = took.as_millis();
-    match names.len() {
+    match count {
         0 => format!("{millis} ms, {kind}, no models"),
         1 => format!("{millis} ms, {kind}, 1 model: {named}"),
         count => format!("{millis} ms, {kind}, {count} models: {named}{more}"),

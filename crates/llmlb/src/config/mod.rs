@@ -75,7 +75,7 @@ use document::TomlDocument;
 use env::Environment;
 use keys::ReadKeys;
 use layers::Layers;
-use problems::ProblemList;
+use problems::{ProblemList, one_line};
 use setting::{Defaults, Section, Source};
 use settings::{LogConfig, UpstreamConfig, UsageConfig};
 
@@ -197,8 +197,15 @@ pub(crate) fn load(flags: &Flags) -> Result<Config, Problems> {
 }
 
 /// Reads the configuration of a running server again. If the file is missing now, that is a problem
-/// and not an empty configuration, which would discard all settings.
+/// and not an empty configuration, which would discard all settings. A pipe is a problem too: its content was read at the start, and waiting
+/// for more could take forever.
 pub(crate) fn load_again(flags: &Flags, had_file: bool) -> Result<Config, Problems> {
+    if let Some(path) = watched_path(flags).filter(|path| is_pipe(path)) {
+        let mut problems = ProblemList::default();
+        let why = "a pipe cannot be read again; restart the server to change its configuration";
+        problems.add_file(&one_line(&path.to_string_lossy()), why);
+        problems.into_result()?;
+    }
     let mut config = load(flags)?;
     if flags.demo {
         config.adapt_to_demo();
@@ -225,6 +232,11 @@ impl Config {
 /// without `--config`.
 pub(crate) fn watched_path(flags: &Flags) -> Option<PathBuf> {
     file::path(flags, &Environment::from_process()).map(|(path, _)| path)
+}
+
+/// True if the file is a pipe, such as a shell's `<(…)`, or a device: it can be read only once.
+pub(crate) fn is_pipe(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
 /// Returns the API keys that the configuration file declares, without their secrets. Problems in

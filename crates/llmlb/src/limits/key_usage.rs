@@ -31,6 +31,7 @@ pub(super) struct KeyUsage {
     /// The latest monotonic time that was seen. Threads read the clock before they take the lock,
     /// so their times can arrive out of order.
     now: u64,
+    ever: Ever,
     /// Number of requests admitted in the last 60 seconds.
     requests: Window,
     /// Tokens of the requests that ended in the last 60 seconds.
@@ -56,6 +57,9 @@ pub(super) struct KeyUsage {
 pub(super) struct Contact {
     pub(super) mono_ms: u64,
     pub(super) own: Use,
+    /// Tokens of this server's requests that had ended. `own` has the reserved ones too.
+    pub(super) ended_tokens: u64,
+    pub(super) ever: Ever,
     /// Use of the limits by all servers of the fleet together.
     pub(super) all: Use,
 }
@@ -66,6 +70,13 @@ pub(super) struct Use {
     pub(super) requests: u64,
     pub(super) concurrent: u64,
     /// Tokens of the last minute, and tokens reserved by requests in flight.
+    pub(super) tokens: u64,
+}
+
+/// What was added to the windows of this server since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ever {
+    pub(super) requests: u64,
     pub(super) tokens: u64,
 }
 
@@ -82,6 +93,7 @@ pub(super) struct Figures {
     pub(super) own: u64,
     /// Number of tokens that other servers used in `period`, as far as they are known.
     pub(super) others: u64,
+    pub(super) ever: Ever,
 }
 
 #[cfg(feature = "redis")]
@@ -205,6 +217,7 @@ impl KeyUsage {
         if let Some(limit) = limits.requests_per_minute {
             let _ = self.requests.sum_at(self.now);
             self.requests.add(self.now, 1, limit.into());
+            self.ever.requests += 1;
         }
         self.concurrent += 1;
         self.reserved = self.reserved.saturating_add(reserved);
@@ -221,6 +234,7 @@ impl KeyUsage {
             let _ = self.tokens.sum_at(self.now);
             // Entries of tokens are 100 ms wide, whatever the limit: `u64::MAX` selects that width.
             self.tokens.add(self.now, tokens, u64::MAX);
+            self.ever.tokens = self.ever.tokens.saturating_add(tokens);
         }
         self.spend.add(wall_ms, tokens);
     }
@@ -261,6 +275,7 @@ impl KeyUsage {
             period: Some(period),
             own: self.spend.own(period),
             others: self.spend.others(period),
+            ever: self.ever,
         }
     }
 
@@ -268,23 +283,40 @@ impl KeyUsage {
     /// does not respond.
     ///
     /// The rest of each limit at the last contact with the store is divided among the servers, so
-    /// that together they do not exceed the limit. If that contact is too long ago, each server
-    /// gets an equal part of the whole limit. A server serves at least one request as long as
-    /// anything is left.
+    /// that together they do not exceed the limit. What leaves the window of this server since then is
+    /// divided too, because each server gets an equal part of the whole limit once that contact is too
+    /// long ago. A server serves at least one request as long as anything is left.
     pub(super) fn share_of(&self, limits: &KeyLimits, servers: u32, now: Now) -> KeyLimits {
         let servers = u64::from(servers.max(1));
-        let share = |limit: u64, known: Option<(u64, u64)>| match known {
-            Some((own, all)) => own.saturating_add(part(limit.saturating_sub(all), servers)),
+        // `left`: what left the window since the last contact.
+        let share = |limit: u64, known: Option<(u64, u64, u64)>| match known {
+            Some((own, all, left)) => {
+                let own = own.saturating_sub(left).saturating_add(left / servers);
+                own.saturating_add(part(limit.saturating_sub(all), servers))
+            }
             None => part(limit, servers),
         };
         let is_since = |limit_ms: u64| {
             let known = self.contact.as_ref();
             known.filter(|known| now.mono_ms.saturating_sub(known.mono_ms) <= limit_ms)
         };
-        let requests = is_since(WINDOW_MS).map(|known| (known.own.requests, known.all.requests));
-        let tokens = is_since(WINDOW_MS).map(|known| (known.own.tokens, known.all.tokens));
+        // What was added since the last contact is still in the window, so the rest of the window is older.
+        let left = |window: &Window, at_contact: u64, added: u64| {
+            let older = window.peek(now.mono_ms).saturating_sub(added);
+            at_contact.saturating_sub(older)
+        };
+        let requests = is_since(WINDOW_MS).map(|known| {
+            let added = self.ever.requests.saturating_sub(known.ever.requests);
+            let left = left(&self.requests, known.own.requests, added);
+            (known.own.requests, known.all.requests, left)
+        });
+        let tokens = is_since(WINDOW_MS).map(|known| {
+            let added = self.ever.tokens.saturating_sub(known.ever.tokens);
+            let left = left(&self.tokens, known.ended_tokens, added);
+            (known.own.tokens, known.all.tokens, left)
+        });
         let concurrent = is_since(SILENCE_MS);
-        let concurrent = concurrent.map(|known| (known.own.concurrent, known.all.concurrent));
+        let concurrent = concurrent.map(|known| (known.own.concurrent, known.all.concurrent, 0));
         let small = |limit: u32, known| {
             let share = share(limit.into(), known);
             u32::try_from(share).unwrap_or(limit).min(limit)

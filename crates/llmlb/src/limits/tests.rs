@@ -1,7 +1,7 @@
 //! Limits of one server, with a clock that the tests set.
 
 use super::key_state::KeyState;
-use super::key_usage::{Contact, Figures, Use};
+use super::key_usage::{Contact, Ever, Figures, Use};
 use super::*;
 use crate::config::{Budget, Period};
 use crate::dice::Dice;
@@ -347,12 +347,20 @@ fn share_after_a_contact_is_a_part_of_what_was_left() {
         ..KeyLimits::default()
     };
     let mut usage = state.lock();
+    usage.use_tokens(60, true, 900, at(900).wall_ms);
+    usage.commit(&limits, 0, at(900));
+    usage.commit(&limits, 0, at(1000));
     usage.contact = Some(Contact {
         mono_ms: 1000,
         own: Use {
             requests: 2,
             concurrent: 1,
             tokens: 100,
+        },
+        ended_tokens: 60,
+        ever: Ever {
+            requests: 2,
+            tokens: 60,
         },
         all: Use {
             requests: 6,
@@ -367,6 +375,96 @@ fn share_after_a_contact_is_a_part_of_what_was_left() {
     let share = usage.share_of(&limits, 2, at(12_000));
     assert_eq!(share.concurrency, Some(4), "the other server may be dead");
     assert_eq!(share.requests_per_minute, Some(4));
+    let share = usage.share_of(&limits, 2, at(61_000));
+    assert_eq!(share.requests_per_minute, Some(1 + 2), "one left");
+    assert_eq!(share.tokens_per_minute, Some(40 + 30 + 250), "60 left");
     let share = usage.share_of(&limits, 2, at(62_000));
     assert_eq!(share.requests_per_minute, Some(5));
+}
+
+/// Large limits are counted in steps of 100 ms. A step that is not over has not left the window.
+#[test]
+fn requests_in_front_of_a_short_pause_have_not_left_the_window() {
+    let (state, limits) = (state(), requests(1000));
+    for _ in 0..600 {
+        drop(state.admit_unchecked(&limits, 0, demand(1, 1), true, at(59_910)));
+    }
+    let ever = figures(&state, at(59_910)).ever;
+    let own = Use {
+        requests: 600,
+        ..Use::default()
+    };
+    let mut usage = state.lock();
+    usage.contact = Some(Contact {
+        mono_ms: 59_920,
+        own,
+        ever,
+        all: own,
+        ..Contact::default()
+    });
+    let share = usage.share_of(&limits, 2, at(59_990));
+    assert_eq!(share.requests_per_minute, Some(600 + 200));
+}
+
+/// Without the store, servers together admit at most the limit and one request for each further server, in any
+/// 60 seconds: also when the last contact gets too old.
+#[test]
+fn servers_without_a_store_keep_the_limit_together() {
+    for seed in 0..60 {
+        let mut dice = Dice::new(seed);
+        let servers = [2, 3, 4][dice.below(3)];
+        let limit = [10, 60, 700][dice.below(3)];
+        let limits = requests(limit);
+        let states: Vec<Arc<KeyState>> = (0..servers).map(|_| state()).collect();
+        // Most requests of the first server are just in front of the loss, or all over the minute.
+        let begin = [0, 55_000, 59_900][dice.below(3)];
+        let mut admitted: Vec<u64> = Vec::new();
+        let mut times: Vec<u64> = (0..dice.below(limit as usize + 1))
+            .map(|_| (begin + dice.below(60_000 - begin)) as u64)
+            .collect();
+        times.sort_unstable();
+        for time in times {
+            let server = dice.below(4).saturating_sub(2).min(servers - 1);
+            drop(states[server].admit_unchecked(&limits, 0, demand(1, 1), true, at(time)));
+            admitted.push(time);
+        }
+        let contact = 60_000;
+        let own = |state: &KeyState| Use {
+            requests: figures(state, at(contact)).requests,
+            ..Use::default()
+        };
+        let all = Use {
+            requests: states.iter().map(|state| own(state).requests).sum(),
+            ..Use::default()
+        };
+        for state in &states {
+            let (own, ever) = (own(state), figures(state, at(contact)).ever);
+            state.lock().contact = Some(Contact {
+                mono_ms: contact,
+                own,
+                ever,
+                all,
+                ..Contact::default()
+            });
+        }
+        let mut now = contact;
+        while now < 250_000 {
+            now += dice.below(40) as u64;
+            let server = &states[dice.below(servers)];
+            let count = u32::try_from(servers).unwrap();
+            let found = server.admit(&limits, Some(count), demand(1, 1), 0, at(now));
+            if found.0.is_ok() {
+                admitted.push(now);
+            }
+            let recent = admitted
+                .iter()
+                .rev()
+                .take_while(|time| **time + 60_000 >= now);
+            let most = limit as usize + servers - 1;
+            assert!(
+                recent.count() <= most,
+                "seed {seed}: limit {limit}, {servers} servers, at {now} ms"
+            );
+        }
+    }
 }

@@ -45,6 +45,13 @@ impl Window {
         self.sum
     }
 
+    /// Returns the sum of the amounts that are not older than 60 seconds.
+    pub(super) fn peek(&self, now: u64) -> u64 {
+        let counts = |entry: &&Entry| entry.end + WINDOW_MS >= now;
+        let amounts = self.entries.iter().filter(counts).map(|entry| entry.amount);
+        amounts.fold(0, u64::saturating_add)
+    }
+
     /// Adds an amount to the window. `limit` is the maximum of the window, which decides the width
     /// of entries.
     pub(super) fn add(&mut self, now: u64, amount: u64, limit: u64) {

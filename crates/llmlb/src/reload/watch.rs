@@ -50,6 +50,7 @@ impl ConfigWatch {
             // Start without a known signature, so that the first check reads the file: it may have
             // been changed after the server read it and before the watch began.
             settling: Settling::default(),
+            reads_pipe: path.as_deref().is_some_and(config::is_pipe),
             path,
             flags,
             had_file,
@@ -70,6 +71,8 @@ impl ConfigWatch {
 struct Watcher {
     /// Path of the configuration file; `None` if no file is read.
     path: Option<PathBuf>,
+    /// True if the running configuration was read from a pipe, which is now empty: it is not watched.
+    reads_pipe: bool,
     flags: Flags,
     had_file: bool,
     settling: Settling,
@@ -84,7 +87,8 @@ impl Watcher {
                 Err(RecvTimeoutError::Disconnected) => return,
             };
             let before = signature(self.path.as_ref());
-            if !is_requested && !self.settling.is_due(before, Instant::now()) {
+            let is_due = |settling: &mut Settling| settling.is_due(before, Instant::now());
+            if !is_requested && (self.reads_pipe || !is_due(&mut self.settling)) {
                 continue;
             }
             let config = config::load_again(&self.flags, self.had_file).map(Box::new);

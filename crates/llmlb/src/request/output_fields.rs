@@ -12,6 +12,10 @@ use crate::limits::OutputDemand;
 pub(crate) struct OutputFields {
     /// Maximum number of tokens of each response; `None` if the request sets none.
     max: Option<u64>,
+    /// A maximum that only llama.cpp reads. It counts if it is larger than [`Self::max`].
+    llama_cpp_max: u64,
+    /// True if a field states no limit, such as `-1`, or its value cannot be read.
+    is_unlimited: bool,
     /// Number of responses that the request demands for each prompt; 0 counts as 1.
     choices: u64,
     /// Number of prompts in the request; 0 counts as 1. Each prompt has its own responses.
@@ -22,12 +26,22 @@ impl OutputFields {
     /// Reads a field of a request if it limits the output on this API.
     pub(super) fn read(&mut self, api: Api, name: &[u8], value: &[u8]) {
         use Api::{Chat, Completions, Messages, OllamaChat, OllamaGenerate, Responses};
+        if value == b"null" {
+            return;
+        }
         match (name, api) {
             (b"max_tokens", Chat | Completions | Messages)
             | (b"max_completion_tokens", Chat)
             | (b"max_output_tokens", Responses)
             | (b"num_predict", OllamaChat | OllamaGenerate) => {
                 self.max = self.max.max(number(value));
+                self.is_unlimited |= number(value).is_none();
+            }
+            // llama.cpp prefers this field to the others. Other servers ignore it, so it must not lower the maximum.
+            (b"n_predict", Chat | Completions) => {
+                let max = number(value);
+                self.llama_cpp_max = self.llama_cpp_max.max(max.unwrap_or_default());
+                self.is_unlimited |= max.is_none();
             }
             (b"n", Chat | Completions) | (b"best_of", Completions) => {
                 self.choices = self.choices.max(number(value).unwrap_or_default());
@@ -46,6 +60,7 @@ impl OutputFields {
                 | b"max_output_tokens"
                 | b"n"
                 | b"best_of"
+                | b"n_predict"
                 | b"options"
         )
     }
@@ -73,8 +88,12 @@ impl OutputFields {
     /// Returns the number of output tokens that a request to this API may generate, for the limits
     /// of its key.
     pub(crate) fn demand(&self, api: Api) -> OutputDemand {
-        match (api.writes_text(), self.max) {
-            (true, Some(max)) => OutputDemand::AtMost(max.saturating_mul(self.choices())),
+        let max = self.max.filter(|_| !self.is_unlimited);
+        match (api.writes_text(), max) {
+            (true, Some(max)) => {
+                let max = max.max(self.llama_cpp_max);
+                OutputDemand::AtMost(max.saturating_mul(self.choices()))
+            }
             (true, None) => OutputDemand::Unlimited,
             (false, _) if api.reads_text() => OutputDemand::AtMost(0),
             (false, _) if api.is_metered() => OutputDemand::Unknown,
@@ -83,9 +102,14 @@ impl OutputFields {
     }
 }
 
-/// Parses a whole number that is not negative. Ollama's `-1` (no limit) is `None`.
+/// Parses a whole number that is not negative. Ollama's `-1` (no limit) is `None`. Numbers in quotes and with an
+/// exponent are read too, because backends accept them.
 fn number(value: &[u8]) -> Option<u64> {
-    std::str::from_utf8(value).ok()?.parse().ok()
+    let text = std::str::from_utf8(value).ok()?.trim_matches('"').trim();
+    text.parse().ok().or_else(|| {
+        let number: f64 = text.parse().ok()?;
+        format!("{:.0}", number.ceil()).parse().ok()
+    })
 }
 
 #[cfg(test)]
@@ -117,6 +141,32 @@ mod tests {
                 Unlimited,
             ),
             (Api::Chat, r#"{"max_tokens":1,"max_tokens":7}"#, AtMost(7)),
+            // Backends accept whole numbers in these forms, and llama.cpp prefers `n_predict`.
+            (
+                Api::Chat,
+                r#"{"max_tokens":1,"max_completion_tokens":9e2}"#,
+                AtMost(900),
+            ),
+            (
+                Api::Chat,
+                r#"{"max_tokens":1,"max_completion_tokens":"900"}"#,
+                AtMost(900),
+            ),
+            (Api::Chat, r#"{"max_tokens":5,"n":3.0}"#, AtMost(15)),
+            (Api::Chat, r#"{"max_tokens":5,"n":"3"}"#, AtMost(15)),
+            (Api::Chat, r#"{"max_tokens":5,"n_predict":9}"#, AtMost(9)),
+            (Api::Chat, r#"{"max_tokens":5,"n_predict":-1}"#, Unlimited),
+            (Api::Chat, r#"{"n_predict":1}"#, Unlimited),
+            (
+                Api::Chat,
+                r#"{"max_tokens":5,"max_completion_tokens":null}"#,
+                AtMost(5),
+            ),
+            (
+                Api::Chat,
+                r#"{"max_tokens":5,"max_completion_tokens":-1}"#,
+                Unlimited,
+            ),
             (
                 Api::Responses,
                 r#"{"max_output_tokens":8,"max_tokens":1}"#,

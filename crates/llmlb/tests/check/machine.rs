@@ -101,6 +101,16 @@ fn ask_reports_each_target_and_fails_if_one_does() {
     assert!(output.contains("ok    backend a at"), "{output}");
 }
 
+/// A backend chooses the names of its models. None of them can look like a line of the report.
+#[test]
+fn ask_prints_the_name_of_a_model_on_one_line() {
+    let sandbox = testkit::sandbox!();
+    let a = backend_of(&["x\n  ok    backend b"], ok);
+    let file = format!("[[backend]]\nname = \"a\"\nurl = \"{}\"\n", a.url());
+    let (_, output) = check(&sandbox, &file, "--ask");
+    assert!(output.contains("1 model: x?  ok    backend b"), "{output}");
+}
+
 #[test]
 fn ask_reports_a_rejected_key() {
     let sandbox = testkit::sandbox!();

@@ -198,3 +198,46 @@ fn no_request_fails_while_redis_is_down_and_the_spend_is_refilled() {
     let requests = backend.count() as u64;
     assert!(spent(&servers[0]) <= requests * 150, "nothing counts twice");
 }
+
+/// A Redis that lost its data keeps its connections, as after `FLUSHALL`: idle servers publish their spend again.
+#[test]
+fn redis_that_was_emptied_has_the_spend_of_idle_servers_again() {
+    let sandboxes = [testkit::sandbox!(), testkit::sandbox!()];
+    let Some(redis) = RedisServer::start(sandboxes[0].root()) else {
+        return;
+    };
+    let backend = FakeLlm::answering("m").unwrap();
+    let key = "budget_tokens = 100000\nper = \"day\"";
+    let servers = start_two(&sandboxes, &redis, &backend, key);
+    until_reachable(&servers);
+    assert_eq!(servers.each_ref().map(chat), [200, 200]);
+    let client = redis::Client::open(redis.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut run = |words: &[&str]| -> redis::Value {
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]).query(&mut connection).unwrap()
+    };
+    let two = redis::Value::Int(2);
+    let key = "return redis.call('KEYS', 'llmlb:limits:{alice}:spend:*')[1]";
+    let mut spend = String::new();
+    until("both servers have published their spend", || {
+        if let redis::Value::BulkString(name) = run(&["EVAL", key, "0"]) {
+            spend = String::from_utf8(name).unwrap();
+        }
+        !spend.is_empty() && run(&["HLEN", &spend]) == two
+    });
+    // Each round takes one beat of each server; the second one begins after the first beat has ended.
+    let two_beats = |run: &mut dyn FnMut(&[&str]) -> redis::Value| {
+        for _ in 0..2 {
+            run(&["DEL", "llmlb:limits:servers"]);
+            until("both servers are registered", || {
+                run(&["ZCARD", "llmlb:limits:servers"]) == two
+            });
+        }
+    };
+    // Afterwards nothing changes that a server would publish.
+    two_beats(&mut run);
+    run(&["FLUSHALL"]);
+    two_beats(&mut run);
+    assert_eq!(run(&["HLEN", &spend]), two);
+}

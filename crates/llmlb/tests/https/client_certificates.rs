@@ -1,7 +1,7 @@
 //! `server.tls_client_ca`: requests need a client certificate. (promise L11)
 
 use testkit::backends::{ASK, CHAT, code};
-use testkit::certificates::Authority;
+use testkit::certificates::{Authority, Issued};
 use testkit::{Connection, Sandbox, until};
 
 use crate::tunnel::{H1, H2, Options};
@@ -41,6 +41,39 @@ fn client_with_a_certificate_is_served() {
         let answer = testkit::h2_client::post(&client, CHAT, ASK).await;
         assert_eq!(answer.status, 200);
     });
+}
+
+/// Without extensions openssl makes certificates of version 1, which no handshake accepts.
+#[cfg(unix)]
+#[test]
+fn commands_of_the_page_make_certificates_that_are_accepted() {
+    let page = include_str!("../../../../docs/production.md");
+    let begin = page.find("openssl req -x509").unwrap();
+    let end = begin + page[begin..].find("curl --cert").unwrap();
+    let sandbox = testkit::sandbox!();
+    let mut shell = sandbox.command_of("sh", &["-ec", &page[begin..end]]);
+    if !testkit::has_tool("openssl").unwrap() {
+        return;
+    }
+    assert!(
+        shell
+            .current_dir(sandbox.root())
+            .status()
+            .unwrap()
+            .success()
+    );
+    let ca = format!("\"{}\"", sandbox.path("clients.pem").display());
+    let world = world::start(&sandbox, &[("server.tls_client_ca", &ca)]).unwrap();
+    let client = Issued {
+        cert: sandbox.path("team-a.pem"),
+        key: sandbox.path("team-a.key"),
+    };
+    let options = Options {
+        certificate: Some(&client),
+        ..H1
+    };
+    let tunnel = world::open(&world.authority, &world.server, &options);
+    assert_eq!(testkit::post(tunnel, CHAT, ASK).status(), 200);
 }
 
 #[test]

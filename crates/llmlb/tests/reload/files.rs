@@ -3,8 +3,16 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+#[cfg(unix)]
+use std::path::Path;
+#[cfg(unix)]
+use std::process::Command;
 
+#[cfg(target_os = "linux")]
+use rustix::process::Signal;
 use testkit::backends::{ASK, CHAT, backend, ok, served_by};
+#[cfg(unix)]
+use testkit::eventually;
 use testkit::until;
 
 use crate::server::{ReloadingServer, table};
@@ -76,6 +84,66 @@ fn removed_file_leaves_the_configuration_as_it_is() {
         running.config()["refused"].is_null()
     });
     assert_eq!(running.reloads(), 0, "its content is the running one");
+}
+
+/// A pipe in place of the file would be waited for forever.
+#[cfg(unix)]
+#[test]
+fn pipe_in_place_of_the_file_is_refused_and_the_next_file_is_read() {
+    let (a, b) = (backend(ok), backend(ok));
+    let running = ReloadingServer::start(testkit::sandbox!(), &table("a", &a, ""));
+    fs::remove_file(running.file()).unwrap();
+    make_pipe(&running.file());
+    eventually("the pipe is refused", || {
+        let refused = running.config()["refused"].clone();
+        let error = refused["error"].as_str().unwrap_or_default();
+        error.contains("a pipe cannot be read again").then_some(())
+    });
+    assert_eq!(running.backends(), ["a"]);
+    running.reload(&table("b", &b, ""));
+    assert_eq!(running.backends(), ["b"]);
+}
+
+/// The pipe of a shell's `--config <(command)` is empty once the server has read it.
+#[cfg(target_os = "linux")]
+#[test]
+fn server_that_read_a_pipe_keeps_its_configuration() {
+    let a = backend(ok);
+    let sandbox = testkit::sandbox!();
+    let pipe = sandbox.path("pipe");
+    make_pipe(&pipe);
+    let text = table("a", &a, "");
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || fs::write(pipe, text).unwrap()
+    });
+    let llmlb = sandbox.llmlb().to_owned();
+    // Without a controlling terminal, so that SIGHUP reloads.
+    let words = [
+        llmlb.to_str().unwrap(),
+        "serve",
+        "-p",
+        "0",
+        "--config",
+        "pipe",
+    ];
+    let server = sandbox.serve_with(&mut sandbox.command_of("setsid", &words));
+    writer.join().unwrap();
+    // An open writer: reading the pipe again would find neither data nor its end.
+    let _writer = File::options().read(true).write(true).open(&pipe).unwrap();
+    let running = ReloadingServer { sandbox, server };
+    running.server.process.signal(Signal::HUP).unwrap();
+    let refused = running.until_refused();
+    let error = refused["error"].as_str().unwrap();
+    assert!(error.contains("a pipe cannot be read again"), "{error}");
+    assert_eq!(running.backends(), ["a"]);
+    assert_eq!(running.reloads(), 0);
+}
+
+#[cfg(unix)]
+fn make_pipe(path: &Path) {
+    let made = Command::new("mkfifo").arg(path).status().unwrap();
+    assert!(made.success());
 }
 
 #[test]

@@ -39,12 +39,13 @@ const MAX_QUESTIONS: usize = 1024;
 /// Maximum number of API keys in one request to Redis, which bounds the time of its script.
 const MAX_KEYS: usize = 64;
 /// Script that counts the servers of the fleet that were seen in the last ten seconds, this server
-/// included.
+/// included. The second number is 1 if
+/// Redis did not know this server.
 const COUNT_SERVERS: &str = "local now = redis.call('TIME')[1]
-redis.call('ZADD', KEYS[1], now, ARGV[1])
+local is_new = redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 10)
 redis.call('EXPIRE', KEYS[1], 120)
-return redis.call('ZCARD', KEYS[1])";
+return { redis.call('ZCARD', KEYS[1]), is_new }";
 
 /// Connection to the Redis in which the servers of a fleet enforce limits together.
 #[derive(Debug)]
@@ -265,16 +266,19 @@ impl Session {
         if !self.states.are_needed() {
             return;
         }
-        let is_full = self.beats.is_multiple_of(FULL_BEAT) || self.connection.is_none();
+        let is_due = self.beats.is_multiple_of(FULL_BEAT);
         self.beats = self.beats.wrapping_add(1);
         let key = format!("{}:limits:servers", self.prefix);
         let mut request = redis::pipe();
         let command = request.cmd("EVAL").arg(COUNT_SERVERS).arg(1);
         command.arg(key).arg(&self.server);
-        let Some(counts) = self.send::<Vec<u32>>(&mut |_| request.clone()) else {
+        let Some(counts) = self.send::<Vec<(u32, u32)>>(&mut |_| request.clone()) else {
             return self.state.pause(PAUSE);
         };
-        let servers = counts.first().copied().unwrap_or_default().max(1);
+        let (servers, is_new) = counts.first().copied().unwrap_or_default();
+        let servers = servers.max(1);
+        // A Redis that does not know this server may have lost its data, with or without a new connection.
+        let is_full = is_due || is_new != 0;
         self.state.servers.store(servers, Ordering::Relaxed);
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = Now {
@@ -413,7 +417,9 @@ impl Group {
             usage.unreported = usage.unreported.saturating_sub(self.unreported);
             let admitted = verdicts.clone().filter(|verdict| verdict[0] == 0);
             let mut own = self.figures.uses();
+            let mut ever = self.figures.ever;
             for verdict in admitted {
+                ever.requests += u64::from(self.limits.requests_per_minute.is_some());
                 own.requests += 1;
                 own.concurrent += 1;
                 own.tokens += u64::try_from(verdict[1]).unwrap_or_default();
@@ -421,6 +427,8 @@ impl Group {
             usage.contact = Some(Contact {
                 mono_ms,
                 own,
+                ended_tokens: self.figures.tokens,
+                ever,
                 all: figures.uses(),
             });
         }
