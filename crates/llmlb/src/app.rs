@@ -118,21 +118,7 @@ impl App {
         }
         let backends: Vec<_> = config.backends.iter().chain(&demo_backends).collect();
         let discover = backends.is_empty();
-        let (issued, shared_ids) = (IssuerQueue::new(), IssuerQueue::new());
-        let issuer_store = IssuerStore::start(&config.fleet, Arc::clone(&shared_ids))?;
-        let is_shared = issuer_store.is_some();
-        let queues = [Some(Arc::clone(&issued)), is_shared.then_some(shared_ids)];
-        let settings = RequestSettings::new(config, sys::host_name(env::text));
-        let pool_config = PoolConfig {
-            host: is_shared.then(|| sys::host_name(env::text)).flatten(),
-            issuer_queues: queues.into_iter().flatten().collect(),
-            ..PoolConfig::new(config, Arc::new(settings))
-        };
-        let backends = backends.into_iter().cloned().map(Backend::new);
-        let pool = Arc::new(Pool::new(pool_config, backends));
-        let issuer_file = data_dir::find(config.usage.data_dir.as_deref(), demo)
-            .map(|data| IssuerFile::start(&data, issued, &pool))
-            .transpose()?;
+        let (pool, issuer_store, issuer_file) = start_pool(config, demo, backends)?;
         let connector = Connector::new(config.upstream.connect_timeout, division);
         if config.backends.iter().any(|one| one.url.is_https()) {
             connector.prepare_tls();
@@ -379,6 +365,31 @@ fn start_limiter(config: &Config, demo: bool, opened: &Opened) -> io::Result<Arc
         limiter.replay(&data, instance)?;
     }
     Ok(Arc::new(limiter))
+}
+
+/// Starts the pool of backends, and what remembers which of them issued an id: the store of a fleet
+/// and the file in the data directory.
+fn start_pool(
+    config: &Config,
+    demo: bool,
+    backends: Vec<&config::Backend>,
+) -> io::Result<(Arc<Pool>, Option<IssuerStore>, Option<IssuerFile>)> {
+    let (issued, shared_ids) = (IssuerQueue::new(), IssuerQueue::new());
+    let issuer_store = IssuerStore::start(&config.fleet, Arc::clone(&shared_ids))?;
+    let is_shared = issuer_store.is_some();
+    let queues = [Some(Arc::clone(&issued)), is_shared.then_some(shared_ids)];
+    let settings = RequestSettings::new(config, sys::host_name(env::text));
+    let pool_config = PoolConfig {
+        host: is_shared.then(|| sys::host_name(env::text)).flatten(),
+        issuer_queues: queues.into_iter().flatten().collect(),
+        ..PoolConfig::new(config, Arc::new(settings))
+    };
+    let backends = backends.into_iter().cloned().map(Backend::new);
+    let pool = Arc::new(Pool::new(pool_config, backends));
+    let issuer_file = data_dir::find(config.usage.data_dir.as_deref(), demo)
+        .map(|data| IssuerFile::start(&data, issued, &pool))
+        .transpose()?;
+    Ok((pool, issuer_store, issuer_file))
 }
 
 /// Starts the exporter of usage records if `usage.enabled` is set. A missing data directory is

@@ -173,6 +173,10 @@ struct Incomplete<'a> {
 }
 
 /// Request that passed all checks, with the decision about its response.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most requests are forwarded, and a box would cost each of them an allocation"
+)]
 enum Prepared<'a> {
     Page(Response<Full<Bytes>>),
     Forward(BackendRequest<'a>),
