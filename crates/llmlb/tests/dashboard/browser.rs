@@ -44,17 +44,17 @@ impl Browser {
             errors: Vec::new(),
             _profile: profile,
         };
-        let target = browser.send("Target.createTarget", json!({ "url": "about:blank" }));
+        let target = browser.send("Target.createTarget", &json!({ "url": "about:blank" }));
         let target = json!({ "targetId": target["targetId"], "flatten": true });
-        let session = browser.send("Target.attachToTarget", target);
+        let session = browser.send("Target.attachToTarget", &target);
         browser.session = session["sessionId"].as_str().map(str::to_owned);
         for domain in ["Page.enable", "Runtime.enable", "Log.enable"] {
-            browser.send(domain, json!({}));
+            browser.send(domain, &json!({}));
         }
         browser
     }
 
-    fn send(&mut self, method: &str, params: Value) -> Value {
+    fn send(&mut self, method: &str, params: &Value) -> Value {
         self.number += 1;
         let mut command = json!({ "id": self.number, "method": method, "params": params });
         if let Some(session) = &self.session {
@@ -83,11 +83,11 @@ impl Browser {
 
     fn evaluate(&mut self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "returnByValue": true });
-        self.send("Runtime.evaluate", params)["result"]["value"].clone()
+        self.send("Runtime.evaluate", &params)["result"]["value"].clone()
     }
 
     fn open(&mut self, url: &str) {
-        self.send("Page.navigate", json!({ "url": url }));
+        self.send("Page.navigate", &json!({ "url": url }));
     }
 }
 
@@ -137,7 +137,7 @@ fn page_shows_live_backends_in_a_browser() {
     for kind in ["keyDown", "keyUp"] {
         let key = json!({ "type": kind, "key": "Enter", "code": "Enter", "text": "\r",
                           "windowsVirtualKeyCode": 13 });
-        browser.send("Input.dispatchKeyEvent", key);
+        browser.send("Input.dispatchKeyEvent", &key);
     }
     eventually(
         "the page asks, because no other backend has the model",

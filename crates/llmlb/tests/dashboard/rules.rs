@@ -49,7 +49,10 @@ fn page_has_a_strict_policy_and_every_file_that_it_names() {
     let mut files = 0;
     for text in named.split(['"', '\'']) {
         let name = text.strip_prefix("/dashboard/").or(text.strip_prefix("./"));
-        let Some(name) = name.filter(|name| name.ends_with(".js") || name.ends_with(".css")) else {
+        let Some(name) = name.filter(|name| {
+            let extension = name.rsplit_once('.').map(|(_, extension)| extension);
+            matches!(extension, Some("js" | "css"))
+        }) else {
             continue;
         };
         let file = server.get(&format!("/dashboard/{name}"));

@@ -12,7 +12,8 @@ fn paths(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
             for (name, value) in fields {
-                let is_data = path.ends_with(".model") || path.ends_with(".key");
+                let last = path.rsplit('.').next();
+                let is_data = path.contains('.') && matches!(last, Some("model" | "key"));
                 let name = if is_data { "NAME" } else { name };
                 let dot = if path.is_empty() { "" } else { "." };
                 paths(value, &format!("{path}{dot}{name}"), found);
