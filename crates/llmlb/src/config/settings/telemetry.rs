@@ -38,7 +38,7 @@ pub(crate) static SERVICE_NAME: Setting<Option<Instance>> = Setting {
     reload: AfterRestart,
     variable: Some("LLMLB_SERVICE_NAME"),
     flag: None,
-    default: Described("`OTEL_SERVICE_NAME`, else llmlb", || None),
+    default: Described("the value of `OTEL_SERVICE_NAME`, else llmlb", || None),
     value: &Optional {
         of: InstanceName,
         unset: "-",

@@ -223,7 +223,7 @@ const OF_SHARING: [(&str, &str); 20] = [
     ),
     (
         "[log]\nrequest = true\n",
-        "llmlb.toml:2: log.request: unknown key (did you mean requests?); allowed: requests",
+        "llmlb.toml:2: log.request: unknown key (did you mean requests?); allowed: requests, format",
     ),
     (
         "[[backend]]\nurl = \"http://a\"\nkind = \"olama\"\n",
