@@ -82,7 +82,9 @@ fn number(bytes: &[u8], wanted: u64) -> u64 {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes
+        .iter()
+        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 #[derive(Clone, Debug)]
