@@ -88,6 +88,10 @@ impl SpanContext {
     }
 
     /// Id of the request's own span.
+    #[cfg_attr(
+        not(feature = "otlp"),
+        expect(dead_code, reason = "only the exporter of traces reads it")
+    )]
     pub(crate) fn server_span(&self) -> SpanId {
         span_id(self.seed)
     }

@@ -247,29 +247,12 @@ impl Sender {
                 Err(error) => (error.to_string(), true),
             };
             self.note(Some(&error));
-<<<<<<< HEAD
-            let pause = pauses.next().filter(|_| is_retryable && !self.is_ending());
-            let Some(pause) = pause else {
-                self.counts.dropped.fetch_add(count, Ordering::Relaxed);
-                return;
-            };
-            thread::sleep(*pause);
-||||||| 32835ade
-            match pauses.next().filter(|_| is_retryable && !self.is_ending()) {
-                Some(pause) => thread::sleep(*pause),
-                None => {
-                    self.counts.dropped.fetch_add(count, Ordering::Relaxed);
-                    return;
-                }
-            }
-=======
             let pause = pauses.next();
             let Some(pause) = pause.filter(|_| is_retryable && !self.is_ending()) else {
                 self.counts.dropped.fetch_add(count, Ordering::Relaxed);
                 return;
             };
             thread::sleep(*pause);
->>>>>>> trace
         }
     }
 

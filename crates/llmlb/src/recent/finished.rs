@@ -51,6 +51,10 @@ pub(crate) struct FinishedRequest {
     pub(crate) first_byte: Option<Instant>,
     pub(crate) ended: Instant,
     /// Trace of the request; `None` if it is not recorded.
+    #[cfg_attr(
+        not(feature = "otlp"),
+        expect(dead_code, reason = "only the exporter of traces reads it")
+    )]
     pub(crate) trace: Option<SpanContext>,
 }
 

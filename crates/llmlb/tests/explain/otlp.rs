@@ -83,19 +83,11 @@ fn number(bytes: &[u8], wanted: u64) -> u64 {
 }
 
 fn hex(bytes: &[u8]) -> String {
-<<<<<<< HEAD
-    bytes
-        .iter()
-        .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
-||||||| 32835ade
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-=======
     let mut text = String::new();
     for byte in bytes {
         write!(text, "{byte:02x}").unwrap();
     }
     text
->>>>>>> trace
 }
 
 #[derive(Clone, Debug)]

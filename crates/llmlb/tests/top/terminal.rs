@@ -139,6 +139,28 @@ fn signal_restores_the_terminal() {
     terminal.until("typed-42");
 }
 
+/// A program that goes on without its terminal would use a core until it is killed.
+#[test]
+fn closed_terminal_ends_the_program() {
+    if !has_tmux() {
+        return;
+    }
+    let world = World::start();
+    let terminal = Terminal::start(&world, 80, 24);
+    let program = world.sandbox.llmlb().display();
+    let pid = world.sandbox.path("pid");
+    let run = format!("sh -c 'echo $$ > {}; exec {program} top'", pid.display());
+    terminal.keys(&[&run, "Enter"]);
+    terminal.until("q quit");
+    let pid = std::fs::read_to_string(pid).unwrap();
+    drop(terminal);
+    let is_alive = || {
+        let checked = Command::new("kill").args(["-0", pid.trim()]).output();
+        checked.unwrap().status.success()
+    };
+    testkit::eventually("the program has ended", || (!is_alive()).then_some(()));
+}
+
 #[test]
 fn restart_of_the_server_is_shown() {
     if !has_tmux() {

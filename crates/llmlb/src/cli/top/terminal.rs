@@ -1,9 +1,9 @@
-//! The loop of the terminal: a thread requests snapshots, and this one draws them and reads keys.
+//! The loop of the terminal: threads request snapshots, read keys and wait for signals, and this one draws.
 //!
 //! The terminal is restored at the end, on a signal, and on a panic.
 
 use std::io;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 use std::time::Duration;
 
@@ -19,19 +19,25 @@ use crate::sys::signals::Signals;
 
 /// Interval of snapshots.
 const EVERY: Duration = Duration::from_secs(1);
-/// Maximum time until a snapshot or a signal is noticed.
-const TICK: Duration = Duration::from_millis(100);
+
+/// What changes the screen or ends the program.
+enum Input {
+    Fetched(Result<Box<Document>, FetchError>),
+    Terminal(io::Result<Event>),
+    /// A signal, such as the SIGHUP of a closed terminal.
+    Stop,
+}
 
 /// Shows the screen until a key or a signal ends it.
 pub(super) fn run(source: Source, view: &mut View, theme: Theme) -> Result<u8, Failure> {
     let failed =
         |what: &str, error: io::Error| Failure::new(exit::FAILED, format!("{what}: {error}"));
-    let stop = signals().map_err(|error| failed("cannot handle signals", error))?;
-    let (snapshots, _until) =
-        fetch(source).map_err(|error| failed("cannot start a thread", error))?;
+    let (sender, inputs) = mpsc::sync_channel(1);
+    wait_for_signals(sender.clone()).map_err(|error| failed("cannot handle signals", error))?;
+    fetch(source, sender.clone()).map_err(|error| failed("cannot start a thread", error))?;
     let mut terminal =
         ratatui::try_init().map_err(|error| failed("cannot use the terminal", error))?;
-    let shown = show(&mut terminal, view, theme, &snapshots, &stop);
+    let shown = read_keys(sender).and_then(|()| show(&mut terminal, view, theme, &inputs));
     let restored = ratatui::try_restore();
     shown
         .and(restored)
@@ -43,37 +49,44 @@ fn show(
     terminal: &mut DefaultTerminal,
     view: &mut View,
     theme: Theme,
-    snapshots: &Receiver<Result<Document, FetchError>>,
-    stop: &Receiver<()>,
+    inputs: &Receiver<Input>,
 ) -> io::Result<()> {
     loop {
         terminal.draw(|frame| screen::draw(view, theme, frame.area(), frame.buffer_mut()))?;
-        let mut is_changed = false;
-        while !is_changed {
-            if stop.try_recv() != Err(TryRecvError::Empty) {
-                return Ok(());
-            }
-            while let Ok(fetched) = snapshots.try_recv() {
-                is_changed = true;
-                match fetched {
-                    Ok(document) => view.update(document.snapshot),
-                    Err(error) => view.problem = Some(error.why()),
+        match inputs.recv() {
+            Ok(Input::Fetched(Ok(document))) => view.update(document.snapshot),
+            Ok(Input::Fetched(Err(error))) => view.problem = Some(error.why()),
+            Ok(Input::Terminal(Ok(Event::Key(pressed)))) => {
+                let is_pressed = pressed.kind != KeyEventKind::Release;
+                let key = key(pressed).filter(|_| is_pressed);
+                if key.is_some_and(|key| !view.press(key)) {
+                    return Ok(());
                 }
             }
-            while !is_changed && event::poll(TICK)? {
-                is_changed = true;
-                match event::read()? {
-                    Event::Key(pressed)
-                        if pressed.kind != KeyEventKind::Release
-                            && key(pressed).is_some_and(|key| !view.press(key)) =>
-                    {
-                        return Ok(());
-                    }
-                    _ => {} // A key that does not quit, or another size of the terminal.
-                }
-            }
+            // Another size of the terminal.
+            Ok(Input::Terminal(Ok(_))) => {}
+            Ok(Input::Terminal(Err(error))) => return Err(error),
+            Ok(Input::Stop) | Err(_) => return Ok(()),
         }
     }
+}
+
+/// Reads the keys on a thread of its own. Reading from a terminal that was closed may never return, and the
+/// thread is not joined, so that the program ends all the same.
+fn read_keys(inputs: SyncSender<Input>) -> io::Result<()> {
+    let read = move || {
+        loop {
+            let event = event::read();
+            let is_last = event.is_err();
+            if inputs.send(Input::Terminal(event)).is_err() || is_last {
+                break;
+            }
+        }
+    };
+    thread::Builder::new()
+        .name("llmlb-keys".to_owned())
+        .spawn(read)?;
+    Ok(())
 }
 
 fn key(pressed: KeyEvent) -> Option<Key> {
@@ -91,27 +104,27 @@ fn key(pressed: KeyEvent) -> Option<Key> {
     }
 }
 
-type Fetched = Result<Document, FetchError>;
-
-/// Requests snapshots on a thread of its own, which ends when the sender that is returned is dropped.
-fn fetch(mut source: Source) -> io::Result<(Receiver<Fetched>, Sender<()>)> {
-    let (sender, snapshots) = mpsc::sync_channel(1);
-    let (until, ended) = mpsc::channel::<()>();
+/// Requests snapshots on a thread of its own, which ends with the program.
+fn fetch(mut source: Source, inputs: SyncSender<Input>) -> io::Result<()> {
+    let fetch = move || {
+        loop {
+            thread::sleep(EVERY);
+            if inputs
+                .send(Input::Fetched(source.fetch().map(Box::new)))
+                .is_err()
+            {
+                break;
+            }
+        }
+    };
     thread::Builder::new()
         .name("llmlb-top".to_owned())
-        .spawn(move || {
-            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(EVERY) {
-                if sender.send(source.fetch()).is_err() {
-                    break;
-                }
-            }
-        })?;
-    Ok((snapshots, until))
+        .spawn(fetch)?;
+    Ok(())
 }
 
-/// Returns a channel that gets a message, or is closed, when a signal ends the program.
-fn signals() -> io::Result<Receiver<()>> {
-    let (sender, stop) = mpsc::channel();
+/// Sends [`Input::Stop`] when a signal ends the program.
+fn wait_for_signals(inputs: SyncSender<Input>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -121,7 +134,7 @@ fn signals() -> io::Result<Receiver<()>> {
         .name("llmlb-signals".to_owned())
         .spawn(move || {
             runtime.block_on(signals.next_stop());
-            let _ = sender.send(());
+            let _ = inputs.send(Input::Stop);
         })?;
-    Ok(stop)
+    Ok(())
 }
