@@ -259,7 +259,7 @@ where
 mod tests {
     use super::*;
 
-    /// A simulated disk with this many free bytes.
+    /// Simulated disk that is full after `left` more bytes.
     #[derive(Default)]
     struct Disk {
         left: usize,
