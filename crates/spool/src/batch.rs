@@ -214,7 +214,7 @@ impl BatchHead {
         let head: Self = serde_json::from_str(&format!("{text}}}"))
             .map_err(|error| BatchDamage::new(error.to_string()))?;
         if head.version != VERSION {
-            let what = format!("its version is {}, not {VERSION}", head.version);
+            let what = format!("the file has version {}, not {VERSION}", head.version);
             return Err(BatchDamage {
                 version: Some(head.version),
                 ..BatchDamage::new(what)
@@ -276,14 +276,14 @@ impl<'a> BatchLines<'a> {
     /// commas.
     fn records(&self) -> Result<Vec<&'a str>, BatchDamage> {
         let [_, records @ .., _] = &*self.lines else {
-            return Err(BatchDamage::new("no records"));
+            return Err(BatchDamage::new("the batch has no records"));
         };
         let plain = |line: &&'a [u8]| {
             let line: &'a [u8] = line;
             std::str::from_utf8(line.strip_suffix(b",").unwrap_or(line)).ok()
         };
         let records: Option<Vec<&str>> = records.iter().map(plain).collect();
-        records.ok_or_else(|| BatchDamage::new("not UTF-8"))
+        records.ok_or_else(|| BatchDamage::new("the records in the batch are not UTF-8"))
     }
 
     /// Finds the first record that does not match its checksum.

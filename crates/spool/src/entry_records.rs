@@ -11,7 +11,8 @@ use crate::line::Line;
 use crate::quarantine::{QuarantineBuffer, move_aside, set_aside};
 use crate::record::Record;
 
-/// Reads an entry record by record.
+/// Reader of the records of a staged entry, one at a time, so that memory stays bounded. Damaged
+/// lines go to `failed/`.
 pub(crate) struct EntryRecords<'a> {
     disk: &'a dyn Disk,
     data: &'a DataDir,

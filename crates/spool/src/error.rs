@@ -35,7 +35,7 @@ impl Error {
     /// Error for a file of an unknown version. The file is neither moved nor changed.
     pub(crate) fn version(path: &Path, found: u32, known: u32) -> Self {
         let reason = format!(
-            "its version is {found}, this program knows {known}; use the program that wrote it"
+            "the file has version {found}, this program knows {known}; use the program that wrote it"
         );
         Self::new(VERSION, path, io::Error::other(reason))
     }

@@ -25,7 +25,7 @@ use crate::quarantine::{move_aside, set_aside};
 
 const VERSION: u32 = 1;
 /// Damage of a file that has the name of a journal but is not one.
-pub(crate) const NO_HEAD: &str = "its first line is not the head of a journal";
+pub(crate) const NO_HEAD: &str = "the first line is not the head of a journal";
 /// Maximum length of the first line of a journal file, in bytes.
 const MAX_HEAD_BYTES: u64 = 256 * 1024;
 
@@ -280,17 +280,19 @@ impl JournalKind {
             return JournalLine::Damaged(why);
         }
         let Ok(text) = std::str::from_utf8(text) else {
-            return JournalLine::Damaged("not UTF-8");
+            return JournalLine::Damaged("the line is not UTF-8");
         };
         if position.line > 1 {
             return JournalLine::Event(text);
         }
         match serde_json::from_str::<JournalHead<T>>(text) {
-            Ok(head) if head.version != VERSION => JournalLine::Damaged("its version is unknown"),
+            Ok(head) if head.version != VERSION => {
+                JournalLine::Damaged("the journal has an unknown version")
+            }
             Ok(head) if head.journal == self.name() && head.generation == position.generation => {
                 JournalLine::Head(head.before)
             }
-            _ => JournalLine::Damaged("it is not the head of this journal"),
+            _ => JournalLine::Damaged("the first line is not the head of this journal"),
         }
     }
 }
@@ -349,7 +351,7 @@ impl Journal {
             reader.read_to_end(&mut tail).map_err(failed)?;
             let name = self.kind.file_name(self.generation);
             let name = format!("{name}-{intact}.torn");
-            let why = "the end of a journal whose writer was interrupted";
+            let why = "incomplete end of a journal: its writer was interrupted during a write";
             set_aside(&*disk, &data.failed, &name, &tail, why)?;
             disk.truncate(&self.file, intact).map_err(failed)?;
         }

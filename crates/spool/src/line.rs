@@ -133,7 +133,7 @@ pub(crate) fn checked(line: &[u8]) -> Result<&str, &'static str> {
     if self::digits(crc32fast::hash(text)) != digits {
         return Err("its checksum does not match");
     }
-    std::str::from_utf8(text).map_err(|_| "not UTF-8")
+    std::str::from_utf8(text).map_err(|_| "the line is not UTF-8")
 }
 
 /// Parses a line of an entry, given without its checksum. Only spool writes such lines, always in

@@ -202,7 +202,10 @@ impl Reason {
         if reason.version == VERSION {
             Ok(reason)
         } else {
-            Err(format!("its version is {}, not {VERSION}", reason.version))
+            Err(format!(
+                "the file has version {}, not {VERSION}",
+                reason.version
+            ))
         }
     }
 

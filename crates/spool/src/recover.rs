@@ -15,7 +15,7 @@ use crate::quarantine::{move_aside, set_aside};
 
 /// Reason that is stored in `failed/` with the torn tail of an entry: the bytes behind its last
 /// intact line.
-const TORN: &str = "the end of an entry whose writer was interrupted";
+const TORN: &str = "incomplete end of an entry: its writer was interrupted during a write";
 
 /// Seals an open entry, unless its writer is alive and holds the entry's lock. Returns `true` if
 /// the entry is sealed now or was removed because it had no records. An entry that cannot be read,

@@ -1,5 +1,4 @@
-//! A small file system, on which a test sees how locks behave on a full or read-only disk. Mounting
-//! it needs root.
+//! Small file system for tests of locks on a full or read-only disk. Mounting it needs root.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -390,7 +390,10 @@ fn unproven_reason(inspection: &Inspection) -> String {
             "it is held, but process {pid}, which the lock record names, could not be proven to \
              hold it and was not signalled"
         ),
-        Some(pid) => format!("it is held, but not by process {pid}, which the lock record names"),
+        Some(pid) => format!(
+            "it is held, but no process with the pid {pid}, which the lock record names, is \
+             running here"
+        ),
         None => "it is held, but no process could be proven to hold it".to_owned(),
     }
 }

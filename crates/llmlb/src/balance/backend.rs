@@ -326,7 +326,7 @@ impl Backend {
             let (name, status) = (&self.name, status.as_u16());
             tracing::warn!(
                 "backend {name} rejected our key with {status}: clients get 502 backend_auth. \
-                 Check the variable that its api_key_env names"
+                 Check the variable that backend.api_key_env names"
             );
         }
     }

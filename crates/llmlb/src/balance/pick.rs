@@ -68,7 +68,7 @@ impl Shares {
         Some(self.index_at(if drawn < start { drawn } else { drawn + share }))
     }
 
-    /// Returns the index of the candidate whose share contains this number.
+    /// Returns the index of the candidate whose share contains the drawn number.
     fn index_at(&self, number: u32) -> usize {
         self.ends.partition_point(|end| *end <= number)
     }
@@ -104,7 +104,8 @@ pub(super) fn pick(
     best.map(|(index, _)| index)
 }
 
-/// Added to both latencies, in microseconds, so that differences that no client notices do not count.
+/// Number of microseconds that a comparison adds to both latencies, so that differences that no
+/// client notices do not count.
 const LATENCY_TOLERANCE: u64 = 20_000;
 /// Maximum ratio of two latencies in a comparison. Latency depends on the prompt as well: one long
 /// prompt must not keep a backend idle for minutes.

@@ -141,7 +141,9 @@ impl Route {
         candidates.any(|one| one.backend.lacks(endpoint, now))
     }
 
-    /// True if one of the candidates is known to accept these WebSockets.
+    /// True if one of the route's candidates accepts WebSockets on the path of `endpoint`, by the
+    /// configuration (`backend.websocket`) or an earlier handshake. If false, the handshake gets a
+    /// 426, so that the client uses HTTP at once.
     pub(crate) fn accepts_websocket(&self, endpoint: EndpointKey) -> bool {
         let now = Moment::now();
         let mut candidates = self.candidates.iter();

@@ -107,7 +107,10 @@ impl Table {
         !self.is_complete() || backends.any(|one| one.kind() == Some(kind))
     }
 
-    /// True if a backend is known to accept these WebSockets.
+    /// True if a backend accepts WebSockets on the path of `endpoint`: the configuration says so
+    /// (`backend.websocket`), or the backend has accepted one since it came up, and it has not
+    /// rejected one in the last ten minutes. If false, the handshake gets a 426, so that the client
+    /// uses HTTP at once.
     pub(crate) fn accepts_websocket(&self, endpoint: EndpointKey) -> bool {
         let now = Moment::now();
         let mut backends = self.backends.iter();

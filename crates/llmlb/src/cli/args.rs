@@ -94,7 +94,8 @@ pub(super) struct Serve {
     #[arg(long, conflicts_with = "backends")]
     pub(super) demo: bool,
 
-    /// Allow an address that other machines reach: every client there can use the backends
+    /// Allow an address that other machines reach even without API keys: every client that reaches
+    /// it can use the backends
     #[arg(long)]
     pub(super) allow_public: bool,
 

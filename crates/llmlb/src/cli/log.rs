@@ -291,7 +291,7 @@ fn level_word(level: Level) -> &'static str {
 mod tests {
     use super::*;
 
-    /// A simulated disk with this many free bytes.
+    /// Simulated disk that is full after `left` more bytes.
     #[derive(Default)]
     struct Disk {
         left: usize,

@@ -106,7 +106,10 @@ fn check_host(host: &str) -> Result<(), &'static str> {
     }
     let in_a_name = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     if host.is_empty() || !host.bytes().all(in_a_name) {
-        return Err("the URL's host is not valid");
+        return Err(
+            "the URL's host is empty or contains a character other than letters, digits, `.`, `-` \
+             and `_`",
+        );
     }
     let numbers_only = host
         .bytes()

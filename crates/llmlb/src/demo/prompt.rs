@@ -12,7 +12,8 @@ const TOKENS_PER_MESSAGE: usize = 4;
 /// OpenAI.
 const TOKENS_TO_START: usize = 3;
 
-/// Number of tokens that a part of a message counts if it is not text, as for a small image.
+/// Number of tokens that a part of a message counts if it is not text: 85, as OpenAI counts an
+/// image of low detail.
 const TOKENS_PER_OTHER_PART: usize = 85;
 
 /// The properties of a prompt that determine the demo's response.

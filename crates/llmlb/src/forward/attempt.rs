@@ -245,7 +245,8 @@ async fn read_head(
     Ok(head)
 }
 
-/// True if the request may be sent twice and another backend is available for it.
+/// True if the request can be retried (it is repeatable, and fewer than [`MAX_ATTEMPTS`] backends
+/// were tried) and another backend is available for it.
 fn has_another(context: &ForwardContext, slot: &Slot, outbound: &Outbound<'_>) -> bool {
     let tried = &outbound.tried;
     let pool = &context.pool;

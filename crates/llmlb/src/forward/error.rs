@@ -75,8 +75,9 @@ pub(crate) fn refusal(error: ForwardError, model: Option<&str>) -> Refusal {
             StatusCode::TOO_MANY_REQUESTS,
             "address_limit",
             format!(
-                "This address has {max} requests at the backends, the limit of one address \
-                 (server.max_connections_per_address)."
+                "Requests of this address use {max} connections to backends, the maximum for one \
+                 address (server.max_connections_per_address, or a quarter of all connections to \
+                 backends if that is more)."
             ),
         )
         .retry_after(1),

@@ -122,7 +122,7 @@ pub(super) async fn probe(
         _ if rejects_credential(got.status) && backend.settings.credential.is_some() => {
             let status = got.status;
             let why = format!(
-                "{} the backend rejects the key that its api_key_env names",
+                "{} the backend rejects the key that backend.api_key_env names",
                 responded(status)
             );
             return Err(ProbeError::KeyRejected(status, why));

@@ -125,19 +125,23 @@ impl StoredKeys {
 
     /// Parses `keys.json`. The error is the reason why the file is rejected.
     pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
-        let explain = |error: serde_json::Error| format!("not a valid key file: {error}");
+        let explain =
+            |error: serde_json::Error| format!("the content is not a valid key file: {error}");
         let Version { version } = serde_json::from_slice(text).map_err(explain)?;
         if version != VERSION {
             return Err(format!(
-                "written by another release of llmlb (version {version}; this release reads \
+                "another release of llmlb wrote the file (version {version}; this release reads \
                  version {VERSION})"
             ));
         }
         let document: Document = serde_json::from_slice(text).map_err(explain)?;
-        let hmac_key = bytes_from_hex(&document.hmac_key).ok_or("`hmac_key` is not valid")?;
+        let hmac_key =
+            bytes_from_hex(&document.hmac_key).ok_or("the value of `hmac_key` is not valid")?;
         if document.keys.len() > MAX_KEYS + MAX_REVOKED {
             let count = document.keys.len();
-            return Err(format!("{count} keys; allowed: up to {MAX_KEYS}"));
+            return Err(format!(
+                "the file has {count} keys; allowed: up to {MAX_KEYS}"
+            ));
         }
         let mut names = HashSet::new();
         let mut keys = Vec::with_capacity(document.keys.len());

@@ -85,7 +85,7 @@ pub(crate) fn random_bytes() -> Result<[u8; 32], NoRandomness> {
     Ok(bytes)
 }
 
-/// Error of an operating system without a source of randomness.
+/// Error: the operating system supplies no random bytes, so no key or secret can be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRandomness;
 

@@ -8,7 +8,8 @@ use subtle::ConstantTimeEq;
 
 use super::ApiKey;
 
-/// Words of the longest secret that is remembered. The secrets that `llmlb key` creates are shorter.
+/// Maximum length, in words of eight bytes, of a secret that a connection remembers. The secrets
+/// that `llmlb key` creates are shorter.
 const WORDS: usize = 10;
 const MAX_BYTES: usize = WORDS * size_of::<u64>();
 
@@ -21,7 +22,8 @@ pub(crate) struct SecretMemo(Mutex<Option<Remembered>>);
 struct Remembered {
     secret: [u64; WORDS],
     length: usize,
-    /// The state of the key table in which the secret was found.
+    /// Number of the snapshot of the key table in which the secret was found. After a change of the
+    /// table the secret is looked up anew, so that a revoked key is rejected.
     version: u64,
     found: FoundKey,
 }
@@ -66,7 +68,7 @@ impl std::fmt::Debug for Remembered {
     }
 }
 
-/// Returns a secret as words, padded with zeros; `None` if it is too long.
+/// Returns a secret as words, padded with zeros; `None` if the secret is too long to be remembered.
 fn padded(secret: &[u8]) -> Option<[u64; WORDS]> {
     let mut bytes = [0; MAX_BYTES];
     bytes.get_mut(..secret.len())?.copy_from_slice(secret);

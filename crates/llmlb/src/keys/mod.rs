@@ -87,7 +87,8 @@ impl ApiKey {
     }
 }
 
-/// Returns a key with these models and default rights, for tests of other modules.
+/// Returns a key that may use `models` and has default rights otherwise, for tests of other
+/// modules.
 #[cfg(test)]
 pub(crate) fn test_key(name: &str, models: Option<&[&str]>) -> Arc<ApiKey> {
     let models = models.map(|models| models.iter().map(|&model| model.to_owned()).collect());

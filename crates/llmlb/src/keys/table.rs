@@ -86,7 +86,8 @@ pub(crate) struct KeyReport {
 }
 
 impl KeyTable {
-    /// Returns the table of these API keys. `stored` is `None` if there is no `keys.json`.
+    /// Returns the table of the API keys of the configuration and of `keys.json`. `stored` is
+    /// `None` if there is no `keys.json`.
     pub(crate) fn new(
         configured: Vec<ConfiguredKey>,
         stored: Option<StoredKeys>,

@@ -204,7 +204,7 @@ impl KeyUsage {
         }
     }
 
-    /// Returns the milliseconds until this many tokens of ended requests leave the window of 60
+    /// Returns the milliseconds until `tokens` tokens of ended requests leave the window of 60
     /// seconds, when a refused request may be admitted.
     pub(super) fn wait_for_tokens(&self, tokens: u64) -> u64 {
         let wait = self.tokens.wait_for(self.now, tokens);

@@ -75,7 +75,6 @@ impl Rates {
         } else {
             (&OPENAI_REQUESTS, &OPENAI_TOKENS)
         };
-        // All values share one allocation.
         let mut text = Vec::with_capacity(CAPACITY);
         let mut values: [(Option<&HeaderName>, usize); 6] = Default::default();
         let mut used = 0;

@@ -16,8 +16,8 @@ use crate::meter;
 
 /// Minimum pause between two readings of the usage records of other servers.
 const EVERY: Duration = Duration::from_secs(10);
-/// Reading takes at most one part in this many of the thread's time: a slow reading is followed by a long
-/// pause.
+/// Factor by which the pause after a reading is at least longer than the reading itself, so that
+/// reading takes at most 1 % of the time of the thread.
 const MAX_SHARE: u32 = 100;
 
 /// Thread that reads the usage records of other servers, so that budgets include what those servers
@@ -136,8 +136,8 @@ impl Reader {
         let event = self.failures.occurred(Instant::now());
         if let Some(Event::Began | Event::Continues { .. }) = event {
             tracing::warn!(
-                "budgets: {problem}; what the keys spent in these records does not count until they \
-                 can be read"
+                "budgets: {problem}; tokens in usage records that cannot be read do not count until \
+                 the records can be read"
             );
         }
     }

@@ -90,8 +90,7 @@ mod tests {
     use super::*;
     use crate::dice::Dice;
 
-    /// Returns the largest number of these times that lie within any 60 seconds, both ends
-    /// included.
+    /// Returns the largest number of `times` that lie within any 60 seconds, both ends included.
     fn most_in_any_minute(times: &[u64]) -> usize {
         let within = |(first, start): (usize, &u64)| {
             let end = times.partition_point(|time| *time <= start + WINDOW_MS);

@@ -22,7 +22,8 @@ pub(crate) struct Meter {
     dir: Option<PathBuf>,
     /// Name of this server, which its usage records contain.
     instance: String,
-    /// Empty until the staging directory could be opened. Every record tries to open it again.
+    /// Writer of the staging directory. Empty until the directory could be opened, which is tried
+    /// again for every record.
     staging: OnceLock<Staging>,
     /// True with `usage.on_failure = "refuse"`: new requests are rejected while usage cannot be recorded.
     refuses: AtomicBool,

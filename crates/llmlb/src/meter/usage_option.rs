@@ -27,8 +27,8 @@ pub(crate) struct OptionRanges {
 }
 
 impl UsageOption {
-    /// Determines if the client set `include_usage`, llmlb must add it, or the request does not
-    /// need it. `body` must be a JSON object.
+    /// Determines the origin of `include_usage`: the client set it, llmlb must add it, or the
+    /// request needs none. `body` must be a JSON object.
     pub(crate) fn new(api: Api, body: &[u8], ranges: &OptionRanges) -> Self {
         let is_stream = |range: &Range<usize>| may_be_true(body.get(range.clone()));
         if !api.has_stream_options() || !ranges.stream.as_ref().is_some_and(is_stream) {

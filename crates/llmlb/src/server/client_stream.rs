@@ -200,7 +200,7 @@ impl AsyncRead for TlsSocket {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         if self.without_data >= MAX_WITHOUT_DATA {
-            let why = "too many TLS records without data";
+            let why = "the client sent too many TLS records without data";
             return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
         }
         let before = buf.filled().len();

@@ -95,8 +95,8 @@ pub(crate) enum Violation {
 impl Violation {
     pub(crate) fn reason(self) -> &'static str {
         match self {
-            Self::Unsent => "responses are not read (server.send_timeout)",
-            Self::Resets => "too many requests cancelled (server.max_resets)",
+            Self::Unsent => "the client does not read responses (server.send_timeout)",
+            Self::Resets => "the client cancelled too many requests (server.max_resets)",
         }
     }
 }

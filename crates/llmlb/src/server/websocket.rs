@@ -43,8 +43,8 @@ pub(super) fn admit(table: &Table, endpoint: Endpoint, path: &str) -> Result<End
     }
 }
 
-/// Rejects a handshake if no backend that serves its model is known to accept WebSockets, so that
-/// the client uses HTTP at once.
+/// Rejects a handshake if no backend that serves its model accepts WebSockets on this path, by the
+/// configuration (`backend.websocket`) or an earlier handshake. The client then uses HTTP at once.
 pub(super) fn check_route(route: &Route, endpoint: Endpoint, path: &str) -> Result<(), Refusal> {
     match endpoint_key(endpoint, path) {
         Some(key) if !route.accepts_websocket(key) => Err(no_websocket(path)),

@@ -120,7 +120,7 @@ impl Connector {
         let tls = match self.tls.get_or_init(tls) {
             Ok(tls) => tls,
             Err(error) => {
-                let why = format!("TLS is not available: {error}");
+                let why = format!("cannot set up TLS on this machine: {error}");
                 return Err(io::Error::other(why));
             }
         };

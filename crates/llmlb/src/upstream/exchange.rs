@@ -137,7 +137,7 @@ impl Exchange {
                     if let Poll::Ready(Err(error)) = sent {
                         return Poll::Ready(Err(error));
                     }
-                    let why = "closed the connection without a response";
+                    let why = "the backend closed the connection without a response";
                     return Poll::Ready(Err(UpstreamError::Closed(why.to_owned())));
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
@@ -227,7 +227,7 @@ impl Exchange {
                     return Poll::Ready(None);
                 }
                 Ok(false) => {
-                    let why = "closed the connection before the end of the response";
+                    let why = "the backend closed the connection before the end of the response";
                     return Poll::Ready(Some(Err(UpstreamError::Closed(why.to_owned()))));
                 }
                 Err(error) => return Poll::Ready(Some(Err(error))),

@@ -47,7 +47,10 @@ pub(super) fn parse(inbox: &mut BytesMut, method: &Method) -> Result<Option<Pars
     let length = match parsed {
         Ok(httparse::Status::Complete(length)) => length,
         Ok(httparse::Status::Partial) if inbox.len() > MAX_BYTES => {
-            return Err("the response head is too long".to_owned());
+            return Err(format!(
+                "the response head is longer than {} KiB",
+                MAX_BYTES >> 10
+            ));
         }
         Ok(httparse::Status::Partial) => return Ok(None),
         Err(error) => return Err(format!("the response is not valid HTTP ({error})")),

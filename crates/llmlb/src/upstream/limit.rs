@@ -37,7 +37,8 @@ pub(crate) struct BackendConnections {
 /// opened.
 #[derive(Debug)]
 pub(crate) struct Permit {
-    /// Limit whose count includes the connection; `None` for an additional connection of a probe.
+    /// Counter of connections to backends that dropping this permit lowers. `None` for a probe's
+    /// connection beyond the limit, which is not counted.
     counted: Option<Arc<BackendConnections>>,
     _for_probe: Option<OwnedSemaphorePermit>,
 }

@@ -25,7 +25,7 @@ impl OpenStreams {
         Self { mock, streams }
     }
 
-    /// Returns this number of clients, each of which has received its first chunk.
+    /// Opens `count` clients, each of which has received the first chunk of its stream.
     pub(crate) fn clients(&self, server: &LlmlbServer, count: usize) -> Vec<Connection> {
         let mut clients: Vec<_> = (0..count)
             .map(|_| {

@@ -243,7 +243,7 @@ impl ConsolidationRun<'_> {
                     continue;
                 }
                 RecordMatch::Conflict => {
-                    let why = format!("another record has its id {}", record.id());
+                    let why = format!("a different record has the same id {}", record.id());
                     reader.set_aside(number, &record, &why);
                     continue;
                 }

@@ -140,7 +140,10 @@ pub(crate) fn check(bytes: &[u8]) -> Result<PauseFile, String> {
     if file.version == VERSION {
         Ok(file)
     } else {
-        Err(format!("its version is {}, not {VERSION}", file.version))
+        Err(format!(
+            "the file has version {}, not {VERSION}",
+            file.version
+        ))
     }
 }
 

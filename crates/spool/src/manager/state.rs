@@ -98,7 +98,10 @@ impl DeliveryState {
         if state.version == VERSION {
             Ok(state)
         } else {
-            Err(format!("its version is {}, not {VERSION}", state.version))
+            Err(format!(
+                "the file has version {}, not {VERSION}",
+                state.version
+            ))
         }
     }
 

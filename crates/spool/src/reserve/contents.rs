@@ -286,7 +286,7 @@ fn read_areas(
     found.sort_by_key(|head| std::cmp::Reverse(head.sequence));
     if let Some(newer) = found.iter().find(|head| head.reserve > VERSION) {
         let what = format!(
-            "its version is {}, and this program knows up to {VERSION}",
+            "the file has version {}, and this program knows up to {VERSION}",
             newer.reserve
         );
         return Err(io::Error::other(what));
@@ -469,6 +469,6 @@ mod tests {
         RealDisk.write_at(&open.file, 0, &encode(&head)).unwrap();
         drop(open);
         let refused = reserve.read(&RealDisk).unwrap_err().to_string();
-        assert!(refused.contains("its version is 2"), "{refused}");
+        assert!(refused.contains("the file has version 2"), "{refused}");
     }
 }

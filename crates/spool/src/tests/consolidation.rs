@@ -283,7 +283,7 @@ fn entry_of_a_future_version_stays_and_is_reported() {
         let staged = crate::staged(test_dir.path()).unwrap();
         let error = staged.errors[0].to_string();
         assert!(
-            error.contains("its version is 2, this program knows 1"),
+            error.contains("the file has version 2, this program knows 1"),
             "{error}"
         );
         let books = crate::verify(test_dir.path(), &crate::Watch::silent()).unwrap();

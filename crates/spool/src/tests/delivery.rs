@@ -865,7 +865,11 @@ fn record_staged_again_after_delivery_is_counted_once() {
     assert_eq!((other.records, other.repeated), (0, 0));
     let failed = spool(&test_dir).failed().unwrap();
     assert_eq!(failed.len(), 1);
-    assert!(failed[0].reason.contains("another record has its id"));
+    assert!(
+        failed[0]
+            .reason
+            .contains("a different record has the same id")
+    );
     test_dir.deliver_all();
     assert_eq!(billed(&test_dir).len(), 4);
     test_dir.assert_balanced("repeated");

@@ -27,7 +27,7 @@ fn destination_file_of_a_newer_version_is_refused_and_left_alone() {
         let error = change_destination(&SpoolManager::new(data.path()), to)
             .unwrap_err()
             .to_string();
-        assert!(error.contains("its version is 9"), "{error}");
+        assert!(error.contains("the file has version 9"), "{error}");
         assert_eq!(fs::read(&path).unwrap(), newer, "{to:?}");
     }
     assert!(destination(data.path()).is_err());

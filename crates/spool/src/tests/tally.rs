@@ -345,7 +345,7 @@ fn totals_that_cannot_be_rebuilt_are_reported_with_the_day_and_the_gap() {
         test_dir.entry(1, true);
         consolidate(test_dir.path(), &batches_of(4)).unwrap();
         let gap = format!(
-            "{day}.json: its totals lack 5 of at least {} records",
+            "{day}.json: the totals of the day lack 5 of at least {} records",
             5 + records
         );
         let (found, problems) = count_with_problems(&test_dir);

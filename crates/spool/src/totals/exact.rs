@@ -98,7 +98,7 @@ impl From<ExactSums> for Section {
 }
 
 impl ExactSums {
-    /// Returns empty sums, which are grouped by these fields.
+    /// Returns empty sums, which are grouped by the values of `fields`.
     pub(super) fn by(fields: &Arc<[String]>) -> Self {
         Self {
             fields: Arc::clone(fields),

@@ -21,8 +21,9 @@ pub(super) struct TotalsFiles<'a> {
     data: &'a DataDir,
     grouping: &'a Grouping,
     pub(super) snapshot: Uuid,
-    /// Hours whose file could not be read, each with a snapshot that is kept in a file of its own,
-    /// `{hour}+{snapshot}.json`, until the file of the hour can be read.
+    /// Totals that could not be added to the file of their hour, because that file is unreadable:
+    /// the hour, and the id of the snapshot whose records they count. Each is stored in
+    /// `{hour}+{snapshot}.json`, and added once the file of the hour can be read.
     waiting: BTreeSet<(String, Uuid)>,
 }
 
@@ -55,8 +56,8 @@ impl<'a> TotalsFiles<'a> {
     }
 
     /// Adds groups of the snapshot to the file of an hour, unless the file has the snapshot.
-    /// Returns true if the file is new. If the file cannot be read, the groups are kept in a file
-    /// of their own until the file of the hour can be read.
+    /// Returns true if the file is new. If the file of the hour cannot be read, the groups are
+    /// stored in `{hour}+{snapshot}.json` until it can be read.
     pub(super) fn fold_hour(
         &mut self,
         hour: &str,

@@ -134,10 +134,16 @@ pub(super) fn read(
 pub(crate) fn check(name: &str, bytes: &[u8]) -> Result<PeriodTotals, String> {
     let period: PeriodTotals = decode(bytes)?;
     if period.version != VERSION {
-        return Err(format!("its version is {}, not {VERSION}", period.version));
+        return Err(format!(
+            "the file has version {}, not {VERSION}",
+            period.version
+        ));
     }
     if format!("{}.json", period.day) != name {
-        return Err("the day or hour in the file differs from that in its name".to_owned());
+        return Err(
+            "the day or hour in the file of totals differs from that in the name of the file"
+                .to_owned(),
+        );
     }
     Ok(period)
 }

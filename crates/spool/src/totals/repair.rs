@@ -92,6 +92,6 @@ impl TotalsFiles<'_> {
 pub(crate) fn gap(found: u64, expected: u64) -> Option<String> {
     let missing = expected.checked_sub(found).filter(|missing| *missing > 0)?;
     Some(format!(
-        "its totals lack {missing} of at least {expected} records"
+        "the totals of the day lack {missing} of at least {expected} records"
     ))
 }

@@ -142,8 +142,8 @@ impl Verification<'_> {
                 self.coverage.mark_unfinished(name);
             }
         }
-        // The records of an unfinished snapshot were counted as staged above. Subtract them from
-        // the sums of the journal, which may have them already, so that they are not counted twice.
+        // Subtract from the journal's sums what the journal already has of the unfinished snapshot.
+        // These records were counted as staged above and must not be counted twice.
         let coverage = &mut self.coverage;
         coverage.consolidated = coverage.consolidated.saturating_sub(unfinished_records);
         coverage.aside = coverage.aside.saturating_sub(unfinished_aside);

@@ -22,7 +22,8 @@ const UNREACHABLE_PAUSE: Duration = Duration::from_millis(200);
 /// acquire the key again, so a lost notification delays it by no more than this time.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-/// Parameters of a claim on a lease store.
+/// Store, key, TTL and lock record of a claim on a lease store, which are the same for all attempts
+/// of the claim.
 #[derive(Debug)]
 pub(crate) struct LeaseRequest<'a> {
     pub(crate) store: &'a LeaseStore,

@@ -137,7 +137,7 @@ pub(crate) static ALLOW_PUBLIC: Setting<bool> = Setting {
     }),
     default: Constant(|| false),
     value: &Boolean,
-    about: "Allow an address that other machines reach: every client there can use the backends.",
+    about: "Allow a listen address that other machines reach even if there are no API keys: then every client that reaches it can use the backends. With `true`, `Host` and web pages are not checked.",
 };
 pub(crate) static HOSTS: Setting<Vec<String>> = Setting {
     name: "server.hosts",
@@ -168,7 +168,7 @@ pub(crate) static TLS_CERT: Setting<Option<PathBuf>> = Setting {
     }),
     default: Described("no TLS", || None),
     value: &FILE,
-    about: "Certificate chain of the server, in PEM: clients then connect with https.",
+    about: "File with the certificate chain of the server, in PEM: clients then connect with https.",
 };
 pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
     name: "server.tls_key",
@@ -181,7 +181,7 @@ pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
     }),
     default: Described("no TLS", || None),
     value: &FILE,
-    about: "Private key of `server.tls_cert`, in PEM and without a passphrase.",
+    about: "File with the private key of `server.tls_cert`, in PEM and without a passphrase.",
 };
 pub(crate) static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting {
     name: "server.tls_client_ca",
@@ -190,7 +190,7 @@ pub(crate) static TLS_CLIENT_CA: Setting<Option<PathBuf>> = Setting {
     flag: None,
     default: Described("none", || None),
     value: &FILE,
-    about: "Authorities, in PEM: requests then need a client certificate that one of them has signed.",
+    about: "File with the certificates of authorities, in PEM: requests then need a client certificate that one of these authorities has signed.",
 };
 pub(crate) static WORKERS: Setting<usize> = Setting {
     name: "server.workers",
@@ -298,7 +298,7 @@ pub(crate) static MAX_CONNECTIONS_PER_ADDRESS: Setting<Option<usize>> = Setting 
         },
         unset: "by ulimit -Hn",
     },
-    about: "Maximum number of connections of one client address, IPv6 per /64; unlimited for loopback and trusted proxies. Its requests may use as many backend connections, or a quarter of all if that is more.",
+    about: "Maximum number of connections of one client address, IPv6 per /64; unlimited for loopback and trusted proxies. Requests of one address may use as many connections to backends, or a quarter of all connections to backends if that is more.",
 };
 pub(crate) static CLIENT_IDLE_TIMEOUT: Setting<Duration> = Setting {
     name: "server.idle_timeout",

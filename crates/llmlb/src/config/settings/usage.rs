@@ -64,7 +64,7 @@ pub(crate) static USAGE_ENABLED: Setting<bool> = Setting {
     flag: None,
     default: Constant(|| true),
     value: &Boolean,
-    about: "Record the usage of every request.",
+    about: "Write a usage record of every request to the data directory (`usage.data_dir`).",
 };
 pub(crate) static USAGE_DATA_DIR: Setting<Option<PathBuf>> = Setting {
     name: "usage.data_dir",

@@ -70,7 +70,8 @@ fn empty_variable_counts_as_not_set() {
     assert_eq!(run.good().server.port, 7);
 }
 
-/// Returns the variables that Kubernetes sets for a Service whose name in capitals is given.
+/// Returns the variables that Kubernetes sets for a Service. `service` is the name of the Service
+/// in capitals.
 fn service_links(service: &str) -> Vec<(String, &'static str)> {
     [
         ("_SERVICE_HOST", "10.0.0.1"),

@@ -289,7 +289,8 @@ impl Drop for Row {
     }
 }
 
-/// Creates a file with this header and locks it. Returns its path and the file.
+/// Creates and locks the file of an in-flight list, which begins with `header`. Returns the path
+/// and the file.
 fn create_file(dir: &Path, header: &[u8]) -> io::Result<(PathBuf, File)> {
     let path = dir.join(format!("{}.{LIST}", Uuid::now_v7().simple()));
     let new = path.with_extension(NEW);
@@ -298,7 +299,7 @@ fn create_file(dir: &Path, header: &[u8]) -> io::Result<(PathBuf, File)> {
         // Lock the file before it is renamed to `.list`. Otherwise a starting server could find it
         // unlocked, take it for abandoned and remove it.
         if !tenure::file::try_lock(&file)? {
-            return Err(io::Error::other("another process has locked the new file"));
+            return Err(io::Error::other("another process has locked the new list"));
         }
         file.write_all(header)?;
         std::fs::rename(&new, &path)

@@ -86,7 +86,8 @@ pub(crate) struct Request<'a> {
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestState {
-    /// Token counts so far, reported or estimated. The record has them if the server is killed now.
+    /// Token counts so far, reported or estimated. If the server is killed, the recovered usage
+    /// record has these counts.
     pub(crate) usage: TokenUsage,
     pub(crate) is_stream: bool,
     pub(crate) status: u16,

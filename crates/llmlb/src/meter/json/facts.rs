@@ -10,16 +10,17 @@ use crate::json::text;
 )]
 pub(crate) struct Facts {
     pub(crate) counts: TokenCounts,
-    /// The object has a `usage` object at its top level. With empty `choices`, this makes a stream
-    /// event a usage event.
+    /// True if the JSON object has a `usage` object at its top level. If `choices` is empty as
+    /// well, the object is a usage event of a stream.
     pub(crate) has_usage: bool,
     pub(crate) choices: Choices,
-    /// The object is an error or has an `error` field, so that no completion is estimated for it.
+    /// True if the JSON object is an error or has an `error` field, so that no completion is
+    /// estimated for the response.
     pub(crate) is_error: bool,
-    /// The object is the last event of its stream, such as `message_stop`. A stream without it
-    /// counts as truncated unless a finish reason arrived.
+    /// True if the JSON object is the last event of a stream, such as `message_stop`. A stream
+    /// without a last event counts as truncated unless a finish reason arrived.
     pub(crate) is_last: bool,
-    /// The response is queued or in progress, so it has no completion to estimate.
+    /// True if the response is queued or in progress, so that it has no completion to estimate.
     pub(crate) is_pending: bool,
     /// Meaning of the first `type` field of the object, which determines if an event of a WebSocket
     /// session reports usage.

@@ -306,8 +306,8 @@ impl Finder {
         };
     }
 
-    /// Ends the value of a field and derives the facts from it. `rest` is its part in the current
-    /// chunk.
+    /// Ends the value of the current field and derives facts from it, such as token counts. `rest`
+    /// is the part of the value in the current chunk; `kept` has the earlier parts.
     fn end(&mut self, rest: &[u8]) {
         self.state = ParserState::After;
         let Some(field) = self.field else { return };

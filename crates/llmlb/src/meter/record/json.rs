@@ -44,7 +44,7 @@ impl<'a> ObjectWriter<'a> {
     }
 
     fn name(&mut self, FieldName(name): FieldName) {
-        // The first field has no comma.
+        // Omit the comma in front of the first field, otherwise the record would be invalid JSON.
         let from = usize::from(std::mem::take(&mut self.is_empty));
         self.text.push_str(name.get(from..).unwrap_or_default());
     }
@@ -93,7 +93,6 @@ impl<'a> ObjectWriter<'a> {
             return self.text.push_str("null");
         };
         let time = jiff::tz::Offset::UTC.to_datetime(time);
-        // `YYYY-MM-DDTHH:MM:SS.mmmZ`
         let mut text = *b"\"0000-00-00T00:00:00.000Z\"";
         let year = i64::from(time.year()).unsigned_abs();
         let part = |part: i8| u64::from(part.unsigned_abs());

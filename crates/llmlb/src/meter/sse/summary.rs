@@ -21,11 +21,11 @@ const KEPT: usize = 1024;
 pub(crate) struct StreamSummary {
     api: Api,
     pub(crate) counts: TokenCounts,
-    /// The end mark was read, such as `[DONE]` or `message_stop`.
+    /// True if the end mark of the stream was read, such as `[DONE]` or `message_stop`.
     pub(crate) saw_end: bool,
     saw_error: bool,
-    /// An event with usage and empty choices was read. Backends send it after all generated text,
-    /// so the stream is not truncated.
+    /// True if an event with usage and empty choices was read. Backends send that event after all
+    /// generated text, so the stream is not truncated.
     saw_usage_event: bool,
     pub(crate) estimate: StreamEstimate,
     /// End of the last event's data, at most [`KEPT`] bytes, from which an error or a finish reason

@@ -262,7 +262,8 @@ impl UsageTap {
                 let has_text = self
                     .summary()
                     .is_some_and(|summary| summary.estimate.has_text());
-                // The text is checked first: to find an error, the last event is parsed.
+                // Check for text first, which costs less: the search for an error parses the last
+                // event.
                 !has_text && self.saw_error()
             }
             _ => self.saw_error(),

@@ -103,7 +103,9 @@ struct ResumedEntry {
     is_excluded: bool,
     /// Number of the last line that could be read, or that the seal counts.
     highest: u64,
-    /// Lines after `highest` that are in batches, although the entry has lost them.
+    /// Line numbers above `highest` that earlier batches have: the entry lost these lines in the
+    /// crash. Lines between them that no batch has are journaled as `lost`, or `later` if the entry
+    /// is excluded, so that the line counts of the entry add up in `verify`.
     beyond: BTreeSet<u64>,
 }
 

@@ -25,9 +25,9 @@ const SHARED: &str = "READ";
 /// miss a lock, because the kernel may skip a line while locks change.
 const TABLE_READS: u32 = 8;
 
-/// Returns the state of the lock. If the lock table does not list it, a shared lock is held for an
-/// instant: the table hides owners outside of this PID namespace, and some file systems have other
-/// inode numbers in it.
+/// Returns the state of the lock. The lock table omits owners outside of this PID namespace, and
+/// lists files of some file systems under other inode numbers. So a lock that is not listed is
+/// tested by acquiring a shared lock for an instant.
 pub(crate) fn lock_state(file: &LockFile) -> io::Result<LockState> {
     match table_entry(file.id()) {
         Some(pid) => Ok(LockState::Held {

@@ -42,7 +42,8 @@ pub(super) fn all(found: &[ServerReport], now: SystemTime) -> String {
             table(&rows)
         }
     };
-    // List the lock files without a running server below the running servers.
+    // Add one line for each lock file that no running server is known to hold: it is stale,
+    // unreadable, no lock file at all, or of another user.
     lines.extend(
         found
             .iter()
