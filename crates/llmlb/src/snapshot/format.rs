@@ -139,10 +139,6 @@ pub(crate) struct LimitLine {
 }
 
 impl UsageSum {
-    pub(crate) fn tokens(&self) -> u64 {
-        self.prompt.saturating_add(self.completion)
-    }
-
     pub(crate) fn add(&mut self, other: Self) {
         self.prompt = self.prompt.saturating_add(other.prompt);
         self.completion = self.completion.saturating_add(other.completion);

@@ -38,11 +38,11 @@ pub(super) fn health(status: &str) -> Health {
         "limits": { "mode": "enforce", "fleet": null, "keys": {} },
         "backends": [
             { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
-              "ejected": false, "models": 3,
+              "ejected": false, "drained": null, "models": 3,
               "in_flight": 1, "requests": 500, "error": null, "last_error":
               { "status": 500, "error": "Internal Server Error", "at": "2026-01-30T12:09:30Z" } },
             { "name": "big-gpu", "url": "http://10.0.0.6:8000", "kind": null, "up": false,
-              "ejected": false, "models": 0,
+              "ejected": false, "drained": null, "models": 0,
               "in_flight": 0, "requests": 2, "error": "connection\nrefused", "last_error":
               { "status": null, "error": "connection refused", "at": "2026-01-30T12:09:30Z" } }],
         "usage": { "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
@@ -121,12 +121,12 @@ fn json_of_a_running_server_has_the_documented_fields() {
             "health": "ok", "health_detail": null,
             "backends": { "up": 1, "total": 2, "list": [
                 { "name": "gpu1", "url": "http://10.0.0.5:8000", "kind": "vllm", "up": true,
-              "ejected": false, "models": 3,
+              "ejected": false, "drained": null, "models": 3,
                   "in_flight": 1, "requests": 500, "error": null, "last_error":
                   { "status": 500, "error": "Internal Server Error",
                     "at": "2026-01-30T12:09:30Z" } },
                 { "name": "big-gpu", "url": "http://10.0.0.6:8000", "kind": null, "up": false,
-              "ejected": false, "models": 0,
+              "ejected": false, "drained": null, "models": 0,
                   "in_flight": 0, "requests": 2, "error": "connection\nrefused", "last_error":
                   { "status": null, "error": "connection refused",
                     "at": "2026-01-30T12:09:30Z" } }] },

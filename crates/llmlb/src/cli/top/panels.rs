@@ -197,18 +197,22 @@ fn usage_rows(
         sums.entry(name).or_default().add(*sum);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, sum)| std::cmp::Reverse((sum.tokens(), sum.requests)));
+    sums.sort_by_key(|(_, sum)| std::cmp::Reverse((tokens(sum), sum.requests)));
     let this_hour = |name: &str| hours.last().and_then(|hour| of(hour).get(name));
     let row = |(name, sum): (&str, UsageSum)| {
-        let this_hour = this_hour(name).map_or(0, UsageSum::tokens);
+        let this_hour = this_hour(name).map_or(0, tokens);
         vec![
             plain(name),
             plain(words::count(this_hour)),
-            plain(words::count(sum.tokens())),
+            plain(words::count(tokens(&sum))),
             plain(words::count(sum.requests)),
         ]
     };
     sums.into_iter().map(row).collect()
+}
+
+fn tokens(sum: &UsageSum) -> u64 {
+    sum.prompt.saturating_add(sum.completion)
 }
 
 fn errors(view: &View) -> Table {
