@@ -55,15 +55,14 @@ pub(crate) fn attacks() -> Vec<Attack> {
 }
 
 /// Sends requests that announce bodies of 32 MiB and send 30 kB, to a server with an address space
-/// of 1.25 GiB, of which its threads reserve two thirds. llmlb holds if it survives: memory for the
-/// announced lengths would exceed the address space.
+/// of 1 GiB. llmlb holds if it survives: memory for the announced lengths would exceed the address
+/// space.
 fn announced(target: &Target) -> Outcome {
     const CLIENTS: usize = 40;
-    const ADDRESS_SPACE: u64 = 5 << 28;
     let llm = FakeLlm::answering("m")?;
     let sandbox = target.sandbox()?;
     let server = sandbox.server().backend(&llm.url());
-    let server = server.max_address_space(ADDRESS_SPACE).start()?;
+    let server = server.max_address_space(1 << 30).start()?;
     let piece = [b' '; 15 << 10];
     let mut clients = Vec::new();
     let mut sent = 0;

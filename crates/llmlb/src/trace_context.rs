@@ -1,10 +1,13 @@
 //! W3C Trace Context: `traceparent` and `tracestate` of clients, and the ids of a request's own spans.
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use uuid::Uuid;
 
 const TRACEPARENT: &str = "traceparent";
 const TRACESTATE: &str = "tracestate";
+/// Names of the fields for searches: a name as text would be parsed by each search.
+static PARENT_FIELD: HeaderName = HeaderName::from_static(TRACEPARENT);
+static STATE_FIELD: HeaderName = HeaderName::from_static(TRACESTATE);
 /// Length of a `traceparent` of version 00.
 const LENGTH: usize = 55;
 /// Maximum length of all `tracestate` fields, and of their members.
@@ -37,7 +40,7 @@ pub(crate) struct SpanContext {
 impl TraceParent {
     /// Returns the trace of a client. `None` if the client sent none, a malformed one, or several.
     pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
-        let mut values = headers.get_all(TRACEPARENT).iter();
+        let mut values = headers.get_all(&PARENT_FIELD).iter();
         let value = values.next().filter(|_| values.next().is_none())?;
         Self::parse(value.as_bytes())
     }
@@ -141,7 +144,7 @@ impl TraceFields {
 fn is_state(headers: &HeaderMap) -> bool {
     let values = || {
         headers
-            .get_all(TRACESTATE)
+            .get_all(&STATE_FIELD)
             .iter()
             .map(HeaderValue::as_bytes)
     };

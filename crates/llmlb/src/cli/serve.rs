@@ -40,6 +40,7 @@ pub(super) fn serve(args: &Serve, log: &StderrLog) -> Result<u8, Failure> {
         tls_cert: args.tls_cert.clone(),
         tls_key: args.tls_key.clone(),
     };
+    sys::share_c_arena();
     let mut config = config::load(&flags).map_err(|problems| check::refused(&problems))?;
     let log = log.requests(config.log.format);
     if args.demo

@@ -5,11 +5,14 @@
 use std::net::IpAddr;
 
 use http::uri::Authority;
-use http::{HeaderValue, StatusCode, header, request};
+use http::{HeaderName, HeaderValue, StatusCode, header, request};
 
 use super::Refusal;
 use crate::known_hosts::KnownHosts;
 use crate::text::{plain, shortened};
+
+/// Field in which browsers say if the page that sends a request is of the same site.
+static FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Rejects a request to a private server if a web page of another site sent it, or if `Host` is not
 /// a name of this machine. `local` is the address that the client connected to.
@@ -55,7 +58,7 @@ pub(crate) fn refuse_foreign_pages(
     // `Sec-Fetch-Site`, with which the browser marks them as cross-site.
     let origin = head.headers.get(header::ORIGIN).and_then(text);
     let is_hidden = origin.is_none_or(|origin| origin == "null");
-    let site = head.headers.get("sec-fetch-site");
+    let site = head.headers.get(&FETCH_SITE);
     if is_hidden && !head.method.is_safe() && site.is_some_and(|site| site == "cross-site") {
         return Err(refused(
             "forbidden_origin",
@@ -77,7 +80,7 @@ pub(crate) fn require_own_page(known: &KnownHosts, head: &request::Parts) -> Res
         // Behind a reverse proxy, `Host` may be the name of the proxy's backend.
         host.is_some_and(|host| host.eq_ignore_ascii_case(origin)) || known.is_named(origin)
     };
-    let site = head.headers.get("sec-fetch-site");
+    let site = head.headers.get(&FETCH_SITE);
     if origin.and_then(page).is_some_and(is_own) && site.is_none_or(|site| site == "same-origin") {
         return Ok(());
     }

@@ -18,7 +18,7 @@ use crate::text;
 /// any length.
 const MAX_MODEL: usize = 200;
 /// Header fields whose whole value is a key, unlike `Authorization`, which names a scheme.
-static KEY_FIELDS: [HeaderName; 2] = [
+pub(super) static KEY_FIELDS: [HeaderName; 2] = [
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
 ];

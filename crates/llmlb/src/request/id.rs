@@ -10,6 +10,7 @@ use foldhash::fast::FixedState;
 use http::{HeaderMap, HeaderValue, header};
 use uuid::{Builder, Uuid};
 
+use super::credentials::KEY_FIELDS;
 use crate::balance::ClientKey;
 use crate::client_network::ClientNetwork;
 use crate::headers::REQUEST_ID;
@@ -86,8 +87,7 @@ pub(crate) fn client_key(address: IpAddr, headers: &HeaderMap, key: Option<&ApiK
     }
     let credential = headers
         .get(header::AUTHORIZATION)
-        .or_else(|| headers.get("x-api-key"))
-        .or_else(|| headers.get("api-key"));
+        .or_else(|| KEY_FIELDS.iter().find_map(|name| headers.get(name)));
     ClientKey {
         address: network,
         credential: credential.map_or(0, |credential| {

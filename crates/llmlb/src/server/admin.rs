@@ -235,7 +235,8 @@ fn usage(shared: &Shared) -> Option<Value> {
     Some(usage)
 }
 
-/// Returns the object `keys` of `/status`: the state of the API keys, without their names.
+/// Returns the object `keys` of `/status`: if requests need an API key, the number of keys, and why the latest
+/// `keys.json` is not used. The object `limits` lists keys by name.
 fn keys(report: &KeyReport) -> Value {
     json!({
         "required": report.is_required,

@@ -41,8 +41,9 @@ pub(crate) struct WorkerConfig {
     /// This server's entry in the header field `Via` of every forwarded request. A request that
     /// arrives with this entry has already passed through this server and is rejected as a loop.
     pub(crate) via: Via,
-    /// Destination and format of the access log.
+    /// Function that writes lines of the access log; `None` with `-q`.
     pub(crate) lines: Option<LogSink>,
+    /// Format of the lines of the access log.
     pub(crate) line_style: LineStyle,
     /// True while the access log is on (`log.requests`).
     pub(crate) logs_requests: Arc<AtomicBool>,

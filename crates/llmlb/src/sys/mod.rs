@@ -15,8 +15,9 @@ mod windows;
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::{
-    data_dir::data_dir, hangup::is_hangup_ignored, listen, listener::listener_owner,
-    memory::resident_memory, mounts::local_lock_option, port_owner::port_owner,
+    c_allocator::share_c_arena, data_dir::data_dir, hangup::is_hangup_ignored, listen,
+    listener::listener_owner, memory::resident_memory, mounts::local_lock_option,
+    port_owner::port_owner,
 };
 #[cfg(target_os = "macos")]
 pub(crate) use macos::{
@@ -72,6 +73,10 @@ pub(crate) fn release_freed_memory() {
 /// Does nothing, because the system's allocator itself returns freed memory to the system.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn release_freed_memory() {}
+
+/// Does nothing, because only the C library of Linux reserves address space for each thread.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn share_c_arena() {}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SignalEvent {

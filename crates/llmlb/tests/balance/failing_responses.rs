@@ -95,7 +95,8 @@ fn backend_that_cuts_every_response_gets_few_requests() {
         let _ = head.body(&mut client.reader);
     }
     let bad = count(&bad);
-    assert!((3..30).contains(&bad), "{bad}");
+    // On a slow machine, the latency of the first response alone can keep further requests away.
+    assert!((1..30).contains(&bad), "{bad}");
 }
 
 #[test]

@@ -66,7 +66,7 @@ impl Keep {
 }
 
 impl SpoolManager {
-    /// Returns the number and size of the files in a directory.
+    /// Returns the number and size of the files in `archive/` or `failed/`.
     pub fn kept(&self, dir: KeptIn) -> Result<FileTotals, Error> {
         let mut kept = FileTotals::default();
         self.each_kept(self.kept_dir(dir), |_, _, bytes| {

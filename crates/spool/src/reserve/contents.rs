@@ -118,8 +118,9 @@ impl ReserveContents {
     }
 }
 
-/// Contents that were read from a reserve, and the heads of its areas at that time. If the file
-/// still has these heads, the contents are current and need not be read again.
+/// Contents that were read from a reserve, and the heads of its two areas at that time. Each write
+/// changes a head (its sequence number and checksum), so contents with the same heads are current
+/// and need not be read again.
 struct CachedContents {
     process: usize,
     path: PathBuf,

@@ -205,6 +205,7 @@ fn billing(request: &Explanation) -> String {
     }
 }
 
+/// Returns the source of an explanation, for the line `known from`.
 fn origin(request: &Explanation) -> String {
     match request.port {
         Some(port) => format!("the server on port {port}"),

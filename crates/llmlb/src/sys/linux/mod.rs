@@ -1,5 +1,6 @@
 //! Linux.
 
+pub(super) mod c_allocator;
 pub(super) mod data_dir;
 pub(crate) mod hangup;
 pub(crate) mod listen;
