@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use http::{HeaderMap, HeaderName, Method};
+use http::{HeaderName, HeaderValue, Method};
 
 /// Field with the id of a request, sent to the backend and returned to the client.
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -20,9 +20,9 @@ pub(crate) const ERROR_CODE: HeaderName = HeaderName::from_static("x-llmlb-error
 /// reason.
 pub(crate) const WHY: HeaderName = HeaderName::from_static("x-llmlb-why");
 
-/// True if a request asks why its backend is selected.
-pub(crate) fn asks_why(headers: &HeaderMap) -> bool {
-    headers.get(&WHY).is_some_and(|value| value == "1")
+/// True if this field asks why the request's backend is selected.
+pub(crate) fn asks_why(name: &str, value: &HeaderValue) -> bool {
+    name == "x-llmlb-why" && value == "1"
 }
 
 /// Returns the media type of a Content-Type, without its parameters.

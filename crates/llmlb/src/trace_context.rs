@@ -117,24 +117,20 @@ impl SpanContext {
 /// Decides which trace fields of a client are forwarded. Malformed ones are not: backends disagree about them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TraceFields {
-    has_parent: bool,
     /// True if llmlb sends a `traceparent` of its own.
     is_replaced: bool,
 }
 
 impl TraceFields {
-    pub(crate) fn new(headers: &HeaderMap, is_replaced: bool) -> Self {
-        Self {
-            has_parent: TraceParent::of(headers).is_some(),
-            is_replaced,
-        }
+    pub(crate) fn new(is_replaced: bool) -> Self {
+        Self { is_replaced }
     }
 
     /// True if a field with this name, in lower case, is forwarded, as far as traces are concerned.
     pub(crate) fn forwards(self, name: &str, headers: &HeaderMap) -> bool {
         match name {
-            TRACEPARENT => self.has_parent && !self.is_replaced,
-            TRACESTATE => self.has_parent && is_state(headers),
+            TRACEPARENT => !self.is_replaced && TraceParent::of(headers).is_some(),
+            TRACESTATE => TraceParent::of(headers).is_some() && is_state(headers),
             _ => true,
         }
     }
@@ -252,7 +248,7 @@ mod tests {
     fn tracestate_is_forwarded_only_if_both_fields_are_well_formed() {
         let forwards = |parent: &str, state: &str| {
             let headers = headers(&[(TRACEPARENT, parent), (TRACESTATE, state)]);
-            TraceFields::new(&headers, false).forwards(TRACESTATE, &headers)
+            TraceFields::new(false).forwards(TRACESTATE, &headers)
         };
         for state in [
             "a=1",
@@ -272,7 +268,7 @@ mod tests {
         }
         assert!(!forwards("x", "a=1"));
         let alone = headers(&[(TRACESTATE, "a=1")]);
-        assert!(!TraceFields::new(&alone, false).forwards(TRACESTATE, &alone));
+        assert!(!TraceFields::new(false).forwards(TRACESTATE, &alone));
     }
 
     #[test]

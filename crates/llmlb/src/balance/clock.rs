@@ -20,6 +20,12 @@ impl Moment {
         Self(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
+    /// Returns a time that was read from the system's clock.
+    pub(super) fn at(time: std::time::Instant) -> Self {
+        let since = time.saturating_duration_since(START.into_std()).as_millis();
+        Self(u64::try_from(since).unwrap_or(u64::MAX))
+    }
+
     pub(super) fn plus(self, pause: Duration) -> Self {
         let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(pause))

@@ -155,8 +155,8 @@ impl Comparison {
         chosen: usize,
         hints: &SelectHints<'_>,
         tried: &[BackendId],
+        now: Moment,
     ) {
-        let now = Moment::now();
         let count = route.candidates.len();
         self.total = u32::try_from(count).unwrap_or(u32::MAX);
         // A window of candidates that has the selected one.

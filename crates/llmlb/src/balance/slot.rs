@@ -1,7 +1,7 @@
 //! Slots at backends: each is one unit of a backend's concurrency and is held by one request.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::backend::Backend;
 use super::clock::Moment;
@@ -61,14 +61,15 @@ impl Slot {
         }
     }
 
-    /// Notes the candidates among which this slot's backend was selected.
+    /// Notes the candidates among which this slot's backend was selected. `started` is the current time.
     pub(crate) fn note_candidates(
         &self,
         hints: &SelectHints<'_>,
         tried: &[BackendId],
+        started: Instant,
         comparison: &mut Comparison,
     ) {
-        comparison.note(&self.route, self.index, hints, tried);
+        comparison.note(&self.route, self.index, hints, tried, Moment::at(started));
     }
 
     pub(crate) fn route(&self) -> &Arc<Route> {

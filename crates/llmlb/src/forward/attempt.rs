@@ -1,5 +1,6 @@
 //! One attempt to get a response to a request from one backend.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -156,11 +157,11 @@ fn upload(
     context: &ForwardContext,
     slot: &Slot,
     outbound: &mut Outbound<'_>,
-    guard: &RequestGuard,
+    guard: &mut RequestGuard,
     usage: AskUsage,
 ) -> Option<Upload> {
     let upgrade = outbound.upgrade.is_some();
-    let traceparent = guard.traceparent();
+    let (traceparent, asks_why) = (guard.traceparent(), Cell::new(false));
     let proxy = ProxyHeaders {
         via: &context.via,
         id: &guard.identity.id,
@@ -170,13 +171,14 @@ fn upload(
             .get(http::header::UPGRADE)
             .filter(|_| upgrade),
         extra: &outbound.settings.forward_headers,
+        asks_why: &asks_why,
         traceparent: traceparent.as_ref().map(|value| &value[..]),
         dropped: &context.dropped_headers,
     };
     let target =
         (outbound.parsed).target_for(outbound.path, outbound.head.uri.query(), slot.model());
     let body = outbound.parsed.body_for(slot.model(), usage);
-    match (body, &mut outbound.parsed.payload) {
+    let upload = match (body, &mut outbound.parsed.payload) {
         (Some(bytes), _) => {
             let framing = BodyFraming {
                 length: Some(bytes.len() as u64),
@@ -199,7 +201,9 @@ fn upload(
             Some(Upload::streamed(head, body, is_chunked, pace, contention))
         }
         (None, Payload::Read(_)) => None,
-    }
+    };
+    guard.asks_why |= asks_why.get();
+    upload
 }
 
 /// Waits for the head of the response. Fails if it does not arrive in time, or if probes find the

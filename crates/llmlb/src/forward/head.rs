@@ -1,5 +1,7 @@
 //! Writes the head of a request to a backend.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, request};
@@ -22,6 +24,9 @@ pub(super) struct ProxyHeaders<'a> {
     /// Names of client header fields that are forwarded in addition to the default ones
     /// (`upstream.forward_headers`).
     pub(super) extra: &'a HeaderPatterns,
+    /// Set if the client asks why its backend is selected. Noted here, because only the head's writer reads all
+    /// names.
+    pub(super) asks_why: &'a Cell<bool>,
     /// `traceparent` of the attempt; `None` if the client's is forwarded.
     pub(super) traceparent: Option<&'a [u8]>,
     /// Counts of the client's header fields that are not forwarded, by name, for `/status`.
@@ -55,10 +60,15 @@ pub(super) fn write(
         is_unread: body.is_unread,
         extra: proxy.extra,
     };
-    let trace = TraceFields::new(&head.headers, proxy.traceparent.is_some());
+    let trace = TraceFields::new(proxy.traceparent.is_some());
     for (name, value) in &head.headers {
         match context.action(name.as_str()) {
-            HeaderAction::Consume => continue,
+            HeaderAction::Consume => {
+                if headers::asks_why(name.as_str(), value) {
+                    proxy.asks_why.set(true);
+                }
+                continue;
+            }
             HeaderAction::Drop => {
                 proxy.dropped.count(name.as_str());
                 continue;

@@ -9,7 +9,7 @@ use http_body_util::{Either, Full};
 
 use super::{ClientResponse, ForwardContext, Outbound, Relay, tunnel};
 use crate::balance::{Backend, Fault, Slot};
-use crate::headers::{REQUEST_ID, WHY, asks_why};
+use crate::headers::{REQUEST_ID, WHY};
 use crate::issued_ids::IssuedIdFinder;
 use crate::meter::sse::UsageEvents;
 use crate::meter::usage_tap::UsageTap;
@@ -58,7 +58,7 @@ impl UpstreamResponse {
         *response.version_mut() = Version::HTTP_11;
         *response.status_mut() = status;
         *response.headers_mut() = self.client_headers(&guard);
-        if outbound.settings.why_header || asks_why(&outbound.head.headers) {
+        if outbound.settings.why_header || guard.asks_why {
             response.headers_mut().insert(WHY, guard.why());
         }
         if status == StatusCode::SWITCHING_PROTOCOLS

@@ -1,6 +1,5 @@
 //! Rings of finished requests: one for each worker.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
@@ -29,15 +28,17 @@ pub(crate) struct RecentShard {
 
 #[derive(Debug)]
 struct Rings {
-    served: Ring,
-    failed: Ring,
+    served: Ring<FinishedRequest>,
+    failed: Ring<FinishedRequest>,
 }
 
-/// The last requests, oldest first.
+/// The last values, at most as many as the capacity with which the ring was created.
 #[derive(Debug)]
-struct Ring {
-    requests: VecDeque<FinishedRequest>,
+struct Ring<T> {
+    values: Vec<T>,
     max: usize,
+    /// Place of the oldest value in a full ring.
+    oldest: usize,
 }
 
 impl Recent {
@@ -78,7 +79,7 @@ impl Recent {
         let mut found = Vec::new();
         for shard in &self.shards {
             let rings = lock(&shard.rings);
-            let last = rings.failed.requests.iter().rev().take(max);
+            let last = rings.failed.latest_first().take(max);
             found.extend(last.map(|request| (request.started, request.error())));
         }
         latest(found, max)
@@ -106,24 +107,61 @@ impl RecentShard {
 
 impl Rings {
     fn all(&self) -> impl Iterator<Item = &FinishedRequest> {
-        self.served.requests.iter().chain(&self.failed.requests)
+        self.served.values.iter().chain(&self.failed.values)
     }
 }
 
-impl Ring {
+impl<T> Ring<T> {
     fn new(max: usize) -> Self {
-        let requests = VecDeque::new();
-        Self { requests, max }
+        Self {
+            // The memory is reserved at once, so that no request waits while values are moved. The system
+            // provides it as values are written.
+            values: Vec::with_capacity(max),
+            max,
+            oldest: 0,
+        }
     }
 
-    fn push(&mut self, request: FinishedRequest) {
-        if self.requests.len() >= self.max {
-            self.requests.pop_front();
+    /// Adds a value, in place of the oldest one if the ring is full.
+    fn push(&mut self, value: T) {
+        if self.values.len() < self.max {
+            self.values.push(value);
+        } else {
+            self.values[self.oldest] = value;
+            self.oldest = (self.oldest + 1) % self.max;
         }
-        self.requests.push_back(request);
+    }
+
+    fn latest_first(&self) -> impl Iterator<Item = &T> {
+        let (latest, oldest) = self.values.split_at(self.oldest);
+        latest.iter().rev().chain(oldest.iter().rev())
     }
 }
 
 fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
     rings.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_ring_replaces_its_oldest_values() {
+        let mut ring = Ring::new(3);
+        for (value, expected) in [
+            (1, &[1][..]),
+            (2, &[2, 1]),
+            (3, &[3, 2, 1]),
+            (4, &[4, 3, 2]),
+            (5, &[5, 4, 3]),
+            (6, &[6, 5, 4]),
+            (7, &[7, 6, 5]),
+        ] {
+            ring.push(value);
+            let found: Vec<_> = ring.latest_first().copied().collect();
+            assert_eq!(found, expected);
+            assert_eq!(ring.values.capacity(), 3);
+        }
+    }
 }

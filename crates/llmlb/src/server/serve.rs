@@ -22,7 +22,7 @@ use crate::balance::{EndpointKey, Issuer, Pool, Route, RouteError, SelectHints};
 use crate::config::{Kind, Networks, UnknownEndpoints};
 use crate::endpoint::{self, Endpoint, Page, PathError, Service};
 use crate::forward::{self, ClientResponse, Outbound};
-use crate::headers::{REQUEST_ID, WHY, asks_why};
+use crate::headers::{REQUEST_ID, WHY};
 use crate::issued_ids::IdHash;
 use crate::keys::{ApiKey, SecretMemo};
 use crate::limits::Rates;
@@ -139,7 +139,7 @@ async fn serve_admitted(
             guard.note_refusal(&refusal);
             memory.reject();
             let mut response = refusal.into_response(endpoint.dialect, &id);
-            if asks_why(&head.headers) {
+            if head.headers.get(WHY).is_some_and(|value| value == "1") {
                 response.headers_mut().insert(WHY, guard.why());
             }
             guard.note_own_body(&response);

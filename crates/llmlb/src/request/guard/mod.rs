@@ -66,6 +66,8 @@ pub(crate) struct RequestGuard {
     message: Option<Box<str>>,
     /// True if the request gets no usage record, because its API key does not permit it.
     is_unrecorded: bool,
+    /// The client asks why its backend is selected.
+    pub(crate) asks_why: bool,
     /// Trace of the request; `None` if it is not recorded.
     trace: Option<SpanContext>,
     /// True if the request has a usage record.
@@ -138,6 +140,7 @@ impl RequestGuard {
             key: None,
             message: None,
             is_unrecorded: false,
+            asks_why: false,
             trace: None,
             is_recorded: false,
             admission: None,

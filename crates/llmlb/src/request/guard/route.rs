@@ -60,7 +60,7 @@ impl RequestRoute {
             started,
             head: None,
         });
-        slot.note_candidates(hints, tried, &mut self.candidates);
+        slot.note_candidates(hints, tried, started, &mut self.candidates);
     }
 
     /// Notes the time of the response's head.
