@@ -210,6 +210,6 @@ fn waiting_requests_are_counted_while_they_wait_and_by_their_time() {
         Some(2.0)
     );
     assert!(page.sum("llmlb_queue_seconds_sum", &[]) > Some(0.0));
-    let waited = page.sum("llmlb_choice_total", &[("why", "queue")]);
-    assert_eq!(waited, Some(1.0));
+    let alone = page.sum("llmlb_choice_total", &[("why", "only_candidate")]);
+    assert_eq!(alone, Some(2.0));
 }

@@ -42,6 +42,7 @@ fn status_json_has_every_field_of_the_servers_response() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/status-json.md");
     let page = fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once("\n## llmlb status --json\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
     let named: BTreeSet<String> = rows
         .filter_map(|row| row.split(" | ").next())

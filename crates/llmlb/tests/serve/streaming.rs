@@ -209,8 +209,10 @@ fn request_is_logged_when_it_ends() {
     server.post(CHAT, r#"{"model":"other","x":"secret words"}"#);
     let backend = mock.address;
     let lines = [
-        format!("llmlb: POST {CHAT} 200 model=m backend={backend} ms="),
-        format!("llmlb: POST {CHAT} 200 cut by the backend model=m backend={backend} ms="),
+        format!("llmlb: POST {CHAT} 200 model=m backend={backend} why=only_candidate"),
+        format!(
+            "llmlb: POST {CHAT} 200 cut by the backend model=m backend={backend} why=only_candidate"
+        ),
         format!("llmlb: POST {CHAT} 404 model_not_found model=other ms="),
     ];
     for line in lines {

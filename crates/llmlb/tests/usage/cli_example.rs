@@ -135,6 +135,8 @@ fn billing_page_names_every_field_of_a_record() {
         "reason",
         "reasoning_tokens",
         "estimated_tokens",
+        "queue_ms",
+        "sent_ms",
     ];
     for field in fields.iter().filter(|field| !optional.contains(field)) {
         assert!(record.contains_key(*field), "no {field} in {record:?}");

@@ -51,6 +51,7 @@ struct StatusEntry<'a> {
     usage: Option<&'a UsageStatus>,
     config: Option<&'a ConfigStatus>,
     tls: Option<&'a TlsStatus>,
+    traces: Option<&'a Value>,
     suspended: Option<bool>,
     lock_file_gone: Option<bool>,
     lock_path: String,
@@ -149,6 +150,7 @@ fn describe<'a>(entry: &mut StatusEntry<'a>, running: &'a RunningServer, now: Sy
         entry.usage = response.usage.as_deref();
         entry.config = response.config.as_deref();
         entry.tls = response.tls.as_deref();
+        entry.traces = response.traces.as_deref();
         entry.backends = Some(StatusBackends {
             up,
             total,

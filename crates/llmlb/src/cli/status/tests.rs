@@ -104,6 +104,7 @@ fn json_of_a_running_server_has_the_documented_fields() {
     let server = report["servers"][0].as_object_mut().unwrap();
     let expected = json!({ "mode": "enforce", "fleet": null, "keys": {} });
     assert_eq!(server.remove("limits"), Some(expected));
+    assert_eq!(server.remove("traces"), Some(Value::Null));
     let expected = json!({ "x-team": 2, "*": 1 });
     assert_eq!(server.remove("dropped_headers"), Some(expected));
     let expected = json!({ "to": "https://b.example/u", "last_run": "2026-01-30T12:09:50Z",
@@ -183,6 +184,7 @@ fn json_has_the_reason_when_the_server_does_not_respond() {
         "limits",
         "usage",
         "tls",
+        "traces",
     ] {
         assert_eq!(none[field], Value::Null, "{field}");
     }

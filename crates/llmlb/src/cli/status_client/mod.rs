@@ -53,6 +53,8 @@ pub(super) struct StatusResponse {
     pub(super) usage: Option<Box<UsageStatus>>,
     pub(super) config: Option<Box<ConfigStatus>>,
     pub(super) tls: Option<Box<TlsStatus>>,
+    /// Export of traces, as the server reports it.
+    pub(super) traces: Option<Box<Value>>,
 }
 
 /// Certificate of a server that serves https, and the number of TLS handshakes since its start.
