@@ -26,7 +26,8 @@ pub fn skip(missing: &str) -> Result<(), Missing> {
 pub fn has_tool(program: &str) -> Result<bool, Missing> {
     let mut command = Command::new(program);
     let command = command.arg("--version").stdin(Stdio::null());
-    let found = command.output().is_ok_and(|ran| ran.status.success());
+    // Programs that do not know the option, such as OpenSSL 3.0, end with an error.
+    let found = command.output().is_ok();
     if !found {
         skip(&format!("{program}: scripts/install-test-tools"))?;
     }
