@@ -73,7 +73,7 @@ pub(super) struct Use {
     pub(super) tokens: u64,
 }
 
-/// What was added to the windows of this server since its start.
+/// Amounts that were added to the windows of this server since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ever {
     pub(super) requests: u64,

@@ -1,4 +1,4 @@
-//! What is left of a key's limits per minute, as the header fields of responses report it.
+//! Rest of a key's limits per minute, as the header fields of responses report it.
 
 use std::io::Write;
 

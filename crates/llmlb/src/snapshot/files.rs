@@ -1,4 +1,4 @@
-//! What only files know: usage by hour, and whether the books balance. A thread of its own reads them while
+//! Parts of the snapshot that are read from files: usage by hour, and if the books balance. A thread of its own reads them while
 //! somebody views snapshots, so that a slow disk delays neither requests nor snapshots.
 //!
 //! After each reading it pauses for [`PAUSE_FACTOR`] times as long, so that large data directories cost no

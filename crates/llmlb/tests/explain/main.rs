@@ -1,4 +1,4 @@
-//! What llmlb says about a request after its end: reasons, times, attempts. (promises L9, L13)
+//! Explanations of a request after its end: reasons, times, attempts. (promises L9, L13)
 
 #![cfg(target_os = "linux")]
 #![expect(

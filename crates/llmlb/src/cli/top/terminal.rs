@@ -20,7 +20,7 @@ use crate::sys::signals::Signals;
 /// Interval of snapshots.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// What changes the screen or ends the program.
+/// Event that changes the screen or ends the program.
 enum Input {
     Fetched(Result<Box<Document>, FetchError>),
     Terminal(io::Result<Event>),

@@ -1,4 +1,4 @@
-//! What is shown: the latest snapshot, the panel, the order of the backends, and the state of the connection.
+//! State of the screen of `llmlb top`: the latest snapshot, the panel, the order of the backends, and the state of the connection.
 
 use crate::snapshot::format::{BackendLine, Snapshot};
 
