@@ -1,22 +1,15 @@
 //! `llmlb explain` with running and stopped servers.
 
-use testkit::backends::{UNPROBED, count, serve};
-use testkit::until;
+use testkit::backends::{UNPROBED, serve};
 
-use crate::support::{ask, explain, explained, failing, good};
+use crate::support::{ask, explain, explained, fail_over, failing, good};
 
 #[test]
 fn command_says_in_words_what_happened() {
     let sandbox = testkit::sandbox!();
     let (bad, fine) = (failing(503), good());
     let server = serve(&sandbox, &[&bad, &fine], UNPROBED);
-    let mut sent = 0;
-    until("the failing backend is tried", || {
-        sent += 1;
-        ask(&server, &format!("r-{sent}"));
-        count(&bad) > 0
-    });
-    let id = format!("r-{sent}");
+    let id = fail_over(&server, &bad);
     let _ = explained(&sandbox, &server, &id);
     let done = sandbox.run(&format!("explain {id}"));
     done.assert_code(0);

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use testkit::{
     LlmlbServer,
-    backends::{UNPROBED, count, serve},
-    eventually, until,
+    backends::{UNPROBED, serve},
+    eventually,
 };
 
-use crate::support::{ask, failing, good};
+use crate::support::{fail_over, failing, good};
 
 fn line_with(server: &LlmlbServer, mark: &str) -> String {
     eventually("the request is logged", || {
@@ -24,13 +24,8 @@ fn text_line_has_reason_candidates_and_times_of_attempts() {
     let sandbox = testkit::sandbox!();
     let (bad, fine) = (failing(503), good());
     let server = serve(&sandbox, &[&bad, &fine], UNPROBED);
-    let mut sent = 0;
-    until("the failing backend is tried", || {
-        sent += 1;
-        ask(&server, &format!("r-{sent}-"));
-        count(&bad) > 0
-    });
-    let line = line_with(&server, &format!("id=r-{sent}-"));
+    let id = fail_over(&server, &bad);
+    let line = line_with(&server, &format!("id={id}"));
     for part in [
         &format!(" backend={} why=fail_over candidates=2 ", fine.address) as &str,
         &format!(" failed={} error=503 failed_ms=", bad.address),
@@ -47,13 +42,8 @@ fn json_log_is_one_object_on_each_line_with_documented_fields() {
     let mut settings = UNPROBED.to_vec();
     settings.push(("LLMLB_LOG_FORMAT", "json"));
     let server = serve(&sandbox, &[&bad, &fine], &settings);
-    let mut sent = 0;
-    until("the failing backend is tried", || {
-        sent += 1;
-        ask(&server, &format!("r-{sent}-"));
-        count(&bad) > 0
-    });
-    let line = line_with(&server, &format!("\"r-{sent}-\""));
+    let id = fail_over(&server, &bad);
+    let line = line_with(&server, &format!("\"{id}\""));
     let object: Value = serde_json::from_str(&line).unwrap();
     assert_eq!(object["message"], "request");
     assert_eq!(object["level"], "info");

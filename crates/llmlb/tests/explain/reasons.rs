@@ -8,7 +8,7 @@ use testkit::{
     until, wire,
 };
 
-use crate::support::{ask, explained, failing, good, send};
+use crate::support::{ask, explained, fail_over, failing, good, send};
 
 #[test]
 fn request_with_one_backend_names_the_only_candidate() {
@@ -42,13 +42,7 @@ fn failed_attempts_have_reasons_and_times() {
     let sandbox = testkit::sandbox!();
     let (bad, fine) = (failing(503), good());
     let server = serve(&sandbox, &[&bad, &fine], UNPROBED);
-    let mut sent = 0;
-    until("the failing backend is tried", || {
-        sent += 1;
-        assert_eq!(ask(&server, &format!("r-{sent}")).status(), 200);
-        count(&bad) > 0
-    });
-    let id = format!("r-{sent}");
+    let id = fail_over(&server, &bad);
     let record = sandbox.record_of(&id).unwrap().unwrap();
     assert_eq!(record["why"], "fail_over", "{record:#}");
     assert_eq!(record["candidates"], 2, "{record:#}");

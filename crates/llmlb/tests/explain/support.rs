@@ -32,6 +32,18 @@ pub(crate) fn ask(server: &LlmlbServer, id: &str) -> Answer {
     ask_with(server, id, "")
 }
 
+/// Sends requests until one of them fails over from `bad` to another backend, and returns the id of
+/// that request. All requests are served.
+pub(crate) fn fail_over(server: &LlmlbServer, bad: &FakeLlm) -> String {
+    let mut sent = 0;
+    testkit::until("the failing backend is tried", || {
+        sent += 1;
+        assert_eq!(ask(server, &format!("r-{sent}-")).status(), 200);
+        testkit::backends::count(bad) > 0
+    });
+    format!("r-{sent}-")
+}
+
 /// Sends a chat request and does not wait for the response.
 pub(crate) fn send(client: &mut Connection, id: &str, fields: &str, prompt: &str) {
     let body = serde_json::json!({
